@@ -1,0 +1,1 @@
+"""PipeCD: one continuous-delivery system for every kind of application."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every configuration kind of both generations as typed, frozen values."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door for pipectl and API keys: APIService."""

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a deployment and its stages can be in, and what may follow what.
+
+Start here: these are the nouns that every other room uses. The numbers are those of the wire; a test
+compares each enum with its descriptor.
+"""
+
+from enum import IntEnum
+from typing import assert_never
+
+
+class DeploymentStatus(IntEnum):
+    """Where a deployment stands."""
+
+    PENDING = 0
+    PLANNED = 1
+    RUNNING = 2
+    ROLLING_BACK = 3
+    SUCCESS = 4
+    FAILURE = 5
+    CANCELLED = 6
+
+    @property
+    def is_completed(self) -> bool:
+        return self >= DeploymentStatus.SUCCESS
+
+
+class StageStatus(IntEnum):
+    """Where a stage stands."""
+
+    NOT_STARTED_YET = 0
+    RUNNING = 1
+    SUCCESS = 2
+    FAILURE = 3
+    CANCELLED = 4
+    SKIPPED = 5
+    EXITED = 6
+
+    @property
+    def is_completed(self) -> bool:
+        return self >= StageStatus.SUCCESS
+
+
+class SyncStrategy(IntEnum):
+    """How a deployment is carried out."""
+
+    AUTO = 0
+    QUICK_SYNC = 1
+    PIPELINE = 2
+
+
+class TriggerKind(IntEnum):
+    """Why a deployment was made."""
+
+    ON_COMMIT = 0
+    ON_COMMAND = 1
+    ON_OUT_OF_SYNC = 2
+    ON_CHAIN = 3
+
+
+class ManualOperation(IntEnum):
+    """What a person may do to a running stage."""
+
+    UNKNOWN = 0
+    SKIP = 1
+    APPROVE = 2
+    NONE = 3
+
+
+class Next(IntEnum):
+    """What follows a finished stage."""
+
+    CONTINUE = 0
+    STOP_SUCCEEDED = 1
+    STOP_UNSUCCESSFUL = 2
+
+
+def after(stage: StageStatus) -> Next:
+    """What a deployment does once a stage has ended."""
+    match stage:
+        case StageStatus.SUCCESS | StageStatus.SKIPPED:
+            return Next.CONTINUE
+        case StageStatus.EXITED:
+            return Next.STOP_SUCCEEDED
+        case StageStatus.FAILURE | StageStatus.CANCELLED:
+            return Next.STOP_UNSUCCESSFUL
+        case StageStatus.NOT_STARTED_YET | StageStatus.RUNNING:
+            raise ValueError(f"stage is still {stage.name}")
+        case _:
+            assert_never(stage)
+
+
+def may_become(current: DeploymentStatus, following: DeploymentStatus) -> bool:
+    """A deployment only moves forward, and a completed one stays as it is."""
+    return not current.is_completed and current <= following

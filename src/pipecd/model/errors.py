@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few ways a request can fail, chosen by who must act.
+
+PipecdError
+├─ UserMistake       the caller must change the input; retrying does not help
+├─ Unauthenticated   the caller did not prove who they are
+├─ Denied            the caller may not do this
+├─ NotFound          the thing does not exist
+├─ AlreadyExists     the thing exists already
+├─ Conflict          the thing is in a state that does not allow this now
+└─ Unavailable       the other side is away; retry later
+
+They become a gRPC status or an exit code at one edge only (pipecd.wire.status, the command lines).
+"""
+
+
+class PipecdError(Exception):
+    """An expected failure: `message` says what is wrong, `hint` what the reader can do."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class UserMistake(PipecdError):
+    """The input is wrong and only its author can mend it."""
+
+
+class Unauthenticated(PipecdError):
+    """The credentials are missing, malformed or wrong."""
+
+
+class Denied(PipecdError):
+    """The caller is known and may not do this."""
+
+
+class NotFound(PipecdError):
+    """The thing asked for does not exist."""
+
+
+class AlreadyExists(PipecdError):
+    """A thing with this identity exists already."""
+
+
+class Conflict(PipecdError):
+    """The state of the thing does not allow this now."""
+
+
+class Unavailable(PipecdError):
+    """The other side cannot be reached or is overloaded; the same call may succeed later."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated from the .proto files beside it by `make proto`; never edited."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated messages of the stored entities."""
