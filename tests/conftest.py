@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test can use."""
+
+from pathlib import Path
+
+import pytest
+
+SPEC = Path(__file__).parent / "spec"
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Runs async tests on asyncio, the loop that gRPC needs."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def spec_dir() -> Path:
+    """Facts of the system to be compatible with: `wire.csv` and `vectors/`."""
+    return SPEC
