@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands `pipecd` (also installed as `controlplane`), `piped` and `launcher`.
+
+Each sub-command lives in its room and is imported only when it is asked for.
+"""
+
+import sys
+from pathlib import Path
+
+from pipecd.commandline.main import run
+from pipecd.commandline.tree import CommandTree
+
+_SERVER = ("pipecd.controlplane.command:server", "Run the control plane.")
+_OPS = ("pipecd.controlplane.command:ops", "Run the upkeep of a control plane.")
+_PIPED_V0 = ("pipecd.piped.command:piped", "Run a piped (first-generation flags).")
+_PIPED_V1 = ("pipecd.piped.command:run", "Run a piped.")
+_LAUNCHER = ("pipecd.launcher.command:launcher", "Run a piped and keep it up to date.")
+_QUICKSTART = (
+    "pipecd.quickstart.command:quickstart",
+    "Run a whole PipeCD with a sample application on this machine.",
+)
+_SCHEMA = ("pipecd.quickstart.schema:schema", "Print the JSON Schema of a configuration kind.")
+
+
+def main() -> None:
+    name = "controlplane" if Path(sys.argv[0]).name == "controlplane" else "pipecd"
+    branches = {
+        "quickstart": _QUICKSTART,
+        "server": _SERVER,
+        "ops": _OPS,
+        "piped": _PIPED_V1,
+        "launcher": _LAUNCHER,
+        "schema": _SCHEMA,
+    }
+    help_text = "One continuous-delivery system for every kind of application."
+    sys.exit(run(CommandTree(name, branches, help_text)))
+
+
+def piped_main() -> None:
+    branches = {"run": _PIPED_V1, "piped": _PIPED_V0}
+    sys.exit(run(CommandTree("piped", branches, "The agent that carries out deployments.")))
+
+
+def launcher_main() -> None:
+    branches = {"launcher": _LAUNCHER}
+    sys.exit(run(CommandTree("launcher", branches, "Runs a piped and keeps it up to date.")))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flag types with the spelling of Go's parser."""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|ms|s|m|h))+")
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+
+
+class DurationFlag(click.ParamType[float]):
+    """A Go duration such as `90s` or `1h30m`, as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: object, ctx: object) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value)
+        if text == "0":
+            return 0.0
+        if not _DURATION.fullmatch(text):
+            self.fail(f"{text!r} is not a duration; write for example 90s or 1h30m")
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+        return -seconds if text.startswith("-") else seconds
+
+
+class ListFlag(click.ParamType[tuple[str, ...]]):
+    """Values separated by commas."""
+
+    name = "strings"
+
+    def convert(self, value: object, param: object, ctx: object) -> tuple[str, ...]:
+        if isinstance(value, tuple | list):
+            return tuple(str(v) for v in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return tuple(str(value).split(","))
+
+
+class MapFlag(click.ParamType[tuple[tuple[str, str], ...]]):
+    """Pairs `key=value` separated by commas."""
+
+    name = "stringToString"
+
+    def convert(self, value: object, param: object, ctx: object) -> tuple[tuple[str, str], ...]:
+        if isinstance(value, tuple):
+            return value  # pyright: ignore[reportUnknownVariableType]
+        pairs: list[tuple[str, str]] = []
+        for item in str(value).split(","):
+            key, equals, rest = item.partition("=")
+            if not equals:
+                self.fail(f"{item!r} must be formatted as key=value")
+            pairs.append((key, rest))
+        return tuple(pairs)
+
+
+def text(name: str, help: str, *, default: str = "", required: bool = False) -> Callable[[F], F]:
+    """A flag that takes a text."""
+    if required:
+        return click.option(f"--{name}", required=True, help=help)
+    return click.option(f"--{name}", default=default, help=help, show_default=bool(default))
+
+
+def number(name: str, help: str, *, default: int) -> Callable[[F], F]:
+    """A flag that takes a whole number."""
+    return click.option(f"--{name}", type=int, default=default, help=help, show_default=True)
+
+
+def switch(name: str, help: str, *, default: bool = False) -> Callable[[F], F]:
+    """A flag that stands alone or as `--name=false`."""
+    return click.option(
+        f"--{name}", type=bool, default=default, help=help, show_default=True, metavar=""
+    )
+
+
+def duration(name: str, help: str, *, default: str) -> Callable[[F], F]:
+    """A flag that takes a Go duration."""
+    return click.option(
+        f"--{name}", type=DurationFlag(), default=default, help=help, show_default=True
+    )
+
+
+def strings(name: str, help: str, *, required: bool = False) -> Callable[[F], F]:
+    """A flag that takes values separated by commas or by repetition."""
+
+    def flatten(_: object, __: object, values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+        return tuple(item for group in values for item in group)
+
+    return click.option(
+        f"--{name}", type=ListFlag(), multiple=True, callback=flatten, required=required, help=help
+    )
+
+
+def pairs(name: str, help: str) -> Callable[[F], F]:
+    """A flag that takes `key=value` pairs separated by commas or by repetition."""
+
+    def merge(
+        _: object, __: object, values: tuple[tuple[tuple[str, str], ...], ...]
+    ) -> dict[str, str]:
+        return dict(pair for group in values for pair in group)
+
+    return click.option(f"--{name}", type=MapFlag(), multiple=True, callback=merge, help=help)
+
+
+LOG_LEVELS = ("debug", "info", "warn", "error", "dpanic", "panic", "fatal")
+
+
+def every_command(command: F) -> F:
+    """Adds the flags that all our programs share."""
+    for add in reversed(
+        (
+            text("log-level", "The least severe message that is logged.", default="info"),
+            text("log-encoding", "How logs look: json, console or humanize.", default="humanize"),
+            switch("metrics", "Expose metrics on the admin port.", default=True),
+            switch("profile", "Accepted for compatibility; has no effect."),
+            switch("profile-debug-logging", "Accepted for compatibility; has no effect."),
+            text("profiler-credentials-file", "Accepted for compatibility; has no effect."),
+        )
+    ):
+        command = add(command)
+    return command

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The admin port: version, liveness and metrics over plain HTTP, for people and probes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from pipecd.model.errors import UserMistake
+from pipecd.observe.version import build_version
+
+_PATIENCE_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Page:
+    """What one path answers."""
+
+    body: Callable[[], bytes]
+    content_type: str = "text/plain; charset=utf-8"
+
+
+def standard_pages(registry: CollectorRegistry | None) -> dict[str, Page]:
+    """The pages of every program; without a registry the metrics are empty."""
+
+    def metrics() -> bytes:
+        return generate_latest(registry) if registry is not None else b""
+
+    return {
+        "/version": Page(lambda: build_version().encode()),
+        "/healthz": Page(lambda: b"ok"),
+        "/metrics": Page(metrics, CONTENT_TYPE_LATEST),
+    }
+
+
+@asynccontextmanager
+async def admin_server(
+    pages: dict[str, Page], *, host: str, port: int
+) -> AsyncGenerator[int, None]:
+    """Serves the pages until the block ends; yields the port that was bound."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(respond(request, pages))
+                await writer.drain()
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(answer, host, port)
+    except OSError as e:
+        raise UserMistake(
+            f"cannot listen on admin port {port} of {host}: {e.strerror}",
+            hint="stop the program that uses it or choose another with --admin-port",
+        ) from e
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def respond(request: bytes, pages: dict[str, Page]) -> bytes:
+    """The whole HTTP answer to a request head."""
+    parts = request.split(b"\r\n", 1)[0].split(b" ")
+    if len(parts) != 3 or parts[0] not in (b"GET", b"HEAD"):
+        return _answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is answered here\n", "text/plain")
+    path = parts[1].split(b"?", 1)[0].decode("latin-1")
+    page = pages.get(path)
+    if page is None:
+        links = "".join(f'<li><a href="{p}">{p}</a></li>' for p in sorted(pages))
+        return _answer(HTTPStatus.OK, f"<ul>{links}</ul>\n".encode(), "text/html; charset=utf-8")
+    body = page.body()
+    return _answer(HTTPStatus.OK, b"" if parts[0] == b"HEAD" else body, page.content_type)
+
+
+def _answer(status: HTTPStatus, body: bytes, content_type: str) -> bytes:
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + body

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every spelling that the Go tools accept is accepted here."""
+
+import click
+import pytest
+
+from pipecd.commandline import flags
+from pipecd.commandline.main import run
+from pipecd.model.errors import Unavailable, UserMistake
+
+seen: dict[str, object] = {}
+
+
+@click.group("tool")
+def tool() -> None: ...
+
+
+@tool.group("thing")
+def thing() -> None: ...
+
+
+@thing.command("make")
+@flags.every_command
+@flags.text("name", "A name.", required=True)
+@flags.switch("insecure", "Plain text.")
+@flags.duration("wait", "How long.", default="15s")
+@flags.strings("label", "Labels.")
+@flags.pairs("data", "Pairs.")
+def make(**given: object) -> None:
+    seen.clear()
+    seen.update(given)
+
+
+@thing.command("break")
+@flags.text("how", "Which way.", default="mistake")
+def broken(how: str) -> None:
+    mistake = UserMistake("the name is taken", hint="choose another")
+    if how == "group":
+        raise ExceptionGroup("tasks", [ExceptionGroup("inner", [mistake])])
+    if how == "mixed":
+        raise ExceptionGroup("tasks", [mistake, ValueError("a bug")])
+    raise mistake
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param("thing make --name a", {"name": "a"}, id="a value after a space"),
+        pytest.param("thing make --name=a", {"name": "a"}, id="a value after an equals sign"),
+        pytest.param("thing make --insecure --name a", {"insecure": True}, id="a switch alone"),
+        pytest.param("thing make --insecure=false --name a", {"insecure": False}, id="a switch off"),
+        pytest.param("thing make --metrics=true --name a", {"metrics": True}, id="a switch spelled out"),
+        pytest.param("--log-level debug thing make --name a", {"log_level": "debug"}, id="a global flag first"),
+        pytest.param("thing --log-level=debug make --name a", {"log_level": "debug"}, id="a global flag between"),
+        pytest.param("thing --name a make", {"name": "a"}, id="a command's own flag before its name"),
+        pytest.param("thing make --name a --wait 1h30m", {"wait": 5400.0}, id="a Go duration"),
+        pytest.param("thing make --name a --wait 1.5m", {"wait": 90.0}, id="a fraction in a duration"),
+        pytest.param("thing make --name a --label x,y --label z", {"label": ("x", "y", "z")}, id="lists by comma and repetition"),
+        pytest.param("thing make --name a --data k=v,k2=v2 --data k3=a=b", {"data": {"k": "v", "k2": "v2", "k3": "a=b"}}, id="maps by comma and repetition"),
+    ],
+)  # fmt: skip
+def test_a_flag_is_read(line: str, expected: dict[str, object]) -> None:
+    assert run(tool, line.split()) == 0
+    assert {name: seen[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        pytest.param("thing make", 'required flag(s) "name" not set', id="a required flag is missing"),
+        pytest.param("thing make --name a --wait 10", "not a duration", id="a duration without a unit"),
+        pytest.param("thing make --nam a", "No such option", id="an unknown flag"),
+        pytest.param("thing unmake", "No such command", id="an unknown command"),
+        pytest.param("thing make --name a --data k", "key=value", id="a map without an equals sign"),
+        pytest.param("thing break", "the name is taken; choose another", id="a mistake with a hint"),
+        pytest.param("thing break --how group", "the name is taken; choose another", id="a mistake inside groups"),
+    ],
+)  # fmt: skip
+def test_what_a_person_can_mend_is_one_sentence_and_exit_1(
+    line: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tool, line.split()) == 1
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert "Traceback" not in printed
+
+
+def test_a_bug_beside_a_mistake_is_not_hidden() -> None:
+    with pytest.raises(ExceptionGroup):
+        run(tool, ["thing", "break", "--how", "mixed"])
+
+
+def test_an_error_with_a_hint_says_both() -> None:
+    assert str(Unavailable("the server is away", hint="start it")) == "the server is away; start it"

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The admin port answers people and probes."""
+
+import httpx2
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from pipecd.model.errors import UserMistake
+from pipecd.observe.admin import admin_server, standard_pages
+
+
+async def test_the_pages_are_served_and_listed() -> None:
+    registry = CollectorRegistry()
+    Counter("pushes", "Pushes seen.", registry=registry).inc()
+    async with (
+        admin_server(standard_pages(registry), host="127.0.0.1", port=0) as port,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        assert (await http.get("/healthz")).text == "ok"
+        assert (await http.get("/version")).text.startswith("v")
+        assert "pushes_total 1.0" in (await http.get("/metrics")).text
+        assert "/healthz" in (await http.get("/anything")).text
+        assert (await http.post("/healthz")).status_code == 405
+
+
+async def test_without_a_registry_the_metrics_are_empty() -> None:
+    async with (
+        admin_server(standard_pages(None), host="127.0.0.1", port=0) as port,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        assert (await http.get("/metrics")).text == ""
+
+
+async def test_a_busy_port_is_refused_in_words() -> None:
+    async with admin_server({}, host="127.0.0.1", port=0) as port:
+        with pytest.raises(UserMistake, match=f"{port}.*--admin-port"):
+            async with admin_server({}, host="127.0.0.1", port=port):
+                pass

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs keep the encodings that collectors know."""
+
+import io
+import json
+
+import pytest
+import structlog
+
+from pipecd.model.errors import UserMistake
+from pipecd.observe import log
+
+
+def written(encoding: str, level: str = "info") -> str:
+    out = io.StringIO()
+    log.configure(level, encoding, program="piped", to=out)
+    logger = structlog.get_logger()
+    logger.debug("too quiet")
+    logger.info("stage started", stage="WAIT")
+    return out.getvalue()
+
+
+def test_humanize_is_the_message_a_tab_and_the_fields() -> None:
+    assert written("humanize") == 'stage started\t{"stage": "WAIT"}\n'
+
+
+def test_json_carries_severity_time_service_and_fields() -> None:
+    record = json.loads(written("json"))
+    assert record["severity"] == "INFO"
+    assert record["message"] == "stage started"
+    assert record["stage"] == "WAIT"
+    assert record["serviceContext"]["service"] == "piped"
+    assert isinstance(record["eventTime"], float)
+
+
+def test_console_names_level_and_fields() -> None:
+    assert "stage started" in written("console")
+    assert "stage=WAIT" in written("console")
+
+
+def test_a_lower_level_shows_more() -> None:
+    assert "too quiet" in written("humanize", "debug")
+
+
+@pytest.mark.parametrize(("level", "encoding"), [("loud", "json"), ("info", "xml")])
+def test_an_unknown_word_is_refused_with_the_known_ones(level: str, encoding: str) -> None:
+    with pytest.raises(UserMistake, match="use "):
+        log.configure(level, encoding)
