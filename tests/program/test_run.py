@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program is run to its end, heard line by line, and gone when its caller is."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.program.capture import capture
+from pipecd.program.run import run
+
+
+def script(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+async def test_lines_of_both_streams_arrive_in_order(tmp_path: Path) -> None:
+    heard: list[str] = []
+    done = await run(
+        ["sh", "-c", "echo one; echo two >&2; echo; printf 'three\\r\\nno newline'; exit 3"],
+        cwd=tmp_path,
+        on_line=heard.append,
+    )
+    assert heard == ["one", "two", "", "three", "no newline"]
+    assert (done.code, done.last_line) == (3, "no newline")
+    assert done.output == "one\ntwo\n\nthree\nno newline"
+
+
+async def test_bytes_that_are_not_utf8_are_replaced_even_when_split(tmp_path: Path) -> None:
+    done = await run(["printf", r"\303\251 \377 \303"], cwd=tmp_path)
+    assert done.output == "é � �"
+
+
+async def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    seen: list[int] = []
+    done = await run(
+        script("import sys; sys.stdout.write('x' * 3_000_000)"),
+        cwd=tmp_path,
+        on_line=lambda line: seen.append(len(line)),
+    )
+    assert sum(seen) == 3_000_000
+    assert max(seen) <= 64 * 1024
+    assert len(done.output) <= 1024 * 1024 + 1
+
+
+async def test_the_environment_is_the_one_given(tmp_path: Path) -> None:
+    done = await run(["/usr/bin/env"], cwd=tmp_path, env={"ONLY": "this"})
+    assert done.output == "ONLY=this"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        pytest.param(["no-such-program-here"], "was not found", id="a missing program"),
+        pytest.param(["./not-executable"], "may not be run", id="a file that is no program"),
+    ],
+)
+async def test_what_cannot_start_is_told(argv: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "not-executable").write_text("hello")
+    with pytest.raises(UserMistake, match=message):
+        await run(argv, cwd=tmp_path)
+
+
+async def test_a_missing_directory_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match=r"directory .* does not exist"):
+        await run(["true"], cwd=tmp_path / "nowhere")
+
+
+async def test_cancellation_ends_the_program_and_its_children(tmp_path: Path) -> None:
+    started = asyncio.Event()
+    pids: list[int] = []
+
+    def line(text: str) -> None:
+        pids.extend(int(word) for word in text.split())
+        started.set()
+
+    task = asyncio.create_task(
+        run(["sh", "-c", "sleep 100 & echo $$ $!; wait"], cwd=tmp_path, on_line=line)
+    )
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(pids) == 2
+    assert not any(is_alive(pid) for pid in pids)
+
+
+async def test_a_program_that_ignores_the_request_is_killed_after_the_grace(tmp_path: Path) -> None:
+    started = asyncio.Event()
+    text = "import signal,time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(99)"
+    task = asyncio.create_task(
+        run(script(text), cwd=tmp_path, on_line=lambda _: started.set(), grace=0.05)
+    )
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+
+
+async def test_a_listener_that_fails_takes_the_program_with_it(tmp_path: Path) -> None:
+    def fail(line: str) -> None:
+        raise ValueError(line)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run(["sh", "-c", "echo broken; sleep 100"], cwd=tmp_path, on_line=fail)
+    assert caught.group_contains(ValueError, match="broken")
+
+
+async def test_a_daemon_left_behind_is_not_waited_for(tmp_path: Path) -> None:
+    done = await asyncio.wait_for(run(["sh", "-c", "sleep 30 & echo $!"], cwd=tmp_path), 5)
+    daemon = int(done.last_line)
+    assert is_alive(daemon)
+    os.kill(daemon, 9)
+
+
+async def test_captured_output_is_bytes_apart_from_messages(tmp_path: Path) -> None:
+    done = await capture(["sh", "-c", "cat; echo why >&2; exit 4"], cwd=tmp_path, stdin=b"\xff\0")
+    assert (done.code, done.stdout, done.stderr) == (4, b"\xff\0", b"why\n")
+
+
+async def test_a_program_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"did not finish within 0\.05s"):
+        await capture(["sleep", "100"], cwd=tmp_path, at_most=0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A child that nobody has reaped yet does not run any more.
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
