@@ -2,14 +2,56 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --quiet
+WORKERS ?= 2
 
 .PHONY: quickstart test test-fast check format proto lock bench clean
 
+quickstart: $(VENV)/.run
+	@$(BIN)/pipecd quickstart $(ARGS)
+
+# Everything: what `.ci/run` calls.
+test: check
+	@tools/test_packages.sh
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --ignore tests/house
+
+# What to run while writing: no browser, nothing slow.
+test-fast: $(VENV)/.dev
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not browser" --ignore tests/house
+
+# Format, lint, types, import contracts and the rules of the house.
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/basedpyright --level error
+	$(BIN)/pytest -q tests/house
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet --fix .
+
+# Generates the Python code of the .proto files.
+proto: $(VENV)/.dev
+	$(BIN)/python tools/regenerate_proto.py
+
+bench: $(VENV)/.dev
+	@for program in bench/*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
+
+# Locks the dependencies anew; needs uv.
+lock:
+	$(LOCK) requirements/build.in -o requirements/build.txt
+	$(LOCK) --extra controlplane pyproject.toml -o requirements/run.txt
+	$(LOCK) -c requirements/run.txt requirements/dev.in -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV)
+
 $(VENV)/.run: requirements/build.txt requirements/run.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PipeCD needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11")'
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV) (once)"
+	@command -v $(PYTHON) >/dev/null || { echo "PipeCD needs Python 3.11 or newer: install it, or name one with make PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PipeCD needs Python 3.11 or newer; name one with make PYTHON=…")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV), once"
 	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/run.txt
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
@@ -17,14 +59,3 @@ $(VENV)/.run: requirements/build.txt requirements/run.txt pyproject.toml
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@touch $@
-
-quickstart: $(VENV)/.run
-	@$(BIN)/pipecd quickstart $(ARGS)
-
-proto: $(VENV)/.dev
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/regenerate_proto.py
-
-lock:
-	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 requirements/build.in -o requirements/build.txt
-	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --extra controlplane pyproject.toml -o requirements/run.txt
-	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 -c requirements/run.txt requirements/dev.in -o requirements/dev.txt

@@ -2,8 +2,8 @@
 """One address for pages and gRPC: looks at the first bytes of a connection and hands it on.
 
 An HTTP/2 connection opens with `PRI`; grpcio cannot share a listener, so such a connection is
-relayed to its socket, with back-pressure and half-close. Everything else is HTTP/1.1 and is given to
-the web server's own protocol in this process, which therefore sees the real client address.
+relayed to its socket, with back-pressure and half-close. Everything else is HTTP/1.1 and goes to the
+web server's own protocol in this process, which therefore sees the real client address.
 """
 
 import asyncio
