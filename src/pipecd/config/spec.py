@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of every configuration type."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Something in a part that loads and yet is not what its author wants."""
+
+    at: tuple[str | int, ...]
+    what: str
 
 
 class Spec(BaseModel):
     """A frozen part of a configuration file.
 
     Attributes are the snake_case of the camelCase keys. Whether unknown keys are refused is a
-    property of the file that is read (`pipecd.config.decode`), not of the type.
+    property of the file that is read (`pipecd.config.decode`), not of the type. A broken rule is
+    a `ValueError` of a validator, or `pipecd.config.rule.refuse`, which tells several at once.
     """
 
     model_config = ConfigDict(
@@ -20,3 +33,12 @@ class Spec(BaseModel):
         populate_by_name=True,
         arbitrary_types_allowed=True,
     )
+
+    def advice(self) -> Iterator[Advice]:
+        """Yield what `pipectl lint` tells about a part that upstream loads without a word."""
+        yield from ()
+
+
+def plain(spec: Spec) -> dict[str, Any]:
+    """Return a part as its file would write it: keys in camelCase, absent values left out."""
+    return spec.model_dump(mode="json", by_alias=True, exclude_none=True)
