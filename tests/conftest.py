@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test can use."""
 
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ SPEC = Path(__file__).parent / "spec"
 def anyio_backend() -> str:
     """Runs async tests on asyncio, the loop that gRPC needs."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def one_loop() -> AsyncGenerator[None, None]:
+    """Keeps one event loop for all tests, as gRPC reports late events to its first loop."""
+    yield
 
 
 @pytest.fixture(scope="session")

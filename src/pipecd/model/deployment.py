@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a deployment and its stages can be in, and what may follow what.
 
-Start here: these are the nouns that every other room uses. The numbers are those of the wire; a test
-compares each enum with its descriptor.
+Start here: these are the nouns that every other room uses. The numbers are those of the wire; a
+test compares each enum with its descriptor.
 """
 
 from enum import IntEnum

@@ -8,7 +8,8 @@ PipecdError
 ├─ NotFound          the thing does not exist
 ├─ AlreadyExists     the thing exists already
 ├─ Conflict          the thing is in a state that does not allow this now
-└─ Unavailable       the other side is away; retry later
+├─ Unavailable       the other side is away; retry later
+└─ Unsupported       the other side does not offer this call
 
 They become a gRPC status or an exit code at one edge only (pipecd.wire.status, the command lines).
 """
@@ -52,3 +53,7 @@ class Conflict(PipecdError):
 
 class Unavailable(PipecdError):
     """The other side cannot be reached or is overloaded; the same call may succeed later."""
+
+
+class Unsupported(PipecdError):
+    """The other side does not offer this; callers go on without it."""

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How callers say who they are: the values of the `authorization` and `cookie` metadata."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pipecd.model.errors import Unauthenticated, UserMistake
+
+# Pairs of lower-case name and value, as gRPC hands them over; gRPC-Web passes its headers likewise.
+Metadata = Sequence[tuple[str, str | bytes]]
+
+PIPED_SCHEME = "PIPED-TOKEN"
+API_KEY_SCHEME = "API-KEY"
+# Upstream's parser also knows the scheme of ID tokens, but no server accepts it.
+KNOWN_SCHEMES = (PIPED_SCHEME, API_KEY_SCHEME, "ID-TOKEN")
+
+SESSION_COOKIE = "token"
+
+
+@dataclass(frozen=True)
+class PipedToken:
+    """What a piped presents; the key stays out of logs."""
+
+    project: str
+    piped: str
+    key: str = field(repr=False)
+
+
+def piped_token(project: str, piped: str, key: str) -> str:
+    """The `authorization` value of a piped."""
+    return f"{PIPED_SCHEME} {_sendable(f'{project},{piped},{key}', 'piped key')}"
+
+
+def api_key(key: str) -> str:
+    """The `authorization` value of pipectl and other programs."""
+    return f"{API_KEY_SCHEME} {_sendable(key, 'API key')}"
+
+
+def parse_piped_token(metadata: Metadata) -> PipedToken:
+    """Reads the piped token of a call."""
+    parts = _credential(metadata, PIPED_SCHEME).split(",")
+    if len(parts) != 3 or not all(parts):
+        raise Unauthenticated("Unauthenticated")
+    return PipedToken(*parts)
+
+
+def parse_api_key(metadata: Metadata) -> str:
+    """Reads the API key of a call."""
+    return _credential(metadata, API_KEY_SCHEME)
+
+
+def session_cookie(metadata: Metadata) -> str:
+    """Reads the session token from the cookies of a call."""
+    cookies = _first(metadata, "cookie") or ""
+    found = ""
+    for part in cookies.split(";"):
+        name, equals, value = part.strip().partition("=")
+        # A part without "=" says nothing; upstream's server ends on it.
+        if equals and name == SESSION_COOKIE:
+            found = value
+    if not found:
+        raise Unauthenticated("Unauthenticated")
+    return found
+
+
+def _credential(metadata: Metadata, wanted: str) -> str:
+    if not metadata:
+        raise Unauthenticated("missing credentials")
+    value = _first(metadata, "authorization")
+    if value is None:
+        raise Unauthenticated("missing credentials in authorization")
+    parts = value.split(" ")
+    if len(parts) != 2 or not parts[1] or parts[0] not in KNOWN_SCHEMES:
+        raise Unauthenticated("credentials is malformed")
+    if parts[0] != wanted:
+        raise Unauthenticated("Unauthenticated")
+    return parts[1]
+
+
+def _first(metadata: Metadata, name: str) -> str | None:
+    for key, value in metadata:
+        if key == name:
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None
+
+
+def _sendable(credential: str, what: str) -> str:
+    # The newline at the end of a key file is harmless, anything else cannot travel in metadata.
+    trimmed = credential.strip()
+    if not all("!" <= c <= "~" for c in trimmed):
+        raise UserMistake(
+            f"the {what} contains white space or characters outside ASCII",
+            hint="copy it again, without line breaks inside",
+        )
+    return trimmed

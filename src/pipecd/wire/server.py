@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a gRPC server: binds its port or says why not, tells its health, and stops without haste."""
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from pipecd.model.errors import UserMistake
+from pipecd.wire.health import Health
+from pipecd.wire.table import RpcTable
+
+# What upstream's control plane accepts: the default of gRPC in Go.
+RECEIVE_LIMIT = 4 * 1024 * 1024
+UNIX = "unix:"
+# How long running calls may take to finish when the server stops.
+GRACE = 30.0
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """The certificate chain and the private key of a server, both PEM."""
+
+    cert_file: str
+    key_file: str
+
+
+@asynccontextmanager
+async def grpc_server(
+    handlers: Sequence[grpc.GenericRpcHandler],
+    *,
+    host: str,
+    port: int,
+    tls: TlsFiles | None = None,
+    grace: float = GRACE,
+) -> AsyncGenerator[int, None]:
+    """Serves until the block ends and yields the bound port; port 0 takes any free one.
+
+    A host `unix:<path>` is a socket in the file system; its port means nothing.
+    """
+    credentials = await asyncio.to_thread(_read_tls, tls) if tls else None
+    if not host.startswith(UNIX):
+        await _refuse_busy(host, port)
+    # Without SO_REUSEPORT a second server on the port fails instead of stealing half of the calls.
+    server = grpc.aio.server(
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", RECEIVE_LIMIT),
+            ("grpc.max_send_message_length", -1),
+        ]
+    )
+    tables: list[RpcTable[Any]] = [h for h in handlers if isinstance(h, RpcTable)]
+    health = Health([table.service_name for table in tables])
+    server.add_generic_rpc_handlers((*handlers, health.rpcs()))
+    bound = _bind(server, host, port, credentials)
+    await server.start()
+    try:
+        yield bound
+    finally:
+        health.leave()
+        await _stop(server, tables, grace)
+
+
+async def _stop(server: grpc.aio.Server, tables: Sequence[RpcTable[Any]], grace: float) -> None:
+    stopping = asyncio.ensure_future(server.stop(grace))
+    while not stopping.done():
+        # A stream that was accepted a moment ago may open after the first round.
+        for table in tables:
+            table.drain()
+        await asyncio.wait({stopping}, timeout=0.05)
+
+
+def _bind(
+    server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None
+) -> int:
+    address = _address(host, port)
+    try:
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
+    except RuntimeError as e:
+        raise _cannot_listen(host, port, str(e)) from e
+
+
+async def _refuse_busy(host: str, port: int) -> None:
+    """Tries every address of the host first.
+
+    gRPC is content when one of several addresses could be bound, so that "localhost" would come up
+    on ::1 only while another program answers on 127.0.0.1.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as e:
+        raise UserMistake(
+            f"cannot listen on {_address(host, port)}: the host is not known ({e.strerror})",
+            hint="use the name or address of this machine, or leave the host empty",
+        ) from e
+    # One bindable address suffices, since a name may have an address that the machine lacks.
+    absent: OSError | None = None
+    usable = 0
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+                probe.listen(1)
+                usable += 1
+        except OSError as e:
+            if e.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise _cannot_listen(host, port, os.strerror(e.errno or 0), e.errno) from e
+            absent = e
+    if not usable and absent is not None:
+        raise _cannot_listen(host, port, os.strerror(absent.errno or 0)) from absent
+
+
+def _cannot_listen(host: str, port: int, why: str, code: int | None = None) -> UserMistake:
+    address = _address(host, port)
+    if code == errno.EADDRINUSE:
+        return UserMistake(
+            f"port {port} is in use by another program, cannot listen on {address}",
+            hint="stop that program or choose another port",
+        )
+    if code == errno.EACCES:
+        return UserMistake(
+            f"port {port} needs privileges that this process does not have",
+            hint="choose a port above 1023",
+        )
+    return UserMistake(
+        f"cannot listen on {address}: {why}", hint="choose another port or host of this machine"
+    )
+
+
+def _address(host: str, port: int) -> str:
+    if host.startswith(UNIX):
+        return host
+    if ":" in host:
+        return f"[{host}]:{port}"
+    return f"{host or '0.0.0.0'}:{port}"  # noqa: S104 An empty host means every interface.
+
+
+def _read_tls(tls: TlsFiles) -> grpc.ServerCredentials:
+    try:
+        chain, key = Path(tls.cert_file).read_bytes(), Path(tls.key_file).read_bytes()
+    except OSError as e:
+        raise UserMistake(
+            f"cannot read the TLS file {e.filename}: {e.strerror}",
+            hint="check --cert-file and --key-file",
+        ) from e
+    return grpc.ssl_server_credentials([(key, chain)])

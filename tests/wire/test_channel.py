@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A channel is connected when it is handed out, or the reader learns why not."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.proto.service import api_pb2, api_pb2_grpc
+from pipecd.wire.channel import open_channel
+from pipecd.wire.server import TlsFiles, grpc_server
+from pipecd.wire.table import RpcTable
+
+
+async def test_a_server_that_is_away_is_told_within_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(Unavailable, match=f"cannot connect to 127.0.0.1:{port} within 0.2s"):
+        async with open_channel(
+            f"127.0.0.1:{port}", authorization="", insecure=True, connect_within=0.2
+        ):
+            pytest.fail("connected to nobody")
+
+
+@pytest.mark.parametrize(
+    ("insecure", "hint"),
+    [
+        pytest.param(True, "whether it speaks TLS", id="plain text to a TLS server"),
+        pytest.param(False, "plain text \\(--insecure\\)", id="TLS without trusting the server"),
+    ],
+)
+async def test_the_wrong_kind_of_connection_is_hinted_at(
+    table: RpcTable[str], tls_files: TlsFiles, insecure: bool, hint: str
+) -> None:
+    async with grpc_server([table], host="127.0.0.1", port=0, tls=tls_files, grace=0) as port:
+        with pytest.raises(Unavailable, match=hint):
+            async with open_channel(
+                f"127.0.0.1:{port}", authorization="", insecure=insecure, connect_within=0.3
+            ):
+                pytest.fail("connected")
+
+
+async def test_a_missing_certificate_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match="cannot read the certificate file"):
+        async with open_channel(
+            "127.0.0.1:1", authorization="", insecure=False, cert_file=str(tmp_path / "none")
+        ):
+            pytest.fail("connected")
+
+
+async def test_a_call_keeps_metadata_of_its_own(table: RpcTable[str]) -> None:
+    async with (
+        grpc_server([table], host="127.0.0.1", port=0, grace=0) as port,
+        open_channel(f"127.0.0.1:{port}", authorization="API-KEY k", insecure=True) as channel,
+    ):
+        answer = await api_pb2_grpc.APIServiceStub(channel).GetCommand(
+            api_pb2.GetCommandRequest(command_id="c"), metadata=(("x-trace", "1"),)
+        )
+        assert answer.command.id == "c"
+
+
+async def test_a_channel_finds_a_restarted_server(table: RpcTable[str]) -> None:
+    async with grpc_server([table], host="127.0.0.1", port=0, grace=0) as port:
+        opened = open_channel(f"127.0.0.1:{port}", authorization="API-KEY k", insecure=True)
+        channel = await opened.__aenter__()
+    stub = api_pb2_grpc.APIServiceStub(channel)
+    async with grpc_server([table], host="127.0.0.1", port=port, grace=0):
+        request = api_pb2.GetCommandRequest(command_id="c")
+        assert (await stub.GetCommand(request, wait_for_ready=True, timeout=10)).command.id == "c"
+    await opened.__aexit__(None, None, None)
