@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the messages of the git program mean, and what a person can do about them."""
+
+import re
+from dataclasses import dataclass
+
+from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
+
+_URL_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    sign: re.Pattern[str]
+    kind: type[PipecdError]
+    problem: str
+    hint: str
+
+
+def _meaning(sign: str, kind: type[PipecdError], problem: str, hint: str) -> _Meaning:
+    return _Meaning(re.compile(sign, re.IGNORECASE), kind, problem, hint)
+
+
+# The first that fits is taken, so the precise ones come first.
+_MEANINGS = (
+    _meaning(
+        r"couldn't find remote ref",
+        UserMistake,
+        "the branch does not exist",
+        "create the branch, or correct repositories[].branch in the piped configuration",
+    ),
+    _meaning(
+        r"host key verification failed|host identification has changed",
+        Denied,
+        "the host is unknown, or shows another key than before",
+        "check the key of the host, then put it into the known hosts file of the user of piped",
+    ),
+    _meaning(
+        r"permission denied \(|could not read (username|password)|authentication failed"
+        r"|invalid (username|credentials)|terminal prompts disabled|error: 40[13]\b"
+        r"|access denied|http basic: ",
+        Denied,
+        "access was refused",
+        "check git.username and git.password, or git.sshKeyFile, in the piped configuration",
+    ),
+    _meaning(
+        r"dubious ownership",
+        Denied,
+        "the repository belongs to another user",
+        "give the directory to the user that runs piped",
+    ),
+    _meaning(
+        r"could not resolve host|name or service not known|temporary failure in name resolution",
+        Unavailable,
+        "the name of the host is unknown",
+        "check the address and the name service of this machine",
+    ),
+    _meaning(
+        r"certificate|ssl_error|ssl routines",
+        Unavailable,
+        "the certificate of the host is not trusted",
+        "add its authority to this machine, or set http.sslCAInfo in the configuration of git",
+    ),
+    _meaning(
+        r"does not appear to be a git repository|repository .*not found|no such (file|device)"
+        r"|does not exist|error: 404",
+        UserMistake,
+        "there is no repository, or it is hidden from piped",
+        "check repositories[].remote and the credentials in the piped configuration",
+    ),
+    _meaning(
+        r"no space left|disk quota exceeded",
+        Unavailable,
+        "the disk of piped is full",
+        "make room in its working directory",
+    ),
+)
+
+_DAMAGE = re.compile(
+    r"is corrupt|bad object|object file .* is empty|unable to read|not a git repository: "
+    r"|did not send all necessary objects|missing blob|missing tree|bad tree object|invalid sha1",
+    re.IGNORECASE,
+)
+
+
+def explain(stderr: str, *, repository: str, remote: str) -> PipecdError:
+    """The error a person gets for a git command that failed on a repository."""
+    where = f"repository {repository!r} ({without_secrets(remote)})"
+    said = _last_line(without_secrets(stderr))
+    for meaning in _MEANINGS:
+        if meaning.sign.search(stderr):
+            return meaning.kind(f"{where}: {meaning.problem} ({said})", hint=meaning.hint)
+    return Unavailable(f"{where}: git failed: {said}")
+
+
+def is_damaged(stderr: str) -> bool:
+    """Whether a message means that the local copy is broken and has to be made anew."""
+    return _DAMAGE.search(stderr) is not None
+
+
+def without_secrets(text: str) -> str:
+    """Takes user and password out of every address in a text."""
+    return _URL_SECRET.sub("", text)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # Advice that git prints below its errors says less than the error itself.
+    told = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))]
+    chosen = (told or lines or ["no message"])[0]
+    return chosen.removeprefix("fatal: ").removeprefix("error: ").removeprefix("remote: ")
