@@ -16,7 +16,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-async def one_loop() -> AsyncGenerator[None, None]:
+async def one_loop(anyio_backend: str) -> AsyncGenerator[None, None]:
     """Keeps one event loop for all tests, as gRPC reports late events to its first loop."""
     yield
 
