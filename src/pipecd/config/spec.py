@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -33,6 +33,9 @@ class Spec(BaseModel):
         populate_by_name=True,
         arbitrary_types_allowed=True,
     )
+
+    tolerant: ClassVar[bool] = False
+    """Whether unknown keys pass even where the file is read strictly, as in pipeline stages."""
 
     def advice(self) -> Iterator[Advice]:
         """Yield what `pipectl lint` tells about a part that upstream loads without a word."""

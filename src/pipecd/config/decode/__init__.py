@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a tree of values to a configuration type, every mistake told with its place."""
+
+from pipecd.config.decode.decoder import Decoder, Level, decode_plain
+
+__all__ = ["Decoder", "Level", "decode_plain"]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a tree of values into the shape of a type.
+
+Keys get the spelling of the type; null and zero values give way to defaults; unknown keys are
+left out and remembered.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipecd.config.decode.explain import unknown_key
+from pipecd.config.decode.shape import (
+    Anything,
+    Choice,
+    Items,
+    Object,
+    Shape,
+    Table,
+    Unit,
+    Word,
+    fields_of,
+    spellings_of,
+)
+from pipecd.config.report import Path
+from pipecd.config.spec import Spec
+from pipecd.config.yamltree import Entry, List, Map, Mark, Node, Scalar, to_plain
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong at a place."""
+
+    what: str
+    mark: Mark
+    path: Path
+
+
+class Shaping:
+    """One pass over a tree, and what was found on the way."""
+
+    def __init__(self) -> None:
+        self.unknown: list[Finding] = []
+        self.tolerated: list[Finding] = []
+        """Unknown keys where no reader minds them."""
+        self.wrong: list[Finding] = []
+
+    def shaped(self, node: Node, shape: Shape, path: Path) -> Node | None:
+        """Return the values that count, or None for one that is as good as absent."""
+        is_null = isinstance(node, Scalar) and node.value is None
+        if isinstance(shape, Anything) or not is_null:
+            return self._present(node, shape, path)
+        if isinstance(shape, Unit):
+            what = f"invalid {shape.type.__name__.lower()}: null, leave it out or write a value"
+            self.wrong.append(Finding(what, node.mark, path))
+        return None
+
+    def _present(self, node: Node, shape: Shape, path: Path) -> Node:
+        match shape, node:
+            case Object(), Map():
+                return self._object(node, shape.type, path)
+            case Choice(), Map():
+                member = member_of(shape, node)
+                return self._object(node, member.type, path) if member else node
+            case Items(), List():
+                items = [self._item(n, shape.item, (*path, i)) for i, n in enumerate(node.items)]
+                return List(tuple(items), node.mark)
+            case Table(), Map():
+                values = [(e, self._item(e.value, shape.value, (*path, e.key))) for e in node]
+                return Map(tuple(Entry(e.key, value, e.mark) for e, value in values), node.mark)
+            case _:
+                return node
+
+    def _item(self, node: Node, shape: Shape, path: Path) -> Node:
+        """Return an element, for which null is the value of an absent one."""
+        return self.shaped(node, shape, path) or _zero(shape, node.mark)
+
+    def _object(self, node: Map, spec: type[Spec], path: Path) -> Map:
+        fields, spellings = fields_of(spec), spellings_of(spec)
+        found: dict[str, Entry] = {}
+        # Of several spellings of one key the last in byte order wins, as keys are sorted upstream.
+        for entry in sorted(node, key=lambda e: e.key):
+            key = entry.key if entry.key in fields else spellings.get(entry.key.lower())
+            if key is None:
+                what = unknown_key(entry.key, fields)
+                findings = self.tolerated if spec.tolerant else self.unknown
+                findings.append(Finding(what, entry.mark, (*path, entry.key)))
+            else:
+                found[key] = entry
+        kept: list[Entry] = []
+        for key, entry in found.items():
+            field = fields[key]
+            value = self.shaped(entry.value, field.shape, (*path, key))
+            if value is not None and not _gives_way(value, field.shape, field.default):
+                kept.append(Entry(key, value, entry.mark))
+        return Map(tuple(kept), node.mark)
+
+
+def member_of(shape: Choice, node: Map) -> Object | None:
+    """Return which of several types an object is meant to be."""
+    tags = [to_plain(e.value) for e in node if e.key.lower() == shape.key.lower()]
+    return shape.member(tags[-1]) if tags and tags[-1] else shape.default
+
+
+def built(node: Node, shape: Shape) -> Any:
+    """Return the plain values that pydantic checks."""
+    match shape, node:
+        case Object(), Map():
+            fields = fields_of(shape.type)
+            return {e.key: built(e.value, fields[e.key].shape) for e in node}
+        case Choice(), Map():
+            member = member_of(shape, node)
+            return built(node, member) if member else to_plain(node)
+        case Items(), List():
+            items = [built(item, shape.item) for item in node.items]
+            return tuple(items) if shape.is_tuple else items
+        case Table(), Map():
+            return {e.key: built(e.value, shape.value) for e in node}
+        case _:
+            return to_plain(node)
+
+
+def _gives_way(node: Node, shape: Shape, default: object) -> bool:
+    """Say whether a value is the zero of its type, which is the same as none given."""
+    if default is None or not isinstance(node, Scalar) or isinstance(node.value, bool):
+        return False
+    match shape, node.value:
+        case Word(zero=str()), value:
+            return value == ""
+        case Word(zero=int() | float()), int() | float() as value:
+            return value == 0
+        case Unit(), str() as text:
+            return _is_zero(text, shape)
+        case Unit(), value:
+            return value == 0
+        case _:
+            return False
+
+
+def _is_zero(text: str, shape: Unit) -> bool:
+    try:
+        return str(shape.type.parse(text)).rstrip("s%") == "0"
+    except ValueError:
+        return False
+
+
+def _zero(shape: Shape, mark: Mark) -> Node:
+    match shape:
+        case Word():
+            return Scalar(shape.zero, mark)
+        case Object() | Choice() | Table():
+            return Map((), mark)
+        case Items():
+            return List((), mark)
+        case Unit() | Anything():
+            return Scalar(None, mark)
