@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links to the web pages of a commit and of a directory, worked out from a Git remote."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from pipecd.model.errors import UserMistake
+
+_TRANSPORTS = frozenset({"ssh", "git", "git+ssh", "http", "https", "rsync", "file"})
+_SCP = re.compile(r"(?:[a-zA-Z0-9_]+@)?([a-zA-Z0-9._-]+):(.*)", re.DOTALL)
+_BITBUCKET = "bitbucket.org"
+
+
+@dataclass(frozen=True)
+class _Repository:
+    """Where the pages of a repository are."""
+
+    scheme: str
+    host: str
+    path: str
+
+    @property
+    def page(self) -> str:
+        return f"{self.scheme}://{self.host}/{self.path}"
+
+
+def commit_url(remote: str, commit: str) -> str:
+    """The page of one commit."""
+    repository = _parse(remote)
+    word = "commits" if repository.host == _BITBUCKET else "commit"
+    return f"{repository.page}/{word}/{commit}"
+
+
+def directory_url(remote: str, branch: str, directory: str) -> str:
+    """The page of a directory at the head of a branch."""
+    if not branch:
+        raise UserMistake(
+            f"no branch is known for the repository {remote!r}",
+            hint="set repositories[].branch in the piped configuration",
+        )
+    repository = _parse(remote)
+    word = "src" if repository.host == _BITBUCKET else "tree"
+    return f"{repository.page}/{word}/{branch}/{directory.strip('/')}"
+
+
+def _parse(remote: str) -> _Repository:
+    scheme, separator, _ = remote.partition("://")
+    if separator and scheme.lower() in _TRANSPORTS:
+        return _parse_transport(remote)
+    if found := _SCP.fullmatch(remote):
+        return _Repository("https", found[1], _trimmed(found[2]))
+    raise _unreadable(remote)
+
+
+def _parse_transport(remote: str) -> _Repository:
+    try:
+        parts = urlsplit(remote)
+        # Asking for the port makes a broken one known.
+        _ = parts.port
+    except ValueError as e:
+        raise _unreadable(remote) from e
+    # A user name or token in the remote must not end up in a link.
+    host = parts.netloc.rpartition("@")[2]
+    scheme = "https" if parts.scheme == "ssh" else parts.scheme
+    return _Repository(scheme, host, _trimmed(unquote(parts.path)))
+
+
+def _trimmed(path: str) -> str:
+    return path.strip("/").removesuffix(".git")
+
+
+def _unreadable(remote: str) -> UserMistake:
+    return UserMistake(
+        f"{remote!r} is not a Git remote",
+        hint="write it like https://host/org/repo.git or git@host:org/repo.git",
+    )

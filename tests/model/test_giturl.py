@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links worked out from Git remotes."""
+
+import pytest
+
+from pipecd.model.errors import UserMistake
+from pipecd.model.giturl import commit_url, directory_url
+
+GITHUB = "https://github.com/org/repo"
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        pytest.param("git@github.com:org/repo.git", GITHUB, id="the short form"),
+        pytest.param("github.com:org/repo", GITHUB, id="the short form without user and suffix"),
+        pytest.param("ssh://git@github.com/org/repo.git", GITHUB, id="ssh"),
+        pytest.param("ssh://git@host:2222/org/repo.git", "https://host:2222/org/repo", id="a port"),
+        pytest.param("https://github.com/org/repo.git", GITHUB, id="https"),
+        pytest.param("https://github.com/org/repo/", GITHUB, id="a slash at the end"),
+        pytest.param("http://host:8080/a/b/c.git", "http://host:8080/a/b/c", id="http stays http"),
+        pytest.param("https://user:token@github.com/org/repo", GITHUB, id="no token in the link"),
+        pytest.param("https://host/org/a%20b.git", "https://host/org/a b", id="an escaped path"),
+        pytest.param("git+ssh://host/org/repo", "git+ssh://host/org/repo", id="other transports"),
+        pytest.param("file:///srv/git/repo.git", "file:///srv/git/repo", id="a local directory"),
+        pytest.param("my-host.example.com:repo.git", "https://my-host.example.com/repo", id="dash"),
+    ],
+)
+def test_pages_of_a_remote(remote: str, page: str) -> None:
+    assert commit_url(remote, "c0ffee") == f"{page}/commit/c0ffee"
+    assert directory_url(remote, "main", "apps/web") == f"{page}/tree/main/apps/web"
+
+
+def test_bitbucket_uses_words_of_its_own() -> None:
+    remote = "git@bitbucket.org:org/repo.git"
+    assert commit_url(remote, "c") == "https://bitbucket.org/org/repo/commits/c"
+    assert directory_url(remote, "b", "/d/") == "https://bitbucket.org/org/repo/src/b/d"
+
+
+@pytest.mark.parametrize("remote", ["", "nonsense", "/srv/git/repo", "https://host:x/repo"])
+def test_a_remote_that_cannot_be_read_is_told(remote: str) -> None:
+    with pytest.raises(UserMistake, match="is not a Git remote"):
+        commit_url(remote, "c")
+
+
+def test_a_directory_needs_a_branch() -> None:
+    with pytest.raises(UserMistake, match="no branch is known"):
+        directory_url("git@github.com:org/repo.git", "", "apps/web")
