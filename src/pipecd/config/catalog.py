@@ -99,6 +99,8 @@ class PluginConfig:
     v0: V0Kind[Any, Any] | None = None
     v0_stages: Mapping[str, V0Stage[Any]] = field(default_factory=dict[str, V0Stage[Any]])
     """The stages that v0 pipelines may name, of this platform or generic ones such as WAIT."""
+    kinds: Mapping[str, type[Spec]] = field(default_factory=dict[str, type[Spec]])
+    """The `spec` of further kinds of files that the plugin reads, such as `AnalysisTemplate`."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,6 @@ class Catalog:
     def plugin(self, name: str) -> PluginConfig | None:
         """Return the plugin that application and piped files call `name`."""
         return self._by_name.get(name)
-
-    def stage(self, name: str) -> type[Spec] | None:
-        """Return the type of `with` for a stage of a plugin."""
-        return self._stages.get(name)
 
     def v0_kind(self, kind: str) -> V0Kind[Any, Any] | None:
         """Return the first-generation kind of that name."""
@@ -142,12 +140,18 @@ class Catalog:
         return {name: s for plugin in self.plugins for name, s in plugin.v0_stages.items()}
 
     @cached_property
-    def _by_name(self) -> Mapping[str, PluginConfig]:
-        return {plugin.name: plugin for plugin in self.plugins}
+    def kinds(self) -> Mapping[str, type[Spec]]:
+        """Return the further kinds of files that plugins read."""
+        return {kind: spec for plugin in self.plugins for kind, spec in plugin.kinds.items()}
 
     @cached_property
-    def _stages(self) -> Mapping[str, type[Spec]]:
+    def stages(self) -> Mapping[str, type[Spec]]:
+        """Return the type of `with` for every stage of a plugin."""
         return {name: options for p in self.plugins for name, options in p.stages.items()}
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, PluginConfig]:
+        return {plugin.name: plugin for plugin in self.plugins}
 
     @cached_property
     def _v0_kinds(self) -> Mapping[str, V0Kind[Any, Any]]:

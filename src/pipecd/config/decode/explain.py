@@ -47,10 +47,10 @@ def explain(error: "ErrorDetails") -> str:
             return error["msg"].replace("Input should be", "must be", 1)
 
 
-def unknown_key(key: str, known: "Iterable[str]") -> str:
-    """Return the words for a key that its place does not know."""
-    close = get_close_matches(key.lower(), lower := {k.lower(): k for k in known}, n=1)
-    return f'unknown field, did you mean "{lower[close[0]]}"?' if close else "unknown field"
+def unknown_word(what: str, word: str, known: "Iterable[str]") -> str:
+    """Return `what` about an unknown word, with the known one that was probably meant."""
+    close = get_close_matches(word.lower(), lower := {k.lower(): k for k in known}, n=1)
+    return f'{what}, did you mean "{lower[close[0]]}"?' if close else what
 
 
 def _quoted(context: "Mapping[str, Any]") -> str:

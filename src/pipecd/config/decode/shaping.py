@@ -8,7 +8,7 @@ left out and remembered.
 from dataclasses import dataclass
 from typing import Any
 
-from pipecd.config.decode.explain import unknown_key
+from pipecd.config.decode.explain import unknown_word
 from pipecd.config.decode.shape import (
     Anything,
     Choice,
@@ -77,11 +77,10 @@ class Shaping:
     def _object(self, node: Map, spec: type[Spec], path: Path) -> Map:
         fields, spellings = fields_of(spec), spellings_of(spec)
         found: dict[str, Entry] = {}
-        # Of several spellings of one key the last in byte order wins, as keys are sorted upstream.
-        for entry in sorted(node, key=lambda e: e.key):
+        for entry in _sorted(node):
             key = entry.key if entry.key in fields else spellings.get(entry.key.lower())
             if key is None:
-                what = unknown_key(entry.key, fields)
+                what = unknown_word("unknown field", entry.key, fields)
                 findings = self.tolerated if spec.tolerant else self.unknown
                 findings.append(Finding(what, entry.mark, (*path, entry.key)))
             else:
@@ -93,6 +92,19 @@ class Shaping:
             if value is not None and not _gives_way(value, field.shape, field.default):
                 kept.append(Entry(key, value, entry.mark))
         return Map(tuple(kept), node.mark)
+
+
+def entry_of(node: Node, key: str) -> Entry | None:
+    """Return the entry of an object for a key in any spelling."""
+    if not isinstance(node, Map):
+        return None
+    found = [entry for entry in _sorted(node) if entry.key.lower() == key.lower()]
+    return found[-1] if found else None
+
+
+def _sorted(node: Map) -> list[Entry]:
+    """Return entries so that the last spelling of a key wins, as upstream reads them sorted."""
+    return sorted(node, key=lambda entry: entry.key)
 
 
 def member_of(shape: Choice, node: Map) -> Object | None:
