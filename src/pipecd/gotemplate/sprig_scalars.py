@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+# The values of a template have no static types.
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+"""Sprig's functions on numbers, defaults, types and dates."""
+
+import math
+import os
+import re
+import secrets
+import string
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pipecd.gotemplate.builtins import Functions
+from pipecd.gotemplate.values import Wrong, is_true, kind
+
+# A template that counts further would only fill the memory.
+_MOST = 1_000_000
+
+
+def to_int(value: Any) -> int:
+    """Any value as a whole number, 0 when it is none, as sprig casts."""
+    match value:
+        case bool() | int():
+            return int(value)
+        case float():
+            return int(value) if math.isfinite(value) else 0
+        case str():
+            try:
+                return int(value, 0) if re.match(r"[+-]?0[xXoObB]", value) else int(value)
+            except ValueError:
+                return 0
+        case _:
+            return 0
+
+
+def to_float(value: Any) -> float:
+    """Any value as a float, 0 when it is none."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return 0.0
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _divide(left: Any, right: Any) -> int:
+    a, b = to_int(left), to_int(right)
+    if b == 0:
+        raise Wrong("division by zero")
+    # Go rounds towards zero, Python down.
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _remainder(left: Any, right: Any) -> int:
+    return to_int(left) - _divide(left, right) * to_int(right)
+
+
+def _product(values: tuple[Any, ...], cast: Callable[[Any], Any]) -> Any:
+    result = cast(values[0])
+    for value in values[1:]:
+        result *= cast(value)
+    return result
+
+
+def _until_step(start: Any, stop: Any, step: Any) -> list[int]:
+    first, last, stride = to_int(start), to_int(stop), to_int(step)
+    if stride == 0 or (last < first) != (stride < 0):
+        return []
+    steps = range(first, last, stride)
+    if len(steps) > _MOST:
+        raise Wrong(f"{len(steps)} steps are out of range")
+    return list(steps)
+
+
+def _until(count: Any) -> list[int]:
+    number = to_int(count)
+    return _until_step(0, number, -1 if number < 0 else 1)
+
+
+def _sequence(*bounds: Any) -> str:
+    numbers = [to_int(bound) for bound in bounds]
+    match numbers:
+        case [last]:
+            first, step = 1, 1 if last >= 1 else -1
+        case [first, last]:
+            step = 1 if last >= first else -1
+        case [first, step, last]:
+            pass
+        case _:
+            return ""
+    return " ".join(str(n) for n in _until_step(first, last + (1 if step > 0 else -1), step))
+
+
+def _round(value: Any, places: int, edge: float = 0.5) -> float:
+    scaled = to_float(value) * 10**places
+    whole = math.floor(scaled)
+    return (whole + (1 if scaled - whole >= edge else 0)) / 10**places
+
+
+def _default(fallback: Any, *given: Any) -> Any:
+    return given[0] if given and is_true(given[0]) else fallback
+
+
+def _fail(message: str) -> Any:
+    raise Wrong(message)
+
+
+def _ternary(yes: Any, no: Any, condition: Any) -> Any:
+    return yes if condition else no
+
+
+def _random(alphabet: str) -> Callable[[int], str]:
+    def make(count: int) -> str:
+        if not 0 <= count <= _MOST:
+            raise Wrong(f"{count} characters are out of range")
+        return "".join(secrets.choice(alphabet) for _ in range(count))
+
+    return make
+
+
+# Go writes a layout as it would print one certain moment.
+_LAYOUT = re.compile(
+    r"2006|01|02|15|03|04|05|06|January|Jan|Monday|Mon|MST|Z07:00|-07:00|-0700|PM|pm|\.000000|\.000"
+    r"|_2|1(?!\d)|2(?!\d)|3(?!\d)"
+)
+
+
+def _layout_part(part: str, moment: datetime) -> str:
+    offset = moment.strftime("%z")
+    colon = f"{offset[:3]}:{offset[3:5]}"
+    simple = {
+        "2006": "%Y",
+        "01": "%m",
+        "02": "%d",
+        "15": "%H",
+        "03": "%I",
+        "04": "%M",
+        "05": "%S",
+        "06": "%y",
+        "January": "%B",
+        "Jan": "%b",
+        "Monday": "%A",
+        "Mon": "%a",
+        "MST": "%Z",
+        "PM": "%p",
+        "-0700": "%z",
+    }
+    if part in simple:
+        return moment.strftime(simple[part])
+    return {
+        "Z07:00": "Z" if offset == "+0000" else colon,
+        "-07:00": colon,
+        "pm": moment.strftime("%p").lower(),
+        ".000": f".{moment.microsecond // 1000:03d}",
+        ".000000": f".{moment.microsecond:06d}",
+        "_2": f"{moment.day:2d}",
+        "1": str(moment.month),
+        "2": str(moment.day),
+        "3": str((moment.hour - 1) % 12 + 1),
+    }[part]
+
+
+def _moment(value: Any) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value, UTC)
+    return datetime.now(UTC)
+
+
+def _date(layout: str, value: Any) -> str:
+    moment = _moment(value)
+    return _LAYOUT.sub(lambda match: _layout_part(match[0], moment), layout)
+
+
+def _date_in_zone(layout: str, value: Any, zone: str) -> str:
+    try:
+        return _date(layout, _moment(value).astimezone(ZoneInfo(zone or "UTC")))
+    except (ZoneInfoNotFoundError, ValueError):
+        return _date(layout, _moment(value).astimezone(UTC))
+
+
+SCALARS: Functions = {
+    "int": to_int,
+    "int64": to_int,
+    "atoi": to_int,
+    "float64": to_float,
+    "toDecimal": lambda value: int(str(value), 8) if re.fullmatch("[0-7]+", str(value)) else 0,
+    "add": lambda *values: sum(to_int(value) for value in values),
+    "add1": lambda value: to_int(value) + 1,
+    "sub": lambda left, right: to_int(left) - to_int(right),
+    "mul": lambda *values: _product(values, to_int),
+    "div": _divide,
+    "mod": _remainder,
+    "max": lambda *values: max(to_int(value) for value in values),
+    "biggest": lambda *values: max(to_int(value) for value in values),
+    "min": lambda *values: min(to_int(value) for value in values),
+    "maxf": lambda *values: max(to_float(value) for value in values),
+    "minf": lambda *values: min(to_float(value) for value in values),
+    "addf": lambda *values: math.fsum(to_float(value) for value in values),
+    "add1f": lambda value: to_float(value) + 1,
+    "subf": lambda first, *others: to_float(first) - math.fsum(to_float(v) for v in others),
+    "mulf": lambda *values: _product(values, to_float),
+    "divf": lambda left, right: to_float(left) / to_float(right),
+    "floor": lambda value: float(math.floor(to_float(value))),
+    "ceil": lambda value: float(math.ceil(to_float(value))),
+    "round": _round,
+    "until": _until,
+    "untilStep": _until_step,
+    "seq": _sequence,
+    "default": _default,
+    "empty": lambda value: not is_true(value),
+    "coalesce": lambda *values: next((value for value in values if is_true(value)), None),
+    "all": lambda *values: all(is_true(value) for value in values),
+    "any": lambda *values: any(is_true(value) for value in values),
+    "ternary": _ternary,
+    "fail": _fail,
+    "kindOf": kind,
+    "typeOf": kind,
+    "kindIs": lambda name, value: kind(value) == name,
+    "typeIs": lambda name, value: kind(value) == name,
+    "deepEqual": lambda left, right: left == right,
+    "now": lambda: datetime.now(UTC),
+    "date": _date,
+    "dateInZone": _date_in_zone,
+    "htmlDate": lambda value: _date("2006-01-02", value),
+    "unixEpoch": lambda value: str(int(_moment(value).timestamp())),
+    "env": lambda name: os.environ.get(name, ""),
+    "expandenv": os.path.expandvars,
+    "uuidv4": lambda: str(uuid.uuid4()),
+    "randAlphaNum": _random(string.ascii_letters + string.digits),
+    "randAlpha": _random(string.ascii_letters),
+    "randNumeric": _random(string.digits),
+    "randAscii": _random("".join(chr(c) for c in range(33, 127))),
+}
