@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the control plane keeps secret in its database, under the key of `--encryption-key-file`."""
+
+import base64
+import binascii
+import os
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from pipecd.model.errors import UserMistake
+
+_KEY, _NONCE, _TAG = 32, 12, 16
+
+
+class KeyFile:
+    """The content of the key file: AES-256-GCM under its first 32 bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        if len(content) < _KEY:
+            raise UserMistake(
+                f"the encryption key file has {len(content)} bytes and needs at least {_KEY}",
+                hint="make one with `openssl rand -base64 64`",
+            )
+        self._cipher = AESGCM(content[:_KEY])
+
+    def encrypt(self, text: str) -> str:
+        nonce = os.urandom(_NONCE)
+        return base64.b64encode(nonce + self._cipher.encrypt(nonce, text.encode(), None)).decode()
+
+    def decrypt(self, text: str) -> str:
+        try:
+            sealed = base64.b64decode(text.replace("\r", "").replace("\n", ""), validate=True)
+        except (ValueError, binascii.Error) as e:
+            raise _unreadable("it is not base64") from e
+        if len(sealed) < _NONCE + _TAG:
+            raise _unreadable("it is too short")
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], None).decode()
+        except (ValueError, InvalidTag) as e:
+            raise _unreadable("it was encrypted with another key or has been altered") from e
+
+
+def _unreadable(why: str) -> UserMistake:
+    return UserMistake(
+        f"an encrypted value of the database cannot be read: {why}",
+        hint="start with the --encryption-key-file that was used when it was saved",
+    )

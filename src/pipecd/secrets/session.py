@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session of a person: the cookie `token`, a signed JWT that upstream reads too."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+import jwt
+
+from pipecd.model.errors import Unauthenticated
+
+T = TypeVar("T")
+
+ISSUER = "PipeCD"
+ALGORITHM = "HS256"
+
+
+@dataclass(frozen=True)
+class Session:
+    """Who signed in to which project with which roles; times are unix seconds."""
+
+    subject: str
+    project: str
+    roles: tuple[str, ...]
+    avatar_url: str
+    issued_at: int
+    expires_at: int
+
+
+def sign(session: Session, key: bytes) -> str:
+    """Makes the token; the key is the whole content of the encryption key file."""
+    role = {"project_id": session.project, "project_rbac_roles": list(session.roles)}
+    claims = {
+        "iss": ISSUER,
+        "sub": session.subject,
+        "exp": session.expires_at,
+        "nbf": session.issued_at,
+        "iat": session.issued_at,
+        "avatarUrl": session.avatar_url,
+        "role": {name: value for name, value in role.items() if value},
+    }
+    if not session.avatar_url:
+        del claims["avatarUrl"]
+    payload = json.dumps(claims, separators=(",", ":"), ensure_ascii=False).encode()
+    return jwt.PyJWS().encode(payload, key, algorithm=ALGORITHM, sort_headers=True)
+
+
+def verify(token: str, key: bytes, now: datetime) -> Session:
+    """Reads a token that we or upstream signed and that is valid at this moment."""
+    try:
+        claims = jwt.decode(
+            token,
+            key,
+            algorithms=[ALGORITHM],
+            issuer=ISSUER,
+            # The times are compared below with the clock that was handed in.
+            options={
+                "require": ["exp"],
+                "verify_exp": False,
+                "verify_nbf": False,
+                "verify_iat": False,
+                "verify_aud": False,
+            },
+        )
+        return _session(claims, now.timestamp())
+    except (jwt.InvalidTokenError, ValueError, TypeError) as e:
+        raise Unauthenticated("Unauthenticated") from e
+
+
+def _session(claims: Mapping[str, Any], now: float) -> Session:
+    expires, starts, issued = (_seconds(claims.get(name, 0)) for name in ("exp", "nbf", "iat"))
+    if now >= expires or now < starts or now < issued:
+        raise ValueError("the session is over or has not begun")
+    role = cast("Mapping[str, Any]", _typed(claims.get("role", {}), dict))
+    names = cast("list[Any]", _typed(role.get("project_rbac_roles", []), list))
+    return Session(
+        subject=_typed(claims.get("sub", ""), str),
+        project=_typed(role.get("project_id", ""), str),
+        roles=tuple(_typed(name, str) for name in names),
+        avatar_url=_typed(claims.get("avatarUrl", ""), str),
+        issued_at=int(issued),
+        expires_at=int(expires),
+    )
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("a time is not a number")
+    return float(value)
+
+
+def _typed(value: object, wanted: type[T]) -> T:
+    if not isinstance(value, wanted):
+        raise TypeError(f"expected {wanted.__name__}, found {type(value).__name__}")
+    return value
