@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors become statuses at one edge, and come back as the same errors."""
+
+import grpc
+import grpc.aio
+import pytest
+
+from pipecd.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Denied,
+    NotFound,
+    PipecdError,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+    UserMistake,
+)
+from pipecd.wire.status import INTERNAL, LONGEST, from_rpc_error, to_status
+
+CODE = grpc.StatusCode
+KINDS = [
+    (UserMistake, CODE.INVALID_ARGUMENT),
+    (Unauthenticated, CODE.UNAUTHENTICATED),
+    (Denied, CODE.PERMISSION_DENIED),
+    (NotFound, CODE.NOT_FOUND),
+    (AlreadyExists, CODE.ALREADY_EXISTS),
+    (Conflict, CODE.FAILED_PRECONDITION),
+    (Unavailable, CODE.UNAVAILABLE),
+    (Unsupported, CODE.UNIMPLEMENTED),
+]
+
+
+def rpc_error(code: grpc.StatusCode, details: str | None) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+
+@pytest.mark.parametrize(("kind", "code"), KINDS)
+def test_every_error_has_its_code_there_and_back(
+    kind: type[PipecdError], code: grpc.StatusCode
+) -> None:
+    assert to_status(kind("what is wrong")) == (code, "what is wrong")
+    back = from_rpc_error(rpc_error(code, "what is wrong"))
+    assert type(back) is kind
+    assert back.message == "what is wrong"
+
+
+def test_all_errors_are_covered() -> None:
+    assert {kind for kind, _ in KINDS} == set(PipecdError.__subclasses__())
+
+
+def test_an_error_made_for_one_room_keeps_the_code_of_its_kind() -> None:
+    class FileMistake(UserMistake):
+        """A mistake in a file."""
+
+    assert to_status(FileMistake("x"))[0] is CODE.INVALID_ARGUMENT
+
+
+def test_the_hint_reaches_the_caller() -> None:
+    assert to_status(UserMistake("no", hint="say yes"))[1] == "no; say yes"
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("secret"), TimeoutError("secret"), OSError(5, "secret")]
+)
+def test_what_we_did_not_expect_is_told_without_details(error: Exception) -> None:
+    assert to_status(error) == (CODE.INTERNAL, INTERNAL)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(code, id=code.name)
+        for code in (
+            CODE.INTERNAL,
+            CODE.UNKNOWN,
+            CODE.DEADLINE_EXCEEDED,
+            CODE.RESOURCE_EXHAUSTED,
+            CODE.ABORTED,
+            CODE.CANCELLED,
+            CODE.DATA_LOSS,
+        )
+    ],
+)
+def test_what_upstream_retries_is_unavailable(code: grpc.StatusCode) -> None:
+    error = from_rpc_error(rpc_error(code, None))
+    assert type(error) is Unavailable
+    assert str(error) == f"the call ended with {code.name}"
+
+
+def test_a_text_too_long_for_a_header_is_cut() -> None:
+    _, text = to_status(UserMistake("x" * 100_000))
+    assert text == "x" * LONGEST + "…"
+
+
+def test_a_text_with_half_a_surrogate_pair_can_be_sent() -> None:
+    assert to_status(UserMistake("a\ud800b"))[1] == "a?b"
