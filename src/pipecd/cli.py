@@ -19,7 +19,6 @@ _QUICKSTART = (
     "pipecd.quickstart.command:quickstart",
     "Run a whole PipeCD with a sample application on this machine.",
 )
-_SCHEMA = ("pipecd.quickstart.schema:schema", "Print the JSON Schema of a configuration kind.")
 
 
 def main() -> None:
@@ -30,7 +29,6 @@ def main() -> None:
         "ops": _OPS,
         "piped": _PIPED_V1,
         "launcher": _LAUNCHER,
-        "schema": _SCHEMA,
     }
     help_text = "One continuous-delivery system for every kind of application."
     sys.exit(run(CommandTree(name, branches, help_text)))

@@ -2,8 +2,8 @@
 """One address for pages and gRPC: looks at the first bytes of a connection and hands it on.
 
 An HTTP/2 connection opens with `PRI`; grpcio cannot share a listener, so such a connection is
-relayed to its socket, with back-pressure and half-close. Everything else is HTTP/1.1 and goes to the
-web server's own protocol in this process, which therefore sees the real client address.
+relayed to its socket, with back-pressure and half-close. Everything else is HTTP/1.1 and goes to
+the web server's own protocol in this process, which therefore sees the real client address.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from pipecd.model.errors import UserMistake
+from pipecd.wire.server import TlsFiles
 
 _PREFACE = b"PRI * HTTP/2.0"
 _ENOUGH = 3
@@ -50,6 +51,19 @@ async def one_port(
     finally:
         server.close()
         await connections.drop()
+
+
+def tls_context(files: TlsFiles) -> ssl.SSLContext:
+    """The server side of TLS with this certificate and key."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(files.cert_file, files.key_file)
+    except (OSError, ssl.SSLError) as e:
+        raise UserMistake(
+            f"cannot use the TLS files {files.cert_file} and {files.key_file}: {e}",
+            hint="check --cert-file and --key-file",
+        ) from e
+    return context
 
 
 class Connections:

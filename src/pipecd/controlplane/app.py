@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole control plane on one screen: stores, then use cases, then doors. Wiring only."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from prometheus_client import CollectorRegistry
+
+from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.controlplane.api.external import external_table
+from pipecd.controlplane.api.piped import piped_table
+from pipecd.controlplane.api.web import web_table
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.signal import Bus
+from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.console.pages import create_console
+from pipecd.controlplane.datastore.assemble import assemble_stores
+from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.filestore.open import open_filestore
+from pipecd.controlplane.jobs import upkeep
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_cases
+from pipecd.controlplane.web import WebServer, http_port
+from pipecd.model.ids import new_id
+from pipecd.observe.admin import admin_server, standard_pages
+from pipecd.wire.server import UNIX, TlsFiles, grpc_server
+from pipecd.wire.splitter import one_port, tls_context
+
+
+@dataclass(frozen=True)
+class Ports:
+    """A port for each door, as upstream's layouts have them."""
+
+    piped_api: int = 9080
+    web_api: int = 9081
+    http: int = 9082
+    api: int = 9083
+    admin: int = 9085
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a control plane is run; its stores are told by `spec`.
+
+    `port` is the one address of pages and gRPC, `ports` the separate ones; either may be absent.
+    """
+
+    spec: ControlPlaneSpec
+    encryption_key: bytes
+    host: str
+    port: int | None = None
+    ports: Ports | None = None
+    insecure_cookie: bool = False
+    tls: TlsFiles | None = None
+    metrics: bool = True
+    grace_period: float = 30.0
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """A control plane that is up; `port` is the one that was bound."""
+
+    cases: UseCases
+    stores: Stores
+    bus: Bus
+    port: int
+
+
+@asynccontextmanager
+async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane, None]:
+    """Opens the stores and the doors, and closes them in the opposite order."""
+    async with AsyncExitStack() as opened:
+        stores = await _open_stores(settings.spec, opened)
+        bus = MemoryBus()
+        cases = build_use_cases(
+            stores,
+            bus,
+            address=settings.spec.address,
+            encryption_key=settings.encryption_key,
+            projects_from_config=_projects(settings.spec),
+        )
+        web = WebServer(create_console(cases, bus, insecure_cookie=settings.insecure_cookie))
+        opened.push_async_callback(web.stop)
+        port = await _open_doors(settings, cases, web, opened)
+        async with asyncio.TaskGroup() as loops:
+            background = [
+                loops.create_task(cases.run(), name="use cases"),
+                loops.create_task(upkeep(stores, bus, new_id()).run(), name="upkeep"),
+            ]
+            try:
+                yield ControlPlane(cases, stores, bus, port)
+            finally:
+                for task in background:
+                    task.cancel()
+
+
+async def _open_stores(spec: ControlPlaneSpec, opened: AsyncExitStack) -> Stores:
+    database = await opened.enter_async_context(open_datastore(spec.datastore))
+    files = await opened.enter_async_context(open_filestore(spec.filestore))
+    return assemble_stores(database, files, MemoryCache())
+
+
+def _projects(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
+    return [
+        ConfigProject(p.id, p.static_admin.username, p.static_admin.password_hash, p.desc)
+        for p in spec.projects
+    ]
+
+
+async def _open_doors(
+    settings: ServerSettings, cases: UseCases, web: WebServer, opened: AsyncExitStack
+) -> int:
+    """Listens everywhere it should; answers the one port, or 0 when there is none."""
+    piped, external, people = piped_table(cases), external_table(cases), web_table(cases)
+
+    async def serve(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> None:
+        tls = None if host.startswith(UNIX) else settings.tls
+        server = grpc_server(handlers, host=host, port=port, tls=tls, grace=settings.grace_period)
+        await opened.enter_async_context(server)
+
+    if (ports := settings.ports) is not None:
+        await serve([piped], settings.host, ports.piped_api)
+        await serve([people], settings.host, ports.web_api)
+        await serve([external], settings.host, ports.api)
+        http = http_port(web, host=settings.host, port=ports.http)
+        await opened.enter_async_context(http)
+        pages = standard_pages(CollectorRegistry() if settings.metrics else None)
+        admin = admin_server(pages, host=settings.host, port=ports.admin)
+        await opened.enter_async_context(admin)
+    if settings.port is None:
+        return 0
+    # The path of a socket must be short, which that of a data directory may not be.
+    directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="pipecd-"))
+    socket = Path(directory) / "grpc.sock"
+    await serve([piped, external, people], f"{UNIX}{socket}", 0)
+    tls = tls_context(settings.tls) if settings.tls else None
+    door = one_port(web.protocol, socket, host=settings.host, port=settings.port, tls=tls)
+    return await opened.enter_async_context(door)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands `pipecd server` and `pipecd ops`."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+import structlog
+
+from pipecd.commandline import flags
+from pipecd.commandline.longrunning import run_until_signal
+from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.read import read_control_plane
+from pipecd.controlplane.app import Ports, ServerSettings, control_plane
+from pipecd.model.errors import UserMistake
+from pipecd.observe.log import configure
+from pipecd.wire.server import TlsFiles
+
+log = structlog.get_logger()
+_SHORTEST_KEY = 32
+
+
+@click.command()
+@flags.every_command
+@flags.number("port", "The one address of pages and gRPC; -1 for none.", default=9090)
+@flags.number("piped-api-port", "gRPC for pipeds.", default=9080)
+@flags.number("web-api-port", "gRPC for the web.", default=9081)
+@flags.number("http-port", "Pages and sign-in.", default=9082)
+@flags.number("api-port", "gRPC for API keys.", default=9083)
+@flags.number("admin-port", "Version, health and metrics.", default=9085)
+@flags.number("envoy-authz-port", "Accepted for compatibility; not served yet.", default=9086)
+@flags.text("static-dir", "Accepted for compatibility; pages are built in.")
+@flags.text("cache-address", "Accepted for compatibility; the cache is in memory.")
+@flags.text("host", "The interface to listen on; all of them by default.", default="0.0.0.0")  # noqa: S104
+@flags.duration("grace-period", "How long running calls may take at the end.", default="30s")
+@flags.switch("tls", "Speak TLS on the gRPC ports and the one address.")
+@flags.text("cert-file", "The certificate for --tls.")
+@flags.text("key-file", "The private key for --tls.")
+@flags.switch("insecure-cookie", "Let cookies travel over plain HTTP.")
+@flags.text("encryption-key-file", "The key of sessions and stored secrets.", required=True)
+@flags.text("config-file", "The configuration of the control plane.", required=True)
+@flags.switch("enable-grpc-reflection", "Accepted for compatibility; not served yet.")
+def server(**given: Any) -> None:
+    """Run the control plane."""
+    configure(given["log_level"], given["log_encoding"], program="controlplane.server")
+    settings = ServerSettings(
+        spec=load_spec(given["config_file"]),
+        encryption_key=_encryption_key(given["encryption_key_file"]),
+        host=given["host"],
+        port=given["port"] if given["port"] >= 0 else None,
+        ports=Ports(
+            given["piped_api_port"],
+            given["web_api_port"],
+            given["http_port"],
+            given["api_port"],
+            given["admin_port"],
+        ),
+        insecure_cookie=given["insecure_cookie"],
+        tls=_tls(given),
+        metrics=given["metrics"],
+        grace_period=given["grace_period"],
+    )
+    run_until_signal(_serve(settings))
+
+
+async def _serve(settings: ServerSettings) -> None:
+    async with control_plane(settings) as running:
+        log.info("control plane ready", port=running.port)
+        await asyncio.Event().wait()
+
+
+@click.command()
+@flags.every_command
+@flags.number("http-port", "Accepted for compatibility; not served yet.", default=9082)
+@flags.number("admin-port", "Accepted for compatibility; not served yet.", default=9085)
+@flags.duration("grace-period", "How long running jobs may take at the end.", default="15s")
+@flags.text("config-file", "The configuration of the control plane.", required=True)
+@flags.text("gcloud-path", "Accepted for compatibility; has no effect.")
+@flags.text("cache-address", "Accepted for compatibility; the cache is in memory.")
+def ops(**given: Any) -> None:
+    """Run the upkeep of a control plane."""
+    configure(given["log_level"], given["log_encoding"], program="controlplane.ops")
+    load_spec(given["config_file"])
+    raise UserMistake(
+        "a control plane on SQLite does its upkeep inside `pipecd server`",
+        hint="run only `pipecd server`; a separate ops needs a database server, which comes later",
+    )
+
+
+def load_spec(path: str) -> ControlPlaneSpec:
+    """Reads the configuration, or tells every mistake in it."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as e:
+        raise UserMistake(
+            f"cannot read the configuration {path}: {e.strerror}", hint="check --config-file"
+        ) from e
+    return read_control_plane(text, file=path)
+
+
+def _encryption_key(path: str) -> bytes:
+    try:
+        key = Path(path).read_bytes()
+    except OSError as e:
+        raise UserMistake(
+            f"cannot read the encryption key {path}: {e.strerror}",
+            hint="check --encryption-key-file",
+        ) from e
+    if len(key) < _SHORTEST_KEY:
+        raise UserMistake(
+            f"key size ({len(key)}) must be greater than or equal to {_SHORTEST_KEY}",
+            hint="make one with: openssl rand -hex 32",
+        )
+    return key
+
+
+def _tls(given: dict[str, Any]) -> TlsFiles | None:
+    if not given["tls"]:
+        return None
+    if not given["cert_file"] or not given["key_file"]:
+        raise UserMistake("--tls needs --cert-file and --key-file")
+    return TlsFiles(given["cert_file"], given["key_file"])

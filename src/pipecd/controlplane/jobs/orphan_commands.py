@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that no piped answered within a day are given up."""
+
+from datetime import timedelta
+
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.stores.commands import Commands
+from pipecd.model.command import CommandStatus
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.proto.model.command_pb2 import COMMAND_TIMEOUT, Command
+
+GIVEN_UP_AFTER = timedelta(hours=24)
+
+
+async def time_out_orphans(commands: Commands, bus: Bus, *, now: Now = utc_now) -> int:
+    """Marks them as timed out and answers how many there were."""
+    moment = now()
+
+    def give_up(command: Command) -> None:
+        # A piped may have answered since the list was read; its word stands.
+        if command.status == CommandStatus.NOT_HANDLED_YET:
+            command.status = COMMAND_TIMEOUT
+            command.metadata.clear()
+            command.handled_at = to_unix(moment)
+
+    orphans = await commands.unhandled_before(to_unix(moment - GIVEN_UP_AFTER))
+    for orphan in orphans:
+        await commands.update(orphan.id, give_up)
+        signal = Signal(Topic.COMMAND, orphan.id, orphan.project_id, orphan.piped_id)
+        await bus.publish(signal)
+    return len(orphans)

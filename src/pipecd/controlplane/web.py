@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The web server of the control plane, fed with connections by the splitter or its own port."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from pipecd.model.errors import UserMistake
+
+_GRACE_SECONDS = 2.0
+
+
+class _ProtocolFactory(Protocol):
+    """What uvicorn's own server calls for each connection."""
+
+    def __call__(
+        self, *, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
+    ) -> asyncio.Protocol: ...
+
+
+class WebServer:
+    """Speaks HTTP/1.1 on the connections it is given."""
+
+    def __init__(self, pages: ASGIApp) -> None:
+        self._config = uvicorn.Config(
+            pages,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+        )
+        self._config.load()
+        self._state = ServerState()
+
+    def protocol(self) -> asyncio.Protocol:
+        """A protocol for one new connection."""
+        make = cast("_ProtocolFactory", self._config.http_protocol_class)
+        return make(config=self._config, server_state=self._state, app_state={})
+
+    async def stop(self) -> None:
+        """Lets running answers finish for a moment, then ends them, as streams never do."""
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        tasks = set(self._state.tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_GRACE_SECONDS)
+        for task in tasks:
+            task.cancel()
+        for connection in list(self._state.connections):
+            connection.transport.close()
+
+
+@asynccontextmanager
+async def http_port(web: WebServer, *, host: str, port: int) -> AsyncGenerator[int, None]:
+    """A port for pages alone, as upstream's layouts have it."""
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(web.protocol, host, port)
+    except OSError as e:
+        raise UserMistake(
+            f"cannot listen on port {port} of {host}: {e.strerror}",
+            hint="stop the program that uses it or choose another with --http-port",
+        ) from e
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()

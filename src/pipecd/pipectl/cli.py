@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `pipectl`; each group of commands is imported only when it is asked for."""
+
+import sys
+
+from pipecd.commandline.main import run
+from pipecd.commandline.tree import CommandTree
+
+_BRANCHES = {
+    "application": ("pipecd.pipectl.application:application", "Work with applications."),
+    "deployment": ("pipecd.pipectl.deployment:deployment", "Work with deployments."),
+    "encrypt": ("pipecd.pipectl.encrypt:encrypt", "Encrypt a secret for a piped."),
+    "event": ("pipecd.pipectl.event:event", "Work with events."),
+    "lint": ("pipecd.pipectl.lint:lint", "Tell every mistake in configuration files."),
+    "piped": ("pipecd.pipectl.piped:piped", "Work with pipeds."),
+    "plan-preview": ("pipecd.pipectl.planpreview:plan_preview", "Show what a branch would deploy."),
+    "schema": ("pipecd.pipectl.schema:schema", "Print the JSON Schema of a configuration kind."),
+}
+
+
+def tree() -> CommandTree:
+    return CommandTree("pipectl", _BRANCHES, "The command line of a PipeCD control plane.")
+
+
+def main() -> None:
+    sys.exit(run(tree()))

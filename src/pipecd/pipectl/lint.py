@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pipectl lint`: tells every mistake in configuration files, without a control plane."""
+
+from pathlib import Path
+
+import click
+
+from pipecd.config.catalog import Catalog, load_catalog
+from pipecd.config.read import read_file
+from pipecd.config.report import ConfigMistake
+from pipecd.model.errors import PipecdError, UserMistake
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True)
+def lint(files: tuple[str, ...]) -> None:
+    """Check FILES of any kind; exits with 1 when one of them is wrong."""
+    catalog = load_catalog()
+    wrong = sum(not _is_right(file, catalog) for file in files)
+    if wrong:
+        raise PipecdError(f"{wrong} of {len(files)} files cannot be used")
+    click.echo(f"{len(files)} {'file is' if len(files) == 1 else 'files are'} right")
+
+
+def _is_right(file: str, catalog: Catalog) -> bool:
+    try:
+        text = Path(file).read_bytes()
+    except OSError as e:
+        raise UserMistake(f"cannot read {file}: {e.strerror}") from e
+    try:
+        config = read_file(text, file=file, catalog=catalog)
+    except ConfigMistake as e:
+        click.echo(str(e))
+        return False
+    for warning in config.warnings:
+        click.echo(f"{warning} (ignored)")
+    return True

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pipectl piped`: enable, disable."""
+
+import click
+
+from pipecd.commandline import flags
+from pipecd.pipectl.client import Api, print_json, told, with_api
+from pipecd.proto.service import api_pb2 as pb
+
+
+@click.group()
+def piped() -> None:
+    """Work with pipeds."""
+
+
+@piped.command("enable")
+@with_api
+@flags.text("piped-id", "The piped.", required=True)
+async def enable(api: Api, piped_id: str) -> None:
+    """Let a piped work again."""
+    await told("enable piped", api.EnablePiped(pb.EnablePipedRequest(piped_id=piped_id)))
+    print_json(f"Successfully enabled Piped {piped_id}")
+
+
+@piped.command("disable")
+@with_api
+@flags.text("piped-id", "The piped.", required=True)
+async def disable(api: Api, piped_id: str) -> None:
+    """Keep a piped from working."""
+    await told("disable piped", api.DisablePiped(pb.DisablePipedRequest(piped_id=piped_id)))
+    print_json(f"Successfully disabled Piped {piped_id}")

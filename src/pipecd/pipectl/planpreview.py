@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pipectl plan-preview`: asks every piped of a repository what a branch would deploy."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+import grpc
+import grpc.aio
+
+from pipecd.commandline import flags
+from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.pipectl.client import Api, told, with_api
+from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
+from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
+from pipecd.proto.service import api_pb2 as pb
+
+_EVERY_SECONDS = 10.0
+
+
+@click.command("plan-preview")
+@with_api
+@flags.text("repo-remote-url", "The remote of the repository.", required=True)
+@flags.text("head-branch", "The branch with the change.", required=True)
+@flags.text("head-commit", "The commit with the change.", required=True)
+@flags.text("base-branch", "The branch it will be merged into.", required=True)
+@flags.text("out", "A file for the result as JSON.")
+@flags.duration("timeout", "How long to wait.", default="10m")
+@flags.duration("piped-handle-timeout", "How long a piped may take.", default="5m")
+@flags.strings("sort-label-keys", "Sort applications by the values of these labels.")
+async def plan_preview(api: Api, **given: Any) -> None:
+    """Show what a branch would deploy once it is merged."""
+    request = pb.RequestPlanPreviewRequest(
+        repo_remote_url=given["repo_remote_url"],
+        base_branch=given["base_branch"],
+        head_branch=given["head_branch"],
+        head_commit=given["head_commit"],
+        timeout=int(given["piped_handle_timeout"]),
+    )
+    answer = await told("request plan-preview", api.RequestPlanPreview(request))
+    if not answer.commands:
+        click.echo("There is no piped that is handling the given Git repository")
+        return
+    commands = list(answer.commands)
+    ids = " ".join(commands)
+    click.echo(f"Requested plan-preview, waiting for its results (commands: [{ids}])")
+    results = await _results(api, commands, given["timeout"], int(given["piped_handle_timeout"]))
+    ordered = sorted_results(results, given["sort_label_keys"])
+    click.echo(as_text(ordered), nl=False)
+    if given["out"]:
+        await asyncio.to_thread(Path(given["out"]).write_text, as_json(ordered))
+
+
+async def _results(
+    api: Api, commands: list[str], within: float, piped_timeout: int
+) -> list[PlanPreviewCommandResult]:
+    request = pb.GetPlanPreviewResultsRequest(
+        commands=commands, command_handle_timeout=piped_timeout
+    )
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                await asyncio.sleep(_EVERY_SECONDS)
+                try:
+                    return list((await api.GetPlanPreviewResults(request)).results)
+                except grpc.aio.AioRpcError as e:
+                    if e.code() is not grpc.StatusCode.NOT_FOUND:
+                        words = f"Failed to retrieve plan-preview results: {e.details()}"
+                        raise PipecdError(words) from e
+                    click.echo(f"{e.details()}\nwaiting...")
+    except TimeoutError as e:
+        raise Unavailable("context deadline exceeded", hint="raise --timeout") from e

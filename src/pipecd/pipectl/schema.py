@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pipectl schema`: prints the JSON Schema of a kind, for editors."""
+
+import json
+
+import click
+
+from pipecd.config.catalog import load_catalog
+from pipecd.config.schema import schema_of
+
+
+@click.command()
+@click.argument("kind")
+def schema(kind: str) -> None:
+    """Print the JSON Schema of KIND, such as Application, KubernetesApp or Piped."""
+    click.echo(json.dumps(schema_of(kind, load_catalog()), indent=2))

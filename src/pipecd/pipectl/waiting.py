@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits until a command is handled or a deployment has come to a status."""
+
+import asyncio
+from collections.abc import Sequence
+
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.pipectl.client import Api, logger, told
+from pipecd.proto.service import api_pb2 as pb
+
+_PREFIX = "DEPLOYMENT_"
+_DEPLOYMENT_ID = "TriggeredDeploymentID"
+
+
+def statuses(names: Sequence[str]) -> tuple[DeploymentStatus, ...]:
+    """The statuses that a person named, as DEPLOYMENT_SUCCESS and the like."""
+    return tuple(_status(name) for name in names)
+
+
+def _status(name: str) -> DeploymentStatus:
+    try:
+        return DeploymentStatus[name.removeprefix(_PREFIX)]
+    except KeyError as e:
+        known = ", ".join(_PREFIX + status.name for status in DeploymentStatus)
+        raise UserMistake(
+            f"invalid deployment status: invalid status {name}", hint=f"use one of {known}"
+        ) from e
+
+
+async def deployment_of(api: Api, command_id: str, *, every: float, within: float) -> str:
+    """The deployment that a sync command led to."""
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                await asyncio.sleep(every)
+                request = pb.GetCommandRequest(command_id=command_id)
+                command = (await told("get command", api.GetCommand(request))).command
+                if command.status == CommandStatus.NOT_HANDLED_YET:
+                    logger.info("...")
+                    continue
+                deployment = command.metadata.get(_DEPLOYMENT_ID, "")
+                if command.status != CommandStatus.SUCCEEDED or not deployment:
+                    raise PipecdError("failed to detect the triggered deployment ID")
+                return deployment
+    except TimeoutError as e:
+        raise Unavailable("context deadline exceeded", hint="raise --timeout") from e
+
+
+async def until_status(
+    api: Api,
+    deployment_id: str,
+    wanted: Sequence[DeploymentStatus],
+    *,
+    every: float,
+    within: float,
+) -> None:
+    """Returns once the deployment is at one of the statuses."""
+    request = pb.GetDeploymentRequest(deployment_id=deployment_id)
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                if await _is_at(api, request, wanted):
+                    return
+                await asyncio.sleep(every)
+    except TimeoutError as e:
+        raise Unavailable("context deadline exceeded", hint="raise --timeout") from e
+
+
+async def _is_at(
+    api: Api, request: pb.GetDeploymentRequest, wanted: Sequence[DeploymentStatus]
+) -> bool:
+    try:
+        answer = await told("get deployment", api.GetDeployment(request))
+    except Unavailable as e:
+        logger.info("deployment not read, trying again", error=str(e))
+        return False
+    status = DeploymentStatus(answer.deployment.status)
+    if status in wanted:
+        logger.info(f"Deployment is at {_PREFIX}{status.name} status")
+        return True
+    logger.info("...")
+    return False

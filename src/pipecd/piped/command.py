@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands `piped run` and, with first-generation flags, `piped piped`."""
+
+import base64
+import binascii
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipecd.commandline import flags
+from pipecd.commandline.longrunning import run_until_signal
+from pipecd.config.catalog import load_catalog
+from pipecd.config.read import PipedConfig, read_piped
+from pipecd.model.errors import UserMistake
+from pipecd.observe.log import configure
+from pipecd.piped.app import PipedSettings, run_piped
+
+_SOURCES = (
+    "config-file",
+    "config-data",
+    "config-gcp-secret",
+    "config-aws-secret",
+    "config-aws-ssm-parameter",
+)
+_HOME = Path.home() / ".piped"
+
+
+def _flags(command: Callable[..., None]) -> Callable[..., None]:
+    for add in reversed(
+        (
+            flags.text("config-file", "The configuration file."),
+            flags.text("config-data", "The configuration, in base64."),
+            flags.text("config-gcp-secret", "Not available yet."),
+            flags.text("config-aws-secret", "Not available yet."),
+            flags.text("config-aws-ssm-parameter", "Not available yet."),
+            flags.switch("insecure", "Talk plain text to the control plane."),
+            flags.text("cert-file", "The certificate to trust instead of the system's."),
+            flags.number("admin-port", "Version, health and metrics.", default=9085),
+            flags.number("plugin-service-port", "Where plugins call back.", default=9087),
+            flags.text("tools-dir", "Where tools are kept.", default=str(_HOME / "tools")),
+            flags.text("workspace-dir", "Where sources are kept.", default=str(_HOME / "work")),
+            flags.switch("add-login-user-to-passwd", "Accepted for compatibility; has no effect."),
+            flags.duration("grace-period", "How long work may take at the end.", default="30s"),
+            flags.text("launcher-version", "The version of the launcher, for metrics."),
+            flags.switch("force-plugin-redownload", "Fetch external plugins anew."),
+            flags.number("app-manifest-cache-count", "Accepted, has no effect.", default=150),
+            flags.switch("enable-default-kubernetes-cloud-provider", "Accepted, has no effect."),
+        )
+    ):
+        command = add(command)
+    return flags.every_command(command)
+
+
+@click.command("run")
+@_flags
+def run(**given: Any) -> None:
+    """Run a piped."""
+    _run(given)
+
+
+@click.command("piped")
+@_flags
+def piped(**given: Any) -> None:
+    """Run a piped (first-generation flags)."""
+    _run(given)
+
+
+def _run(given: dict[str, Any]) -> None:
+    configure(given["log_level"], given["log_encoding"], program="piped")
+    settings = PipedSettings(
+        config=load_config(given),
+        insecure=given["insecure"],
+        cert_file=given["cert_file"],
+        workspace=Path(given["workspace_dir"]),
+        tools_dir=Path(given["tools_dir"]),
+        admin_port=given["admin_port"],
+        launcher_version=given["launcher_version"],
+    )
+    run_until_signal(run_piped(settings))
+
+
+def load_config(given: dict[str, Any]) -> PipedConfig:
+    """Reads the configuration from the one source that was named."""
+    named = [name for name in _SOURCES if given[name.replace("-", "_")]]
+    if not named:
+        raise UserMistake(
+            f"at least one of the flags in the group [{' '.join(_SOURCES)}] is required"
+        )
+    if len(named) > 1:
+        raise UserMistake(
+            f"if any flags in the group [{' '.join(_SOURCES)}] are set none of the others can be; "
+            f"[{' '.join(sorted(named))}] were all set"
+        )
+    source = named[0]
+    value = given[source.replace("-", "_")]
+    match source:
+        case "config-file":
+            text, name = _read(value), value
+        case "config-data":
+            text, name = _decode(value), "--config-data"
+        case _:
+            raise UserMistake(f"--{source} is not available yet", hint="use --config-file")
+    return read_piped(text, file=name, catalog=load_catalog())
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as e:
+        raise UserMistake(
+            f"cannot read the configuration {path}: {e.strerror}", hint="check --config-file"
+        ) from e
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as e:
+        raise UserMistake("--config-data is not base64") from e

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directory that holds a quickstart: its secrets, its stores and its sample repository."""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pipecd.model.errors import UserMistake
+
+PROJECT = "quickstart"
+USERNAME = "admin"
+_ELSEWHERE = "choose another directory with --data-dir"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a quickstart makes up on its first start and keeps; `piped_id` is empty until then."""
+
+    password: str
+    piped_id: str = ""
+    piped_key: str = ""
+    application_id: str = ""
+
+
+@dataclass(frozen=True)
+class DataDir:
+    """Where everything of one quickstart lies."""
+
+    path: Path
+
+    @property
+    def encryption_key(self) -> Path:
+        return self.path / "encryption-key"
+
+    @property
+    def control_plane_config(self) -> Path:
+        return self.path / "control-plane.yaml"
+
+    @property
+    def piped_config(self) -> Path:
+        return self.path / "piped.yaml"
+
+    @property
+    def api_key(self) -> Path:
+        return self.path / "api-key"
+
+    @property
+    def piped_workspace(self) -> Path:
+        return self.path / "piped"
+
+    @property
+    def repository(self) -> Path:
+        return self.path / "sample"
+
+    @property
+    def _identity(self) -> Path:
+        return self.path / "identity.json"
+
+    def identity(self) -> Identity:
+        """The identity of this quickstart, made on the first call."""
+        if self._identity.exists():
+            try:
+                return Identity(**json.loads(self._identity.read_text()))
+            except (ValueError, TypeError) as e:
+                raise UserMistake(f"{self._identity} is damaged", hint=_ELSEWHERE) from e
+        identity = Identity(password=secrets.token_urlsafe(12))
+        self.keep(identity)
+        return identity
+
+    def keep(self, identity: Identity) -> None:
+        """Stores the identity where only its owner can read it."""
+        write_private(self._identity, json.dumps(asdict(identity), indent=2).encode())
+
+    def key(self) -> bytes:
+        """The key of sessions and stored secrets, made on the first call."""
+        if not self.encryption_key.exists():
+            write_private(self.encryption_key, secrets.token_hex(32).encode())
+        return self.encryption_key.read_bytes()
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a file for its owner only; a reader sees the old or the new one."""
+    scratch = path.with_suffix(".new")
+    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+
+
+@contextmanager
+def locked(path: Path) -> Generator[DataDir, None, None]:
+    """Makes the directory and keeps every other quickstart out of it until the block ends."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = (path / "lock").open("a+")
+    except OSError as e:
+        raise UserMistake(f"cannot write to {path}: {e.strerror}", hint=_ELSEWHERE) from e
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise UserMistake(
+                f"another quickstart (process {holder}) is using {path}",
+                hint=f"stop it or {_ELSEWHERE}",
+            ) from e
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+        yield DataDir(path.resolve())
