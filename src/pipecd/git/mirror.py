@@ -13,7 +13,7 @@ from pipecd.git.access import GitEnvironment
 from pipecd.git.commit import Commit
 from pipecd.git.failure import explain, is_damaged, without_secrets
 from pipecd.git.objects import Objects
-from pipecd.git.remote import address, check_branch_name, remote_branch
+from pipecd.git.remote import address, check_branch_name, local_path, remote_branch
 from pipecd.model.errors import NotFound, PipecdError
 from pipecd.program.capture import Captured, capture
 
@@ -58,6 +58,11 @@ class Mirror(Objects):
     def look_every(self) -> float:
         """How often the remote may be looked at."""
         return self._branch.every
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a look costs next to nothing because the remote is on this machine."""
+        return local_path(self.repository.remote) is not None
 
     @property
     def head(self) -> Commit | None:

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The deployments of this piped that have not ended, as of the last refresh."""
+
+import base64
+import binascii
+import json
+
+import structlog
+
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import PipecdError
+from pipecd.piped.api import PipedApi
+from pipecd.piped.mirror.changes import Changes
+from pipecd.piped.mirror.pace import Pace
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.piped_pb2 import ListNotCompletedDeploymentsRequest
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+EVERY = 10.0
+
+
+class DeploymentMirror:
+    """Deployments that wait to be planned or carried out, or are being carried out."""
+
+    def __init__(self, api: PipedApi, *, every: float = EVERY) -> None:
+        self._api = api
+        self._deployments: tuple[Deployment, ...] = ()
+        self.pace = Pace(every)
+        self.changes = Changes()
+
+    @property
+    def all(self) -> tuple[Deployment, ...]:
+        return self._deployments
+
+    @property
+    def pending(self) -> tuple[Deployment, ...]:
+        return self._in(DeploymentStatus.PENDING)
+
+    @property
+    def planned(self) -> tuple[Deployment, ...]:
+        return self._in(DeploymentStatus.PLANNED)
+
+    @property
+    def running(self) -> tuple[Deployment, ...]:
+        """Those being carried out, a rollback included."""
+        return self._in(DeploymentStatus.RUNNING, DeploymentStatus.ROLLING_BACK)
+
+    def refresh_soon(self) -> None:
+        """Asks for a new copy without waiting for it."""
+        self.pace.soon()
+
+    async def run(self) -> None:
+        while True:
+            await self._refresh()
+            await self.pace.wait()
+
+    def _in(self, *statuses: DeploymentStatus) -> tuple[Deployment, ...]:
+        return tuple(d for d in self._deployments if d.status in statuses)
+
+    async def _refresh(self) -> None:
+        try:
+            found = await self._list()
+        except PipecdError as e:
+            log.warning("deployments not refreshed, keeping the last copy", error=str(e))
+            return
+        if found != self._deployments:
+            self._deployments = found
+            self.changes.notify()
+
+    async def _list(self) -> tuple[Deployment, ...]:
+        found: dict[str, Deployment] = {}
+        cursor = ""
+        while True:
+            answer = await self._api.list_not_completed_deployments(
+                ListNotCompletedDeploymentsRequest(cursor=cursor)
+            )
+            found.update((deployment.id, deployment) for deployment in answer.deployments)
+            if is_last_page(answer.cursor) or answer.cursor == cursor:
+                break
+            cursor = answer.cursor
+        in_order = sorted(found.values(), key=lambda d: (d.created_at, d.id))
+        return tuple(in_order)
+
+
+def is_last_page(cursor: str) -> bool:
+    """Whether nothing follows; upstream's server gives a cursor of `{}` and refuses it later."""
+    if not cursor:
+        return True
+    try:
+        return json.loads(base64.b64decode(cursor)) == {}
+    except (binascii.Error, ValueError):
+        return False

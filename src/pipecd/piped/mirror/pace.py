@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When to look again: at once when told to, else by the clock."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from pipecd.piped.mirror.changes import Watch
+
+# The safety net while the wake-up stream is up.
+_STREAMING_FROM, _STREAMING_TO = 120.0, 300.0
+# Wake-ups come in flocks; one look answers those that come together.
+_GAP = 0.05
+
+
+class Pace:
+    """The rhythm of one mirror.
+
+    Without the wake-up stream it looks at the interval that upstream's piped has; with it only
+    every few minutes, as a safety net.
+    """
+
+    def __init__(
+        self, polling: float, *, chance: Callable[[float, float], float] = random.uniform
+    ) -> None:
+        self._polling, self._chance = polling, chance
+        self._told = Watch()
+        self._is_streaming = False
+        self._last = float("-inf")
+
+    def soon(self) -> None:
+        """Asks for a look as soon as possible."""
+        self._told.mark()
+
+    def streaming(self, is_up: bool) -> None:
+        """The stream came up or went down; what happened in between is not known."""
+        self._is_streaming = is_up
+        self._told.mark()
+
+    async def wait(self) -> None:
+        """Returns when it is time to look again."""
+        loop = asyncio.get_running_loop()
+        await self._told.wait(self._interval())
+        gap = self._last + _GAP - loop.time()
+        if gap > 0:
+            await asyncio.sleep(gap)
+        self._last = loop.time()
+
+    def _interval(self) -> float:
+        if self._is_streaming:
+            return max(self._polling, self._chance(_STREAMING_FROM, _STREAMING_TO))
+        return self._polling
