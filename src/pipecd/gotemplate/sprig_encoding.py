@@ -56,9 +56,9 @@ def _b32dec(text: str) -> str:
 
 
 ENCODING: Functions = {
-    "b64enc": lambda text: base64.b64encode(text.encode()).decode(),
+    "b64enc": lambda text: base64.b64encode(text.encode("utf-8", "surrogateescape")).decode(),
     "b64dec": _b64dec,
-    "b32enc": lambda text: base64.b32encode(text.encode()).decode(),
+    "b32enc": lambda text: base64.b32encode(text.encode("utf-8", "surrogateescape")).decode(),
     "b32dec": _b32dec,
     "toJson": _json,
     "mustToJson": _json,
@@ -68,9 +68,9 @@ ENCODING: Functions = {
     "mustToPrettyJson": lambda value: _json(value, indent=2),
     "fromJson": _from_json,
     "mustFromJson": _must_from_json,
-    "sha1sum": lambda text: hashlib.sha1(text.encode()).hexdigest(),  # noqa: S324
-    "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
-    "sha512sum": lambda text: hashlib.sha512(text.encode()).hexdigest(),
-    "md5sum": lambda text: hashlib.md5(text.encode()).hexdigest(),  # noqa: S324
-    "adler32sum": lambda text: str(zlib.adler32(text.encode())),
+    "sha1sum": lambda text: hashlib.sha1(text.encode("utf-8", "surrogateescape")).hexdigest(),  # noqa: S324
+    "sha256sum": lambda text: hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest(),
+    "sha512sum": lambda text: hashlib.sha512(text.encode("utf-8", "surrogateescape")).hexdigest(),
+    "md5sum": lambda text: hashlib.md5(text.encode("utf-8", "surrogateescape")).hexdigest(),  # noqa: S324
+    "adler32sum": lambda text: str(zlib.adler32(text.encode("utf-8", "surrogateescape"))),
 }
