@@ -41,8 +41,6 @@ def explain(error: "ErrorDetails") -> str:
             return str(context.get("error", error["msg"]))
         case "literal_error":
             return f"must be {_quoted(context)}"
-        case "union_tag_invalid" | "union_tag_not_found":
-            return f"must be one of {context.get('expected_tags', 'the known ones')}"
         case _:
             return error["msg"].replace("Input should be", "must be", 1)
 

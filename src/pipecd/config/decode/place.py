@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where in a file a value stands that is known by its path."""
 
-from pipecd.config.decode.shape import Anything, Choice, Items, Object, Shape, Table, fields_of
-from pipecd.config.decode.shaping import member_of
+from pipecd.config.decode.shape import Anything, Items, Object, Shape, Table, fields_of
 from pipecd.config.report import Path
 from pipecd.config.yamltree import List, Map, Mark, Node
 
@@ -14,18 +13,20 @@ def place(node: Node, shape: Shape, loc: Path) -> tuple[Path, Mark]:
     """
     path: Path = ()
     for at, part in enumerate(loc):
-        if isinstance(shape, Choice) and isinstance(node, Map):
-            # Pydantic names the chosen type as well, which is no key of the file.
-            shape = member_of(shape, node) or Anything()
-            if not isinstance(part, str) or node.get(part) is None:
-                continue
         child = _child(node, shape, part)
         if child is None:
             is_key = at == len(loc) - 1 and part != "[key]"
-            return ((*path, part) if is_key else path), node.mark
+            return ((*path, _key(shape, part)) if is_key else path), node.mark
         node, shape = child
         path = (*path, part)
     return path, node.mark
+
+
+def _key(shape: Shape, part: int | str) -> int | str:
+    """Return the key that files write; pydantic names an absent field by its attribute."""
+    if not isinstance(shape, Object):
+        return part
+    return next((key for key, f in fields_of(shape.type).items() if f.name == part), part)
 
 
 def _child(node: Node, shape: Shape, part: int | str) -> tuple[Node, Shape] | None:

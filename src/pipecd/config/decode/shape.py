@@ -2,13 +2,10 @@
 """What a configuration type expects at each place, read from its annotations."""
 
 import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
-
-from pydantic.fields import FieldInfo
 
 from pipecd.config.duration import Duration
 from pipecd.config.percentage import Percentage
@@ -24,19 +21,6 @@ class Object:
     """The fields of a type."""
 
     type: type[Spec]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of several types, told apart by the value of one key."""
-
-    key: str
-    members: tuple[tuple[str, Object], ...]
-    default: Object | None = None
-
-    def member(self, tag: object) -> Object | None:
-        """Return the type for a value of the key."""
-        return next((shape for name, shape in self.members if name == tag), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +57,7 @@ class Anything:
     """Whatever the file says."""
 
 
-Shape: TypeAlias = Object | Choice | Items | Table | Word | Unit | Anything
+Shape: TypeAlias = Object | Items | Table | Word | Unit | Anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +73,7 @@ class Field:
 def fields_of(spec: type[Spec]) -> Mapping[str, Field]:
     """Return the fields of a type by the key that files write."""
     return {
-        info.alias or name: Field(name, _of_field(info), info.default)
+        info.alias or name: Field(name, shape_of(info.annotation), info.default)
         for name, info in spec.model_fields.items()
     }
 
@@ -100,17 +84,11 @@ def spellings_of(spec: type[Spec]) -> Mapping[str, str]:
     return {key.lower(): key for key in reversed(list(fields_of(spec)))}
 
 
-def _of_field(info: FieldInfo) -> Shape:
-    if isinstance(info.discriminator, str):
-        return _choice(info.annotation, info.discriminator)
-    return shape_of(info.annotation)
-
-
 def shape_of(annotation: Any) -> Shape:
     """Return what an annotation expects."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _of_annotated(annotation)
+        return shape_of(get_args(annotation)[0])
     if origin in (Union, types.UnionType):
         options = [a for a in get_args(annotation) if a is not type(None)]
         return shape_of(options[0]) if len(options) == 1 else Anything()
@@ -121,14 +99,6 @@ def shape_of(annotation: Any) -> Shape:
     if isinstance(annotation, type):
         return _of_type(annotation)
     return Anything()
-
-
-def _of_annotated(annotation: Any) -> Shape:
-    inner, *extras = get_args(annotation)
-    for extra in extras:
-        if isinstance(extra, FieldInfo) and isinstance(extra.discriminator, str):
-            return _choice(inner, extra.discriminator)
-    return shape_of(inner)
 
 
 def _of_generic(origin: type, arguments: tuple[Any, ...]) -> Shape:
@@ -147,17 +117,3 @@ def _of_type(annotation: type) -> Shape:
     if annotation in _SCALARS:
         return Word(annotation())
     return Anything()
-
-
-def _choice(union: Any, discriminator: str) -> Choice:
-    members: list[tuple[str, Object]] = []
-    default: Object | None = None
-    for member in get_args(union):
-        shape = shape_of(member)
-        assert isinstance(shape, Object), f"{member} cannot be told apart by {discriminator}"  # noqa: S101
-        info = shape.type.model_fields[discriminator]
-        members += [(tag, shape) for tag in typing.get_args(info.annotation)]
-        if not info.is_required():
-            default = shape
-    key = members[0][1].type.model_fields[discriminator].alias or discriminator
-    return Choice(key, tuple(members), default)

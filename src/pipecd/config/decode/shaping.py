@@ -11,7 +11,6 @@ from typing import Any
 from pipecd.config.decode.explain import unknown_word
 from pipecd.config.decode.shape import (
     Anything,
-    Choice,
     Items,
     Object,
     Shape,
@@ -24,6 +23,8 @@ from pipecd.config.decode.shape import (
 from pipecd.config.report import Path
 from pipecd.config.spec import Spec
 from pipecd.config.yamltree import Entry, List, Map, Mark, Node, Scalar, to_plain
+
+_LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,15 @@ class Shaping:
         match shape, node:
             case Object(), Map():
                 return self._object(node, shape.type, path)
-            case Choice(), Map():
-                member = member_of(shape, node)
-                return self._object(node, member.type, path) if member else node
             case Items(), List():
                 items = [self._item(n, shape.item, (*path, i)) for i, n in enumerate(node.items)]
                 return List(tuple(items), node.mark)
             case Table(), Map():
                 values = [(e, self._item(e.value, shape.value, (*path, e.key))) for e in node]
                 return Map(tuple(Entry(e.key, value, e.mark) for e, value in values), node.mark)
+            case Word(zero=int()), Scalar(value=int() as number) if abs(number) > _LARGEST:
+                self.wrong.append(Finding("is too large for a whole number", node.mark, path))
+                return Scalar(0, node.mark)
             case _:
                 return node
 
@@ -107,21 +108,12 @@ def _sorted(node: Map) -> list[Entry]:
     return sorted(node, key=lambda entry: entry.key)
 
 
-def member_of(shape: Choice, node: Map) -> Object | None:
-    """Return which of several types an object is meant to be."""
-    tags = [to_plain(e.value) for e in node if e.key.lower() == shape.key.lower()]
-    return shape.member(tags[-1]) if tags and tags[-1] else shape.default
-
-
 def built(node: Node, shape: Shape) -> Any:
     """Return the plain values that pydantic checks."""
     match shape, node:
         case Object(), Map():
             fields = fields_of(shape.type)
             return {e.key: built(e.value, fields[e.key].shape) for e in node}
-        case Choice(), Map():
-            member = member_of(shape, node)
-            return built(node, member) if member else to_plain(node)
         case Items(), List():
             items = [built(item, shape.item) for item in node.items]
             return tuple(items) if shape.is_tuple else items
@@ -159,7 +151,7 @@ def _zero(shape: Shape, mark: Mark) -> Node:
     match shape:
         case Word():
             return Scalar(shape.zero, mark)
-        case Object() | Choice() | Table():
+        case Object() | Table():
             return Map((), mark)
         case Items():
             return List((), mark)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values reach their types by the rules of upstream, and every mistake is told at once."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+import pytest
+from pydantic import Field, field_validator, model_validator
+
+from pipecd.config.decode import Decoder, Level, decode_plain
+from pipecd.config.duration import Duration
+from pipecd.config.report import ConfigMistake, Mistake, Report
+from pipecd.config.rule import refuse
+from pipecd.config.spec import Advice, Spec
+from pipecd.config.yamltree import read_yaml
+
+
+class Inner(Spec):
+    """A part of a part."""
+
+    word: str = "default"
+    number: int = 3
+    share: float = 0.5
+    flag: bool = True
+    limit: float | None = None
+    wait: Duration = Duration(60)
+
+    @field_validator("word")
+    @classmethod
+    def _short(cls, word: str) -> str:
+        if len(word) > 10:
+            raise ValueError("must be at most 10 letters")
+        return word
+
+    def advice(self) -> Iterator[Advice]:
+        if self.number > 100:
+            yield Advice(("number",), "is rather much")
+
+
+class Outer(Spec):
+    """A part with one of everything."""
+
+    project_id: Annotated[str, Field(alias="projectID")] = ""
+    inner: Inner = Inner()
+    maybe: Inner | None = None
+    words: tuple[str, ...] = ()
+    parts: tuple[Inner, ...] = ()
+    table: Mapping[str, str] = Field(default_factory=dict[str, str])
+    named: Mapping[str, Inner] = Field(default_factory=dict[str, Inner])
+    free: Any = None
+    size: Literal["SMALL", "LARGE"] = "SMALL"
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        refuse(
+            self,
+            (self.project_id == "both", "projectID", "both is no project"),
+            ("wrong" in self.table, ("table", "wrong"), "this entry is wrong"),
+        )
+        return self
+
+
+def decode(text: str, **levels: Level) -> tuple[Outer | None, Report]:
+    decoder = Decoder("f.yaml")
+    value = decoder.decode(read_yaml(text), Outer, **levels)
+    return value, decoder.report
+
+
+def mistakes(text: str, **levels: Level) -> list[str]:
+    value, report = decode(text, **levels)
+    assert (value is None) == bool(report.mistakes)
+    return [str(mistake) for mistake in report.mistakes]
+
+
+def value(text: str) -> Outer:
+    read, report = decode(text)
+    assert report == Report()
+    assert read is not None
+    return read
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", Outer(), id="nothing is all defaults"),
+        pytest.param("projectID: a", Outer(project_id="a"), id="the exact key"),
+        pytest.param("PROJECTid: a", Outer(project_id="a"), id="a key in any case"),
+        pytest.param("projectid: low\nProjectID: up", Outer(project_id="low"), id="the spelling last in byte order wins"),
+        pytest.param("projectID: ~\ninner: ~\nwords: ~\ntable: ~\nmaybe: ~", Outer(), id="null is the same as absent"),
+        pytest.param("inner: {word: '', number: 0, share: 0, wait: 0s}", Outer(), id="zero gives way to the default"),
+        pytest.param("inner: {wait: 0}", Outer(), id="a zero number of nanoseconds gives way too"),
+        pytest.param("inner: {flag: no}", Outer(inner=Inner(flag=False)), id="false stays false"),
+        pytest.param("inner: {limit: 0}", Outer(inner=Inner(limit=0.0)), id="zero stays where absence has no default"),
+        pytest.param("maybe: {}", Outer(maybe=Inner()), id="an empty object is there"),
+        pytest.param("words: [a, ~, b]", Outer(words=("a", "", "b")), id="null in a list of texts is empty"),
+        pytest.param("parts: [~, {number: 4}]", Outer(parts=(Inner(), Inner(number=4))), id="null in a list of parts is all defaults"),
+        pytest.param("table: {a: ~}", Outer(table={"a": ""}), id="null in a table is empty"),
+        pytest.param("table: {A: x, a: z}", Outer(table={"A": "x", "a": "z"}), id="keys of a table keep their case"),
+        pytest.param("named: {x: {NUMBER: 4}}", Outer(named={"x": Inner(number=4)}), id="parts in a table"),
+        pytest.param("size: ''", Outer(), id="an empty choice gives way to the default"),
+        pytest.param("size: LARGE", Outer(size="LARGE"), id="one of the known words"),
+        pytest.param("free: {a: [1, ~]}", Outer(free={"a": [1, None]}), id="a free value is kept as it is"),
+    ],
+)  # fmt: skip
+def test_values_reach_their_type(text: str, expected: Outer) -> None:
+    assert value(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("projectID: 5", ["f.yaml:1:12: projectID: must be a string, not a number, put it in quotes"], id="a number for a text"),
+        pytest.param("projectID: yes", ["f.yaml:1:12: projectID: must be a string, not a boolean, put it in quotes"], id="a boolean for a text"),
+        pytest.param("inner:\n  flag: 'yes'", ["f.yaml:2:9: inner.flag: must be true or false, not a string, write it without quotes"], id="a text for a boolean"),
+        pytest.param("inner: {number: 1.5}", ["f.yaml:1:17: inner.number: must be a whole number, not a fraction"], id="a fraction for a whole number"),
+        pytest.param("inner: {number: yes}", ["f.yaml:1:17: inner.number: must be a whole number, not a boolean"], id="a boolean for a number"),
+        pytest.param("inner: {share: '1'}", ["f.yaml:1:16: inner.share: must be a number, not a string, write it without quotes"], id="a text for a fraction"),
+        pytest.param("inner: {number: 9223372036854775808}", ["f.yaml:1:17: inner.number: is too large for a whole number"], id="more than 64 bits"),
+        pytest.param("inner: []", ["f.yaml:1:8: inner: must be an object, not a list"], id="a list for an object"),
+        pytest.param("words: a", ["f.yaml:1:8: words: must be a list, not a string, begin each item with a dash"], id="a text for a list"),
+        pytest.param("words: {a: b}", ["f.yaml:1:8: words: must be a list, not an object"], id="an object for a list"),
+        pytest.param("table: [a]", ["f.yaml:1:8: table: must be an object, not a list"], id="a list for a table"),
+        pytest.param("words: [a, 5]", ["f.yaml:1:12: words[1]: must be a string, not a number, put it in quotes"], id="a number in a list of texts"),
+        pytest.param("named: {x: {number: a}}", ["f.yaml:1:21: named.x.number: must be a whole number, not a string, write it without quotes"], id="inside a table"),
+        pytest.param("inner: {wait: ~}", ["f.yaml:1:15: inner.wait: invalid duration: null, leave it out or write a value"], id="null for a duration"),
+        pytest.param("inner: {word: twelve letters}", ["f.yaml:1:15: inner.word: must be at most 10 letters"], id="a rule of one field"),
+        pytest.param("projectID: both\ntable: {wrong: x}", ["f.yaml:1:12: projectID: both is no project", "f.yaml:2:16: table.wrong: this entry is wrong"], id="several rules of one part"),
+        pytest.param("size: HUGE", ['f.yaml:1:7: size: must be "SMALL" or "LARGE"'], id="a word that is none of the known ones"),
+        pytest.param("- a", ["f.yaml:1:1: must be an object, not a list"], id="a list for the whole"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_with_its_place(text: str, told: list[str]) -> None:
+    assert mistakes(text) == told
+
+
+def test_every_mistake_of_a_file_is_told_at_once_in_the_order_of_lines() -> None:
+    text = "table: {a: 1}\nprojektID: x\ninner:\n  wait: 5\n  wiat: 3s\nparts:\n  - number: x\n    wait: 1d\n"
+    assert mistakes(text, unknown=Level.MISTAKE) == [
+        "f.yaml:1:12: table.a: must be a string, not a number, put it in quotes",
+        'f.yaml:2:1: projektID: unknown field, did you mean "projectID"?',
+        'f.yaml:5:3: inner.wiat: unknown field, did you mean "wait"?',
+        "f.yaml:7:13: parts[0].number: must be a whole number, not a string, write it without quotes",
+        'f.yaml:8:11: parts[0].wait: unknown unit "d" in duration "1d", use one of ns us ms s m h',
+    ]
+
+
+def test_an_unknown_key_weighs_what_the_reader_says() -> None:
+    _, lenient = decode("foo: 1\nprojectID: a")
+    assert lenient == Report(warnings=(Mistake("f.yaml", 1, 1, "foo", "unknown field"),))
+    _, silent = decode("foo: 1", unknown=Level.IGNORED)
+    assert silent == Report()
+    strict, report = decode("foo: 1\nprojectID: a", unknown=Level.MISTAKE)
+    assert strict == Outer(project_id="a")
+    assert [m.what for m in report.mistakes] == ["unknown field"]
+
+
+def test_a_part_that_is_wrong_may_be_a_warning_only() -> None:
+    read, report = decode("inner: 5", wrong=Level.WARNING)
+    assert read is None
+    assert report.mistakes == ()
+    assert [str(w) for w in report.warnings] == [
+        "f.yaml:1:8: inner: must be an object, not a number"
+    ]
+
+
+def test_advice_is_a_warning_at_its_place() -> None:
+    read, report = decode("parts:\n  - {}\n  - number: 101")
+    assert read is not None
+    assert [str(w) for w in report.warnings] == ["f.yaml:3:13: parts[1].number: is rather much"]
+
+
+def test_the_python_names_of_fields_are_unknown_to_files() -> None:
+    read, report = decode("project_id: x")
+    assert read == Outer()
+    assert [w.what for w in report.warnings] == ['unknown field, did you mean "projectID"?']
+
+
+def test_plain_values_are_decoded_by_the_same_rules() -> None:
+    assert decode_plain({"PROJECTID": "a", "inner": None}, Outer, what="x") == Outer(project_id="a")
+    assert decode_plain(None, Outer, what="x") == Outer()
+
+
+@pytest.mark.parametrize(
+    "given", [{"free": float("nan")}, {"free": object()}, {"free": {1: 2}}], ids=repr
+)
+def test_plain_values_that_no_file_can_hold_are_refused(given: object) -> None:
+    with pytest.raises(ConfigMistake):
+        decode_plain(given, Outer, what="the options of stage X")
+
+
+def test_a_mistake_in_plain_values_has_no_line() -> None:
+    with pytest.raises(ConfigMistake) as told:
+        decode_plain({"inner": {"number": "x"}}, Outer, what="the options of stage X")
+    assert str(told.value).startswith(
+        "the options of stage X: inner.number: must be a whole number"
+    )
+
+
+def test_a_secret_is_never_repeated_in_a_mistake() -> None:
+    told = "\n".join(mistakes("projectID: [hunter2]\ntable: {a: [hunter2]}\nsize: hunter2"))
+    assert len(told.splitlines()) == 3
+    assert "hunter2" not in told
