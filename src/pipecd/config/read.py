@@ -5,7 +5,7 @@ Each function returns a value that is right, or raises ConfigMistake with every 
 file. Warnings come with the value: what upstream ignores or finds out later.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pipecd.config.application.event import EventWatcherFileSpec
@@ -13,7 +13,7 @@ from pipecd.config.application.plugin import check_sections, check_stages
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.application.v0 import V0Reading, platform_of, without_sections
 from pipecd.config.catalog import Catalog
-from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.controlplane import ControlPlaneSpec, camel_cased_sign_ins
 from pipecd.config.decode import Level
 from pipecd.config.envelope import Envelope, Generation, open_envelope
 from pipecd.config.piped import PipedSpec, decode_piped, is_v0
@@ -80,12 +80,16 @@ def read_application(
 
 def read_piped(text: bytes | str, *, file: str, catalog: Catalog) -> PipedConfig:
     """Return what a piped is told; which generation the file is of is seen from its keys."""
-    return _piped(_open(text, file, Generation.V1), catalog)
+    envelope = _open(text, file, Generation.V1)
+    if is_v0(envelope.spec):
+        envelope = _open(text, file, Generation.V0)
+    return _piped(envelope, catalog)
 
 
 def read_control_plane(text: bytes | str, *, file: str) -> ControlPlaneSpec:
     """Return what a control plane is told."""
     envelope = _open(text, file, Generation.V0)
+    envelope = replace(envelope, spec=camel_cased_sign_ins(envelope.spec))
     return _spec_of(envelope, CONTROL_PLANE, ControlPlaneSpec, Generation.V0)
 
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of the Cloud Run plugin, in both generations."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from pipecd.sdk.config import (
+    ApplicationKind,
+    NoOptions,
+    Percentage,
+    PluginConfig,
+    Section,
+    Spec,
+    V0Kind,
+    V0Stage,
+    must_be_set,
+    plain,
+)
+
+
+class CloudRunInput(Spec):
+    """Which Knative service manifest is deployed."""
+
+    service_manifest_file: str = "service.yaml"
+
+
+class CloudRunApplication(Spec):
+    """The section `plugins.cloudrun` of an application."""
+
+    input: CloudRunInput = CloudRunInput()
+    quick_sync: NoOptions = NoOptions()
+
+
+class PromoteOptions(Spec):
+    """CLOUDRUN_PROMOTE: the share of traffic for the new revision."""
+
+    percent: Percentage = Percentage(0)
+
+
+class CloudRunTarget(Spec):
+    """A project and region of Google Cloud; without a file the default credentials are used."""
+
+    project: Annotated[str, Field(validate_default=True), must_be_set("project")] = ""
+    region: Annotated[str, Field(validate_default=True), must_be_set("region")] = ""
+    credentials_file: str = ""
+
+
+class V0CloudRunInput(CloudRunInput):
+    """The `input` of a first-generation CloudRunApp."""
+
+    auto_rollback: bool = True
+
+
+class V0CloudRunApp(Spec):
+    """The fields of a first-generation CloudRunApp beyond the generic ones."""
+
+    input: V0CloudRunInput = V0CloudRunInput()
+    quick_sync: NoOptions = NoOptions()
+
+
+def _sections(fields: V0CloudRunApp, stages: frozenset[str]) -> Mapping[str, Section]:
+    section = plain(fields)
+    del section["input"]["autoRollback"]
+    return {"cloudrun": section}
+
+
+CONFIG = PluginConfig(
+    name="cloudrun",
+    application=CloudRunApplication,
+    stages={"CLOUDRUN_SYNC": NoOptions, "CLOUDRUN_PROMOTE": PromoteOptions},
+    deploy_target=CloudRunTarget,
+    v0=V0Kind(
+        kind="CloudRunApp",
+        application_kind=ApplicationKind.CLOUDRUN,
+        spec=V0CloudRunApp,
+        translate=_sections,
+        auto_rollback=lambda fields: fields.input.auto_rollback,
+        provider_type="CLOUDRUN",
+        provider_config=CloudRunTarget,
+    ),
+    v0_stages={
+        "CLOUDRUN_SYNC": V0Stage(NoOptions),
+        "CLOUDRUN_PROMOTE": V0Stage(PromoteOptions),
+    },
+)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of the process plugin, which runs plain programs beside piped."""
+
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from pipecd.sdk.config import (
+    Duration,
+    NoOptions,
+    Percentage,
+    PluginConfig,
+    Replicas,
+    Spec,
+    must_be_set,
+    refuse,
+)
+
+
+class HealthCheck(Spec):
+    """When a started program counts as healthy.
+
+    With a port, an HTTP GET of `path` must answer 2xx or 3xx within `timeout`; without one, the
+    program must still run after `interval`.
+    """
+
+    path: str = "/"
+    interval: Duration = Duration(1)
+    timeout: Duration = Duration(30)
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Self:
+        refuse(
+            self,
+            (not self.path.startswith("/"), "path", f"{self.path!r} must begin with /"),
+            (self.interval < 0, "interval", "must be longer than 0s"),
+            (self.timeout < 0, "timeout", "must be longer than 0s"),
+        )
+        return self
+
+
+class ProcessInput(Spec):
+    """Which program is run, and how.
+
+    Paths are relative to the directory of the application. Each copy finds a port of its own in
+    `PORT`; the router listens on `port` and divides the requests among the healthy copies.
+    """
+
+    command: Annotated[str, Field(validate_default=True), must_be_set("command")] = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = Field(default_factory=dict[str, str])
+    working_directory: str = ""
+    port: int = Field(default=0, ge=0, le=65535)
+    health_check: HealthCheck = HealthCheck()
+    replicas: int = Field(default=1, ge=1)
+    grace_period: Duration = Duration(10)
+
+    @field_validator("grace_period")
+    @classmethod
+    def _not_negative(cls, value: Duration) -> Duration:
+        if value < 0:
+            raise ValueError("must be greater than or equal to 0")
+        return value
+
+
+class ProcessApplication(Spec):
+    """The section `plugins.process` of an application."""
+
+    input: ProcessInput
+    quick_sync: NoOptions = NoOptions()
+
+
+class CanaryRolloutOptions(Spec):
+    """PROCESS_CANARY_ROLLOUT: how many copies of the new version run beside the old one."""
+
+    replicas: Replicas = Replicas(1)
+
+
+class TrafficRoutingOptions(Spec):
+    """PROCESS_TRAFFIC_ROUTING: the share of one variant, the other gets the rest."""
+
+    primary: Percentage | None = None
+    canary: Percentage | None = None
+
+    @model_validator(mode="after")
+    def _a_whole(self) -> Self:
+        given = {"primary": self.primary, "canary": self.canary}
+        refuse(
+            self,
+            *(
+                (share is not None and not 0 <= share <= 100, key, "must be from 0 to 100")
+                for key, share in given.items()
+            ),
+            (
+                self.primary is not None
+                and self.canary is not None
+                and self.primary + self.canary != 100,
+                "",
+                "primary and canary must add up to 100, write only one of them",
+            ),
+        )
+        return self
+
+    def shares(self) -> tuple[int, int]:
+        """Return the percentages of primary and canary; all goes to primary when none is told."""
+        if self.primary is not None:
+            return int(self.primary), 100 - self.primary
+        if self.canary is not None:
+            return 100 - self.canary, int(self.canary)
+        return 100, 0
+
+
+class ProcessTarget(Spec):
+    """The machine piped runs on.
+
+    The router listens on `host`; programs, their logs and what is needed to find them again after
+    a restart are kept in `directory`, or beside piped's own data when it is empty.
+    """
+
+    host: str = "127.0.0.1"
+    directory: str = ""
+
+
+CONFIG = PluginConfig(
+    name="process",
+    application=ProcessApplication,
+    stages={
+        "PROCESS_SYNC": NoOptions,
+        "PROCESS_CANARY_ROLLOUT": CanaryRolloutOptions,
+        "PROCESS_TRAFFIC_ROUTING": TrafficRoutingOptions,
+        "PROCESS_PRIMARY_ROLLOUT": NoOptions,
+        "PROCESS_CANARY_CLEAN": NoOptions,
+    },
+    deploy_target=ProcessTarget,
+)

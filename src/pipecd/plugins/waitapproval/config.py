@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of the waitapproval plugin, in both generations."""
+
+from typing import Self
+
+from pydantic import field_validator, model_validator
+
+from pipecd.sdk.config import Duration, PluginConfig, Section, SkipOn, Spec, V0Stage, refuse
+
+V0_TIMEOUT = Duration(6 * 3600)
+
+
+class ApprovalOptions(Spec):
+    """Who may approve and how many of them must."""
+
+    approvers: tuple[str, ...] = ()
+    min_approver_num: int = 1
+
+    @field_validator("min_approver_num")
+    @classmethod
+    def _positive(cls, value: int) -> int:
+        if value < 1:
+            raise ValueError(f"minApproverNum {value} should be greater than 0")
+        return value
+
+
+class WaitApprovalOptions(ApprovalOptions):
+    """WAIT_APPROVAL; `anyone` lets every member of the project approve."""
+
+    anyone: bool = False
+
+    @model_validator(mode="after")
+    def _somebody(self) -> Self:
+        refuse(
+            self,
+            (
+                not self.approvers and not self.anyone,
+                "approvers",
+                "approvers must be set, or write anyone: true",
+            ),
+            (
+                self.approvers and self.anyone,
+                "anyone",
+                "only approvers or anyone can be set",
+            ),
+        )
+        return self
+
+
+class V0WaitApprovalOptions(ApprovalOptions):
+    """WAIT_APPROVAL of the first generation, where no approvers means anyone."""
+
+    timeout: Duration = V0_TIMEOUT
+    skip_on: SkipOn = SkipOn()
+
+
+def _with_approvers(options: V0WaitApprovalOptions) -> Section:
+    who: Section = {"approvers": [*options.approvers]} if options.approvers else {"anyone": True}
+    return {**who, "minApproverNum": options.min_approver_num}
+
+
+CONFIG = PluginConfig(
+    name="waitapproval",
+    stages={"WAIT_APPROVAL": WaitApprovalOptions},
+    v0_stages={
+        "WAIT_APPROVAL": V0Stage(
+            V0WaitApprovalOptions, translate=_with_approvers, timeout=V0_TIMEOUT
+        )
+    },
+)

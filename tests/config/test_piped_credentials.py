@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The secrets of a piped are found in files and in base64."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from pipecd.config.piped import (
+    GitSpec,
+    KeyPair,
+    PipedSpec,
+    SecretManagementConfig,
+    SecretManagementSpec,
+    SlackSpec,
+    WebhookSpec,
+    git_password,
+    key_pair,
+    piped_key,
+    slack_token,
+    ssh_key,
+    webhook_signature,
+)
+from pipecd.model.errors import UserMistake
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def piped(*, file: str = "", data: str = "") -> PipedSpec:
+    return PipedSpec(
+        project_id="p", piped_id="i", api_address="a", piped_key_file=file, piped_key_data=data
+    )
+
+
+def test_the_piped_key_is_read_from_its_file_without_the_newline(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("the-key\n")
+    assert piped_key(piped(file=str(tmp_path / "key"))) == "the-key"
+
+
+def test_the_piped_key_is_decoded() -> None:
+    assert piped_key(piped(data=encoded("the-key\n"))) == "the-key"
+
+
+def test_base64_may_be_folded_over_lines() -> None:
+    text = encoded("a-rather-long-key")
+    assert piped_key(piped(data=f"{text[:8]}\n{text[8:]}\n")) == "a-rather-long-key"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        pytest.param(
+            piped(file="/nowhere/key"),
+            "pipedKeyFile: cannot read /nowhere/key: No such file or directory",
+            id="a missing file",
+        ),
+        pytest.param(piped(data="not base64!"), "pipedKeyData: the value is not base64", id="text"),
+        pytest.param(piped(data="YQ"), "pipedKeyData: the value is not base64", id="no padding"),
+        pytest.param(piped(data="/w=="), "the value is not text in UTF-8", id="bytes"),
+        pytest.param(piped(data="Cg=="), "the value is empty", id="white space"),
+    ],
+)
+def test_a_piped_key_is_refused_that_is(spec: PipedSpec, told: str) -> None:
+    with pytest.raises(UserMistake, match=told):
+        piped_key(spec)
+
+
+def test_a_refusal_does_not_repeat_the_secret() -> None:
+    with pytest.raises(UserMistake) as caught:
+        piped_key(piped(data="s3cret!"))
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_key_for_git_is_kept_to_the_byte(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"-----BEGIN\n")
+    assert ssh_key(GitSpec(ssh_key_file=str(tmp_path / "key"))) == b"-----BEGIN\n"
+    assert ssh_key(GitSpec(ssh_key_data=encoded("-----BEGIN\n"))) == b"-----BEGIN\n"
+    assert ssh_key(GitSpec()) == b""
+
+
+def test_the_password_for_git_is_decoded() -> None:
+    assert git_password(GitSpec(username="u", password=encoded("pw"))) == "pw"
+    assert git_password(GitSpec()) == ""
+
+
+def test_the_token_for_slack_comes_from_one_of_three_places(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("xoxb-1\n")
+    assert slack_token(SlackSpec(channel_id="c", oauth_token="xoxb-1")) == "xoxb-1"
+    assert slack_token(SlackSpec(channel_id="c", oauth_token_data=encoded("xoxb-1"))) == "xoxb-1"
+    in_file = SlackSpec(channel_id="c", oauth_token_file=str(tmp_path / "token"))
+    assert slack_token(in_file) == "xoxb-1"
+    assert slack_token(SlackSpec(hook_url="https://h")) == ""
+
+
+def test_the_signature_of_a_webhook_loses_one_newline_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "signature").write_text(" sig \n\n")
+    in_file = WebhookSpec(signature_value_file=str(tmp_path / "signature"))
+    assert webhook_signature(in_file) == " sig \n"
+    assert webhook_signature(WebhookSpec(signature_value="sig")) == "sig"
+    assert webhook_signature(WebhookSpec()) == ""
+
+
+def test_two_signatures_of_a_webhook_are_refused_when_it_is_sent() -> None:
+    with pytest.raises(UserMistake, match="only either signatureValue or signatureValueFile"):
+        webhook_signature(WebhookSpec(signature_value="a", signature_value_file="b"))
+
+
+def test_the_keys_for_secrets_are_read(tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("PRIVATE\n")
+    management = SecretManagementSpec(
+        type="KEY_PAIR",
+        config=SecretManagementConfig(
+            private_key_file=str(tmp_path / "private"), public_key_data=encoded("PUBLIC\n")
+        ),
+    )
+    pair = key_pair(management)
+    assert pair == KeyPair(private=b"PRIVATE", public=b"PUBLIC")
+    assert "PRIVATE" not in repr(pair)
+
+
+def test_keys_of_google_cloud_are_refused_when_they_are_used() -> None:
+    management = SecretManagementSpec(
+        type="GCP_KMS",
+        config=SecretManagementConfig(
+            key_name="k", decrypt_service_account_file="d", encrypt_service_account_file="e"
+        ),
+    )
+    with pytest.raises(UserMistake, match='type "GCP_KMS" is not implemented yet'):
+        key_pair(management)
+
+
+def test_a_value_printed_by_chance_shows_no_key() -> None:
+    assert "s3cret" not in repr(piped(data="s3cret"))

@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Piped files are read and which are refused, and in what words."""
+
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.config.envelope import Generation
+from pipecd.config.piped import PipedSpec
+from pipecd.config.read import read_piped
+from pipecd.config.report import ConfigMistake
+
+CATALOG = load_catalog()
+IDENTITY = {
+    "projectID": "shop",
+    "pipedID": "p1",
+    "pipedKeyFile": "/etc/key",
+    "apiAddress": "localhost:9080",
+}
+
+
+def file_of(*lines: str, without: str = "") -> str:
+    given = [f"{key}: {value}" for key, value in IDENTITY.items() if key != without]
+    body = "\n".join(f"  {line}" for part in (*given, *lines) for line in part.splitlines())
+    return f"apiVersion: pipecd.dev/v1beta1\nkind: Piped\nspec:\n{body}\n"
+
+
+def read(text: str) -> PipedSpec:
+    return read_piped(text, file="piped.yaml", catalog=CATALOG).spec
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(ConfigMistake) as caught:
+        read_piped(text, file="piped.yaml", catalog=CATALOG)
+    return [f"{m.path}: {m.what}" for m in caught.value.report.mistakes]
+
+
+REQUIRED = [
+    ("projectID", "spec.projectID: projectID must be set"),
+    ("pipedID", "spec.pipedID: pipedID must be set"),
+    ("apiAddress", "spec.apiAddress: apiAddress must be set"),
+    ("pipedKeyFile", "spec: either pipedKeyFile or pipedKeyData must be set"),
+]
+
+
+@pytest.mark.parametrize(("key", "told"), REQUIRED, ids=[key for key, _ in REQUIRED])
+def test_a_file_is_refused_without(key: str, told: str) -> None:
+    assert mistakes(file_of(without=key)) == [told]
+
+
+def slack(fields: str) -> str:
+    return f"notifications: {{receivers: [{{name: r, slack: {{{fields}}}}}]}}"
+
+
+def webhook(fields: str) -> str:
+    return f"notifications: {{receivers: [{{name: r, webhook: {{{fields}}}}}]}}"
+
+
+def keys(fields: str) -> str:
+    return f"secretManagement: {{type: KEY_PAIR, config: {{{fields}}}}}"
+
+
+NEGATIVE = "must be greater than or equal to 0"
+SLACK = "spec.notifications.receivers[0].slack"
+KEY_PAIR = "spec.secretManagement.config"
+REFUSED = [
+    pytest.param(
+        "pipedKeyData: YQ==",
+        "spec.pipedKeyData: only pipedKeyFile or pipedKeyData can be set",
+        id="two piped keys",
+    ),
+    pytest.param(
+        "syncInterval: -1s",
+        f"spec.syncInterval: syncInterval {NEGATIVE}",
+        id="a negative sync interval",
+    ),
+    pytest.param(
+        "appConfigSyncInterval: -1s",
+        f"spec.appConfigSyncInterval: appConfigSyncInterval {NEGATIVE}",
+        id="a negative interval for application files, which upstream dies of",
+    ),
+    pytest.param(
+        "git: {sshKeyFile: a, password: YQ==, username: u}",
+        "spec.git.password: "
+        "cannot configure both sshKeyData or sshKeyFile and password authentication",
+        id="a key and a password for Git",
+    ),
+    pytest.param(
+        "git: {sshKeyFile: a, sshKeyData: YQ==}",
+        "spec.git.sshKeyData: only either sshKeyFile or sshKeyData can be set",
+        id="two keys for Git",
+    ),
+    pytest.param(
+        "git: {password: YQ==}",
+        "spec.git.username: both username and password must be set",
+        id="a password for Git without a user",
+    ),
+    pytest.param(
+        slack("hookURL: h, channelID: c"),
+        f"{SLACK}.hookURL: only one of sending via hook URL or API should be used",
+        id="a Slack hook and a channel",
+    ),
+    pytest.param(
+        slack("hookURL: h, oauthToken: t"),
+        f"{SLACK}.hookURL: only one of sending via hook URL or API should be used",
+        id="a Slack hook and a token",
+    ),
+    pytest.param(
+        slack("channelID: c"),
+        f"{SLACK}: missing channelID or OAuth token configuration",
+        id="a Slack channel without a token",
+    ),
+    pytest.param(
+        slack("oauthTokenFile: t"),
+        f"{SLACK}: missing channelID or OAuth token configuration",
+        id="a Slack token without a channel",
+    ),
+    pytest.param(
+        slack("channelID: c, oauthTokenFile: t, oauthTokenData: dA=="),
+        f"{SLACK}: only one of OAuthToken, OAuthTokenData and OAuthTokenFile should be set",
+        id="two Slack tokens",
+    ),
+    pytest.param(
+        "notifications: {routes: [{name: all, receiver: nobody}]}",
+        "spec.notifications.routes[0].receiver: missing receiver nobody that is used in route all",
+        id="a route to a receiver that is not there",
+    ),
+    pytest.param(
+        "secretManagement: {type: AWS_KMS}",
+        "spec.secretManagement.type: unsupported secret management type: AWS_KMS, write KEY_PAIR",
+        id="a type of secret management that does not exist",
+    ),
+    pytest.param(
+        "secretManagement: {}",
+        "spec.secretManagement.type: unsupported secret management type: , write KEY_PAIR",
+        id="secret management without a type",
+    ),
+    pytest.param(
+        keys("publicKeyFile: p"),
+        f"{KEY_PAIR}: either privateKeyFile or privateKeyData must be set",
+        id="a key pair without the private key",
+    ),
+    pytest.param(
+        keys("publicKeyFile: p, privateKeyFile: a, privateKeyData: YQ=="),
+        f"{KEY_PAIR}.privateKeyData: only privateKeyFile or privateKeyData can be set",
+        id="two private keys",
+    ),
+    pytest.param(
+        keys("privateKeyFile: p"),
+        f"{KEY_PAIR}: either publicKeyFile or publicKeyData must be set",
+        id="a key pair without the public key",
+    ),
+    pytest.param(
+        keys("privateKeyFile: p, publicKeyFile: a, publicKeyData: YQ=="),
+        f"{KEY_PAIR}.publicKeyData: only publicKeyFile or publicKeyData can be set",
+        id="two public keys",
+    ),
+    pytest.param(
+        "eventWatcher: {checkInterval: -1s}",
+        f"spec.eventWatcher.checkInterval: eventWatcher.checkInterval {NEGATIVE}",
+        id="a negative interval for events, which upstream dies of",
+    ),
+    pytest.param(
+        "eventWatcher: {gitRepos: [{includes: [a]}]}",
+        "spec.eventWatcher.gitRepos[0].repoId: missing repoID at index 0",
+        id="event settings for no repository",
+    ),
+    pytest.param(
+        "eventWatcher: {gitRepos: [{repoId: a}, {repoId: a}]}",
+        "spec.eventWatcher.gitRepos[1].repoId: "
+        "duplicated repo id (a) found in the eventWatcher directive",
+        id="event settings for one repository twice",
+    ),
+    *(
+        pytest.param(
+            f"planPreview: {{{key}: {value}}}",
+            f"spec.planPreview.{key}: planPreview.{key} {NEGATIVE}",
+            id=f"a negative planPreview.{key}",
+        )
+        for key, value in (
+            ("workerNum", "-1"),
+            ("commandQueueBufferSize", "-1"),
+            ("commandCheckInterval", "-1s"),
+            ("commandHandleTimeout", "-1s"),
+        )
+    ),
+    pytest.param(
+        "plugins: [{url: 'file:///p'}]",
+        "spec.plugins[0].name: name must be set",
+        id="a plugin without a name",
+    ),
+    pytest.param(
+        "plugins: [{name: a, url: 'http://x/a'}]",
+        "spec.plugins[0].url: only file, https and oci schemes are supported",
+        id="a plugin fetched over plain HTTP",
+    ),
+    pytest.param(
+        "plugins: [{name: a, sourceURL: 'ftp://x/a'}]",
+        "spec.plugins[0].url: only file, https and oci schemes are supported",
+        id="a plugin of another scheme under the other spelling",
+    ),
+    pytest.param(
+        "plugins: [{name: a, url: a}]",
+        "spec.plugins[0].url: only file, https and oci schemes are supported",
+        id="a plugin url without a scheme",
+    ),
+    pytest.param(
+        "plugins: [{name: a, url: 'https://[x'}]",
+        "spec.plugins[0].url: invalid plugin url: Invalid IPv6 URL",
+        id="a plugin url that is none",
+    ),
+    pytest.param(
+        "plugins: [{name: a, url: 'builtin://'}]",
+        "spec.plugins[0].url: invalid plugin url: write builtin://NAME",
+        id="a built-in plugin without a name",
+    ),
+    pytest.param(
+        "plugins: [{name: a, url: 'file:///a', sourceURL: 'file:///b'}]",
+        "spec.plugins[0].url: url and sourceURL differ, write only one of them",
+        id="two urls for a plugin",
+    ),
+    pytest.param(
+        "plugins: [{name: a, url: 'file:///a', port: 65536}]",
+        "spec.plugins[0].port: must be less than or equal to 65535",
+        id="a port that does not exist",
+    ),
+    pytest.param(
+        "plugins: [{name: a, url: 'file:///a'}, {name: a, url: 'file:///b'}]",
+        "spec.plugins[1].name: two plugins are named a",
+        id="two plugins of one name",
+    ),
+    pytest.param(
+        "plugins: [{name: kubernetes, deployTargets: [{config: {}}]}]",
+        "spec.plugins[0].deployTargets[0].name: name must be set",
+        id="a deploy target without a name",
+    ),
+    pytest.param(
+        "plugins: [{name: kubernetes, deployTargets: [{name: t}, {name: t}]}]",
+        "spec.plugins[0].deployTargets[1].name: two deploy targets are named t",
+        id="two deploy targets of one name",
+    ),
+    pytest.param(
+        "plugins: [{name: ecs, deployTargets: [{name: t, config: {profile: p}}]}]",
+        "spec.plugins[0].deployTargets[0].config.region: region must be set",
+        id="settings of a target that its plugin refuses",
+    ),
+    pytest.param(
+        "plugins: [{name: k, url: 'builtin://ecs', deployTargets: [{name: t}]}]",
+        "spec.plugins[0].deployTargets[0].config.region: region must be set",
+        id="settings of a built-in plugin under another name",
+    ),
+    pytest.param(
+        "plugins: [{name: kubernetes, config: {chartRepositories: [{name: a}]}}]",
+        "spec.plugins[0].config.chartRepositories[0].address: address must be set",
+        id="settings that their plugin refuses",
+    ),
+    pytest.param(
+        "repositories: {repoId: a}",
+        "spec.repositories: must be a list, not an object",
+        id="an object for a list",
+    ),
+    pytest.param(
+        "name: 5",
+        "spec.name: must be a string, not a number, put it in quotes",
+        id="a number for a string",
+    ),
+]
+
+
+@pytest.mark.parametrize(("lines", "told"), REFUSED)
+def test_a_file_is_refused_with(lines: str, told: str) -> None:
+    assert mistakes(file_of(lines)) == [told]
+
+
+ACCEPTED = [
+    pytest.param("git: {sshKeyData: YQ==}", id="a key for Git"),
+    pytest.param("git: {username: u, password: YQ==}", id="a password for Git"),
+    pytest.param(slack("hookURL: h, mentionedAccounts: [a]"), id="a Slack hook"),
+    pytest.param(slack("channelID: c, oauthToken: t"), id="a Slack token"),
+    pytest.param(
+        webhook("signatureValue: a, signatureValueFile: b"),
+        id="two signatures of a webhook, which only its sending minds",
+    ),
+    pytest.param("notifications: {receivers: [{name: r}]}", id="a receiver that receives nothing"),
+    pytest.param(
+        "notifications: {routes: [{receiver: r, events: [NO_SUCH]}], receivers: [{name: r}]}",
+        id="an event that does not exist",
+    ),
+    pytest.param(keys("privateKeyFile: a, publicKeyData: YQ=="), id="a key pair"),
+    pytest.param(
+        "secretManagement: {type: GCP_KMS, config: {keyName: k, decryptServiceAccountFile: d, "
+        "encryptServiceAccountFile: e}}",
+        id="keys of Google Cloud, which start-up refuses",
+    ),
+    pytest.param("repositories: [{repoId: a}, {repoId: a}]", id="a repository twice"),
+    pytest.param("plugins: [{name: a, url: 'file:///p', port: 7001}]", id="a plugin from a file"),
+    pytest.param("plugins: [{name: a, url: 'oci://x/p:v1'}]", id="a plugin from a registry"),
+    pytest.param("plugins: [{name: a, url: 'https://x/p', config: {b: 1}}]", id="any settings"),
+    pytest.param("plugins: [{name: wait}]", id="a built-in plugin by its name"),
+    pytest.param("plugins: [{name: pause, url: 'builtin://wait'}]", id="a built-in under its url"),
+    pytest.param("foo: bar", id="an unknown key"),
+    pytest.param("PROJECTID: other", id="a key in other letters"),
+    pytest.param("syncInterval: 5", id="a number of nanoseconds"),
+    pytest.param("notifications:", id="null for an object"),
+]
+
+
+@pytest.mark.parametrize("lines", ACCEPTED)
+def test_a_file_is_read_with(lines: str) -> None:
+    assert read(file_of(lines)).project_id == "shop"
+
+
+def test_google_keys_are_all_needed() -> None:
+    text = file_of("secretManagement: {type: GCP_KMS, config: {}}")
+    where = "spec.secretManagement.config"
+    assert sorted(mistakes(text)) == [
+        f"{where}.decryptServiceAccountFile: decryptServiceAccountFile must be set",
+        f"{where}.encryptServiceAccountFile: encryptServiceAccountFile must be set",
+        f"{where}.keyName: keyName must be set",
+    ]
+
+
+def test_every_mistake_is_told_at_once_with_its_place() -> None:
+    text = file_of("git: {password: YQ==}", "planPreview: {workerNum: -1}", without="pipedID")
+    with pytest.raises(ConfigMistake) as caught:
+        read(text)
+    assert str(caught.value).splitlines() == [
+        "piped.yaml:4:3: spec.pipedID: pipedID must be set",
+        "piped.yaml:7:8: spec.git.username: both username and password must be set",
+        "piped.yaml:8:28: spec.planPreview.workerNum: "
+        "planPreview.workerNum must be greater than or equal to 0",
+    ]
+
+
+def test_a_built_in_plugin_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    [told] = mistakes(file_of("plugins: [{name: kubernets}]"))
+    assert told.startswith("spec.plugins[0].name: no built-in plugin is named kubernets, ")
+    assert "kubernetes" in told
+
+
+@pytest.mark.parametrize(
+    ("url", "builtin"),
+    [
+        pytest.param("", "wait", id="no url means the built-in plugin of that name"),
+        pytest.param("builtin://scriptrun", "scriptrun", id="a builtin url names another"),
+        pytest.param("file:///wait", "", id="a program of its own is not built in"),
+    ],
+)
+def test_where_a_plugin_comes_from(url: str, builtin: str) -> None:
+    plugin = read(file_of(f"plugins: [{{name: wait, url: '{url}'}}]")).plugins[0]
+    assert plugin.builtin == builtin
+
+
+def test_the_url_may_be_spelled_as_the_proposal_of_plugins_does() -> None:
+    plugin = read(file_of("plugins: [{name: a, sourceURL: 'oci://x/a'}]")).plugins[0]
+    assert plugin.url == "oci://x/a"
+
+
+def test_mentions_are_written_as_slack_reads_them() -> None:
+    fields = "hookURL: h, mentionedAccounts: ['@a', b], mentionedGroups: [g, '<!subteam^h>']"
+    receiver = read(file_of(slack(fields))).notifications.receivers[0].slack
+    assert receiver is not None
+    assert receiver.mentioned_accounts == ("a", "b")
+    assert receiver.mentioned_groups == ("<!subteam^g>", "<!subteam^h>")
+
+
+GENERATIONS = [
+    pytest.param("plugins: []", Generation.V1, id="plugins make a file v1"),
+    pytest.param("", Generation.V1, id="a file that names nothing to deploy to is v1"),
+    *(
+        pytest.param(f"{key}: []", Generation.V0, id=f"{key} makes a file v0")
+        for key in (
+            "platformProviders",
+            "cloudProviders",
+            "analysisProviders",
+            "chartRepositories",
+            "chartRegistries",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("lines", "generation"), GENERATIONS)
+def test_the_generation_of_a_file(lines: str, generation: Generation) -> None:
+    text = file_of(lines) if lines else file_of()
+    assert read_piped(text, file="piped.yaml", catalog=CATALOG).generation is generation
+
+
+def test_both_generations_in_one_file_are_refused() -> None:
+    [told] = mistakes(file_of("platformProviders: []", "plugins: []"))
+    assert told.startswith("spec.plugins: ")
+    assert "two generations" in told
+
+
+TOP_LEVEL = [
+    pytest.param("platformProviders: []", True, id="refused in a v0 file"),
+    pytest.param("plugins: []", False, id="ignored in a v1 file"),
+]
+
+
+@pytest.mark.parametrize(("lines", "is_refused"), TOP_LEVEL)
+def test_an_unknown_key_beside_spec_is(lines: str, is_refused: bool) -> None:
+    text = file_of(lines) + "extra: 1\n"
+    if is_refused:
+        assert mistakes(text) == ["extra: unknown field"]
+    else:
+        assert read(text).project_id == "shop"
+
+
+ENVELOPES = [
+    pytest.param("", "apiVersion", id="an empty file"),
+    pytest.param("apiVersion: pipecd.dev/v1beta1\nkind: Piped\nspec:\n", "spec", id="a null spec"),
+    pytest.param("apiVersion: pipecd.dev/v1beta1\nkind: Piped\n", "spec", id="no spec"),
+    pytest.param(file_of().replace("Piped", "Application"), "kind", id="another kind"),
+    pytest.param(file_of().replace("v1beta1", "v2"), "apiVersion", id="another version"),
+]
+
+
+@pytest.mark.parametrize(("text", "path"), ENVELOPES)
+def test_a_file_is_refused_for_its_envelope(text: str, path: str) -> None:
+    assert any(told.startswith(path) for told in mistakes(text))
