@@ -56,12 +56,14 @@ class Documents(Protocol[M]):
         ...
 
     async def add(self, document: M) -> None:
-        """Stores a new document, or AlreadyExists."""
+        """Stores a new document, or AlreadyExists; times that are 0 are filled in the given one."""
         ...
 
     async def update(self, id: str, change: Callable[[M], None], *, touch: bool = True) -> M:
-        """Reads, changes in place and writes under a lock; what `change` raises leaves it as it was.
+        """Reads, changes in place and writes under a lock; what `change` raises undoes all of it.
 
-        The result is the stored document. No concurrent update is ever lost.
+        The result is the stored document. No concurrent update is ever lost. `change` may run on
+        another thread and, after a lost transaction, once more on a fresh copy: it must touch
+        nothing but the document.
         """
         ...

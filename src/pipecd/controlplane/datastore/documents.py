@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of documents: what all nine of them have in common."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from google.protobuf.message import Message
+from sqlalchemy import Table, delete, insert, select, update
+
+from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode_cursor
+from pipecd.controlplane.datastore.database import Database, Duplicate, Reading, Writing, given
+from pipecd.controlplane.datastore.query import (
+    NEWEST_UPDATE,
+    Condition,
+    Order,
+    Selection,
+    at_least,
+    when_given,
+)
+from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.datastore.schema import EXT_LABEL
+from pipecd.controlplane.stores.documents import Page, PageRequest
+from pipecd.model.document import from_json, to_json
+from pipecd.model.errors import AlreadyExists, NotFound, UserMistake
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.wire.validation import check
+
+M = TypeVar("M", bound=Message)
+
+ADD_LABEL = insert(EXT_LABEL).values(
+    Kind=given("kind"),
+    DocumentId=given("id"),
+    LabelKey=given("key"),
+    LabelValue=given("value"),
+)
+REMOVE_LABELS = delete(EXT_LABEL).where(
+    EXT_LABEL.c.Kind == given("kind"), EXT_LABEL.c.DocumentId == given("id")
+)
+
+
+class Stored(Protocol):
+    """What every stored message has; generated types share no such class."""
+
+    id: str
+    created_at: int
+    updated_at: int
+
+
+@dataclass(frozen=True)
+class Kind(Generic[M]):
+    """A table and its message; `extra` is the field copied to upstream's `_extra`."""
+
+    table: Table
+    message: type[M]
+    extra: str = "id"
+    labelled: bool = False
+
+
+class SqlDocuments(Generic[M]):
+    """Documents of one kind on any engine."""
+
+    def __init__(self, database: Database, kind: Kind[M], *, now: Now = utc_now) -> None:
+        self._database = database
+        self._kind = kind
+        self._now = now
+        table, id = kind.table, given("id")
+        self._get = select(table.c.Data).where(table.c.Id == id)
+        self._get_locked = self._get.with_for_update()
+        self._insert = insert(table).values(Id=id, Data=given("data"))
+        # The name of a column may not serve as the name of a parameter here.
+        self._update = update(table).where(table.c.Id == id).values(Data=given("data"))
+
+    async def get(self, id: str) -> M:
+        return await self._database.read(lambda reading: self._one(reading, id))
+
+    async def get_many(self, ids: tuple[str, ...]) -> dict[str, M]:
+        wanted = tuple(row_id(id) for id in ids)
+        if not wanted:
+            return {}
+        selection = Selection(
+            self._kind.table.name, tuple(when_given("Id", *wanted)), Order("UpdatedAt")
+        )
+        found = await self._select(selection)
+        return {_stored(document).id: document for document in found}
+
+    async def add(self, document: M) -> None:
+        stored = _stored(document)
+        now = to_unix(self._now())
+        stored.created_at = stored.created_at or now
+        stored.updated_at = stored.updated_at or now
+        check(document)
+        await self._database.write(lambda writing: self._add(writing, document))
+
+    async def update(self, id: str, change: Callable[[M], None], *, touch: bool = True) -> M:
+        now = to_unix(self._now()) if touch else 0
+        return await self._database.write(lambda writing: self._change(writing, id, change, now))
+
+    async def all_of(self, conditions: Iterable[Condition], order: Order) -> tuple[M, ...]:
+        """Every document that meets the conditions."""
+        return await self._select(Selection(self._kind.table.name, tuple(conditions), order))
+
+    async def page_of(self, conditions: Iterable[Condition], page: PageRequest) -> Page[M]:
+        """One page of the documents that meet the conditions, newest update first."""
+        order = NEWEST_UPDATE
+        size = max(page.size, 0)
+        selection = Selection(
+            self._kind.table.name,
+            (*conditions, *at_least("UpdatedAt", page.min_updated_at)),
+            order,
+            after=decode_cursor(page.cursor, order.column) if page.cursor else None,
+            # One more than asked for tells whether anything follows.
+            limit=size + 1 if size else 0,
+        )
+        found = await self._select(selection)
+        if not size or len(found) <= size:
+            return Page(found)
+        last = _stored(found[size - 1])
+        cursor = encode_cursor(Position(last.id, last.updated_at), order.column)
+        return Page(found[:size], cursor)
+
+    async def first_of(self, conditions: Iterable[Condition], order: Order) -> M | None:
+        """The first document that meets the conditions."""
+        selection = Selection(self._kind.table.name, tuple(conditions), order, limit=1)
+        found = await self._select(selection)
+        return found[0] if found else None
+
+    async def _select(self, selection: Selection) -> tuple[M, ...]:
+        statement, values = selection.statement(), selection.values()
+        message = self._kind.message
+
+        def work(reading: Reading) -> tuple[M, ...]:
+            return tuple(from_json(data, message) for (data,) in reading.rows(statement, values))
+
+        return await self._database.read(work)
+
+    def _one(self, reading: Reading, id: str, *, locked: bool = False) -> M:
+        statement = self._get_locked if locked else self._get
+        rows = reading.rows(statement, {"id": row_id(id)})
+        if not rows:
+            raise NotFound(f"{self._kind.table.name} is not found")
+        return from_json(rows[0][0], self._kind.message)
+
+    def _add(self, writing: Writing, document: M) -> None:
+        id = _stored(document).id
+        try:
+            writing.run(self._insert, {"id": row_id(id), "data": self._text(document)})
+        except Duplicate as e:
+            raise AlreadyExists(f"{self._kind.table.name} {id!r} exists already") from e
+        if self._kind.labelled:
+            self._add_labels(writing, id, _labels(document))
+
+    def _change(self, writing: Writing, id: str, change: Callable[[M], None], now: int) -> M:
+        before = self._one(writing, id, locked=True)
+        after = self._kind.message()
+        after.CopyFrom(before)
+        change(after)
+        stored, was = _stored(after), _stored(before)
+        if stored.id != was.id:
+            raise ValueError(f"an update must not change the id {was.id!r} to {stored.id!r}")
+        if now:
+            # A clock that went back must not move a document down the pages of a list.
+            stored.updated_at = max(now, was.updated_at)
+        _check_change(before, after)
+        writing.run(self._update, {"id": row_id(id), "data": self._text(after)})
+        if self._kind.labelled and _labels(before) != _labels(after):
+            writing.run(REMOVE_LABELS, {"kind": self._kind.table.name, "id": row_id(id)})
+            self._add_labels(writing, id, _labels(after))
+        return after
+
+    def _add_labels(self, writing: Writing, id: str, labels: Mapping[str, str]) -> None:
+        fixed = {"kind": self._kind.table.name, "id": row_id(id)}
+        for key, value in labels.items():
+            writing.run(ADD_LABEL, {**fixed, "key": key, "value": value})
+
+    def _text(self, document: M) -> str:
+        return to_json(document, extra=getattr(document, self._kind.extra))
+
+
+def _check_change(before: Message, after: Message) -> None:
+    """Refuses a change that makes a document invalid; one that was so already may be changed."""
+    try:
+        check(after)
+    except UserMistake as mistake:
+        try:
+            check(before)
+        except UserMistake as earlier:
+            if earlier.message == mistake.message:
+                return
+        raise
+
+
+def _stored(document: Message) -> Stored:
+    return cast("Stored", document)
+
+
+def _labels(document: Message) -> Mapping[str, str]:
+    return cast("Any", document).labels

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases on SQL: a name, its holder, and until when."""
+
+from datetime import timedelta
+
+from sqlalchemy import delete, insert, select, update
+
+from pipecd.controlplane.datastore.database import Database, Duplicate, Values, Writing, given
+from pipecd.controlplane.datastore.schema import EXT_LEASE
+from pipecd.model.moment import Now, utc_now
+
+NAMED = EXT_LEASE.c.Name == given("name")
+FIND = select(EXT_LEASE.c.Holder, EXT_LEASE.c.ExpiresAtMillis).where(NAMED).with_for_update()
+TAKE = insert(EXT_LEASE).values(
+    Name=given("name"), Holder=given("holder"), ExpiresAtMillis=given("expires")
+)
+RENEW = (
+    update(EXT_LEASE).where(NAMED).values(Holder=given("holder"), ExpiresAtMillis=given("expires"))
+)
+RELEASE = delete(EXT_LEASE).where(NAMED, EXT_LEASE.c.Holder == given("holder"))
+
+
+class SqlLeases:
+    """Exactly one holder per name, as long as the clocks of the replicas agree."""
+
+    def __init__(self, database: Database, *, now: Now = utc_now) -> None:
+        self._database = database
+        self._now = now
+
+    async def acquire(self, name: str, holder: str, *, seconds: float) -> bool:
+        now = self._now()
+        expires = now + timedelta(seconds=seconds)
+        values: Values = {"name": name, "holder": holder, "expires": _millis(expires.timestamp())}
+        now_millis = _millis(now.timestamp())
+        return await self._database.write(lambda writing: _acquire(writing, values, now_millis))
+
+    async def release(self, name: str, holder: str) -> None:
+        values: Values = {"name": name, "holder": holder}
+        await self._database.write(lambda writing: writing.run(RELEASE, values))
+
+
+def _acquire(writing: Writing, values: Values, now_millis: int) -> bool:
+    found = writing.rows(FIND, {"name": values["name"]})
+    if found:
+        holder, expires = found[0]
+        if holder != values["holder"] and expires > now_millis:
+            return False
+        writing.run(RENEW, values)
+        return True
+    try:
+        writing.run(TAKE, values)
+    except Duplicate:
+        # Someone else was faster between the look and the step.
+        return False
+    return True
+
+
+def _millis(seconds: float) -> int:
+    return int(seconds * 1000)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Selections of documents: conditions, order and the place where a page begins.
+
+A statement is built once per shape (which columns, how many values) and then reused with other
+values, so that an engine compiles it once.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+from sqlalchemy import ColumnElement, Table, false, select
+from sqlalchemy import and_ as all_of
+from sqlalchemy import not_ as none_of
+
+from pipecd.controlplane.datastore.cursor import Position
+from pipecd.controlplane.datastore.database import AnySelect, Value, Values, given
+from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.datastore.schema import EXT_LABEL, METADATA, FlagInDocument
+
+
+class Is(Enum):
+    """How a condition compares."""
+
+    ONE_OF = "one of"
+    AT_LEAST = "at least"
+    BELOW = "below"
+    LABELLED = "labelled"
+    NOT_DELETED = "not deleted"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a column, a label or the document must be."""
+
+    column: str
+    test: Is
+    values: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
+class Order:
+    """The column a list is ordered by; documents of the same value follow by id, ascending."""
+
+    column: str
+    descending: bool = False
+
+
+NEWEST_UPDATE = Order("UpdatedAt", descending=True)
+OLDEST = Order("CreatedAt")
+NEWEST = Order("CreatedAt", descending=True)
+BY_EXTRA = Order("Extra")
+
+NOT_DELETED = Condition("Data", Is.NOT_DELETED)
+
+
+def equal(column: str, value: Value) -> Condition:
+    return Condition(column, Is.ONE_OF, (value,))
+
+
+def when_given(column: str, *values: Value) -> Iterable[Condition]:
+    """The column is one of the values; empty texts and no values at all do not restrict it."""
+    wanted = tuple(v for v in values if v not in ("", None))
+    return (Condition(column, Is.ONE_OF, wanted),) if wanted else ()
+
+
+def at_least(column: str, value: int) -> Iterable[Condition]:
+    """The column is not under the value; 0 does not restrict it."""
+    return (Condition(column, Is.AT_LEAST, (value,)),) if value else ()
+
+
+def below(column: str, value: int) -> Iterable[Condition]:
+    """The column is under the value; 0 does not restrict it."""
+    return (Condition(column, Is.BELOW, (value,)),) if value else ()
+
+
+def labelled(labels: Mapping[str, str]) -> Iterable[Condition]:
+    """Every one of the pairs is on the document."""
+    return (Condition("", Is.LABELLED, pair) for pair in sorted(labels.items()))
+
+
+def disabled_unless(enabled: bool | None) -> Iterable[Condition]:
+    """Only enabled or only disabled documents; None does not restrict."""
+    return () if enabled is None else (equal("Disabled", not enabled),)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Documents of one table; `limit` 0 means all of them."""
+
+    table: str
+    conditions: tuple[Condition, ...]
+    order: Order
+    after: Position | None = None
+    limit: int = 0
+
+    def statement(self) -> AnySelect:
+        shape = tuple((c.column, c.test, _places(c)) for c in self.conditions)
+        return _statement(self.table, shape, self.order, self.after is not None, self.limit > 0)
+
+    def values(self) -> Values:
+        found: dict[str, Value] = {}
+        for i, condition in enumerate(self.conditions):
+            # A list is filled up with its last value, so that few shapes serve all lengths.
+            last = len(condition.values) - 1
+            for j in range(_places(condition)):
+                found[f"v{i}_{j}"] = condition.values[min(j, last)]
+        if self.after is not None:
+            found |= {"after_value": self.after.value, "after_id": row_id(self.after.id)}
+        if self.limit:
+            found["limit"] = self.limit
+        return found
+
+
+Shape = tuple[str, Is, int]
+
+
+def _places(condition: Condition) -> int:
+    """How many parameters a condition has: for a list the next power of two."""
+    count = len(condition.values)
+    return 1 << (count - 1).bit_length() if condition.test is Is.ONE_OF else count
+
+
+@lru_cache(maxsize=512)
+def _statement(
+    name: str, shapes: tuple[Shape, ...], order: Order, continued: bool, limited: bool
+) -> AnySelect:
+    table = METADATA.tables[name]
+    by = table.c[order.column]
+    found = select(table.c.Data).where(*(_where(table, i, s) for i, s in enumerate(shapes)))
+    if continued:
+        value, id = given("after_value"), given("after_id")
+        found = found.where(by <= value if order.descending else by >= value)
+        found = found.where(none_of(all_of(by == value, table.c.Id <= id)))
+    found = found.order_by(by.desc() if order.descending else by.asc(), table.c.Id.asc())
+    return found.limit(given("limit")) if limited else found
+
+
+def _where(table: Table, number: int, shape: Shape) -> ColumnElement[bool]:
+    name, test, count = shape
+    values = [given(f"v{number}_{i}") for i in range(count)]
+    match test:
+        case Is.ONE_OF:
+            return table.c[name] == values[0] if count == 1 else table.c[name].in_(values)
+        case Is.AT_LEAST:
+            return table.c[name] >= values[0]
+        case Is.BELOW:
+            return table.c[name] < values[0]
+        case Is.LABELLED:
+            key, value = values
+            return table.c.Id.in_(
+                select(EXT_LABEL.c.DocumentId).where(
+                    EXT_LABEL.c.Kind == table.name,
+                    EXT_LABEL.c.LabelKey == key,
+                    EXT_LABEL.c.LabelValue == value,
+                )
+            )
+        case Is.NOT_DELETED:
+            return FlagInDocument("deleted") == false()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to the file, and the statements that run on them."""
+
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from sqlalchemy import Delete, Insert, Update
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+
+from pipecd.controlplane.datastore.database import NOTHING, AnySelect, Row, Value, Values
+from pipecd.controlplane.datastore.sqlite.errors import while_running
+
+DIALECT = sqlite_dialect(paramstyle="named")
+
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    # With a write-ahead log this survives a killed process; only a power cut may cost the last
+    # transactions, and never the file.
+    "PRAGMA synchronous = NORMAL",
+    "PRAGMA foreign_keys = OFF",
+    "PRAGMA temp_store = MEMORY",
+    "PRAGMA cache_size = -16000",
+    "PRAGMA journal_size_limit = 67108864",
+)
+
+
+def connect(path: Path, *, busy_seconds: float, read_only: bool = False) -> sqlite3.Connection:
+    """A connection that leaves the beginning and end of transactions to us."""
+    connection = sqlite3.connect(
+        path,
+        timeout=busy_seconds,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    try:
+        for pragma in PRAGMAS:
+            connection.execute(pragma)
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+class Transaction:
+    """Runs statements of SQLAlchemy Core on a connection of the standard library."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def rows(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
+        try:
+            return self._execute(statement, values).fetchall()
+        except sqlite3.Error as e:
+            raise while_running(e, self._path) from e
+
+    def run(self, statement: Insert | Update | Delete, values: Values = NOTHING) -> int:
+        try:
+            return self._execute(statement, values).rowcount
+        except sqlite3.Error as e:
+            raise while_running(e, self._path) from e
+
+    def _execute(
+        self, statement: AnySelect | Insert | Update | Delete, values: Values
+    ) -> sqlite3.Cursor:
+        text, fixed = compiled(statement)
+        return self._connection.execute(text, {**fixed, **values} if fixed else values)
+
+
+@lru_cache(maxsize=2048)
+def compiled(
+    statement: AnySelect | Insert | Update | Delete,
+) -> tuple[str, dict[str, Value]]:
+    """The text of a statement and the values it carries itself."""
+    ready = statement.compile(dialect=DIALECT)
+    return str(ready), {k: v for k, v in ready.params.items() if v is not None}

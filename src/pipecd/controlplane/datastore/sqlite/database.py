@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `Database` on one SQLite file: reads on a few threads, writes on one with group commit."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from pipecd.controlplane.datastore.database import Reading, Writing
+from pipecd.controlplane.datastore.sqlite.connection import Transaction
+from pipecd.controlplane.datastore.sqlite.errors import while_running
+from pipecd.controlplane.datastore.sqlite.files import SqliteFiles
+from pipecd.controlplane.datastore.sqlite.lane import Batch, Job, Lane, Outcome
+
+T = TypeVar("T")
+
+READERS = 3
+MOST_READS_AT_ONCE = 16
+MOST_WRITES_AT_ONCE = 128
+BUSY_SECONDS = 5.0
+
+
+@asynccontextmanager
+async def open_sqlite(
+    path: Path, *, busy_seconds: float = BUSY_SECONDS
+) -> AsyncIterator["SqliteDatabase"]:
+    """Opens the file, creating it and its tables when they are missing; closes it cleanly."""
+    opening = partial(SqliteFiles, path, readers=READERS, busy_seconds=busy_seconds)
+    database = SqliteDatabase(await asyncio.to_thread(opening))
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+class SqliteDatabase:
+    """A file of which this process is the only server."""
+
+    def __init__(self, files: SqliteFiles) -> None:
+        self._files = files
+        self._reads: Lane[Reading] = Lane(
+            "sqlite-read", self._read_batch, threads=READERS, most_at_once=MOST_READS_AT_ONCE
+        )
+        self._writes: Lane[Writing] = Lane(
+            "sqlite-write", self._write_batch, threads=1, most_at_once=MOST_WRITES_AT_ONCE
+        )
+
+    async def read(self, work: Callable[[Reading], T]) -> T:
+        return await self._reads.do(work)
+
+    async def write(self, work: Callable[[Writing], T]) -> T:
+        return await self._writes.do(work)
+
+    async def close(self) -> None:
+        """Finishes what was accepted; later work is refused."""
+        await self._writes.close()
+        await self._reads.close()
+        await asyncio.to_thread(self._files.close)
+
+    def _read_batch(self, batch: Batch[Reading]) -> Sequence[Outcome]:
+        """All of a batch sees one state, which is no older than the latest of its requests."""
+        connection = self._files.readers.pop()
+        transaction = Transaction(connection, self._files.path)
+        try:
+            connection.execute("BEGIN")
+            return [job.attempt(transaction) for job in batch]
+        finally:
+            _roll_back(connection)
+            self._files.readers.append(connection)
+
+    def _write_batch(self, batch: Batch[Writing]) -> Sequence[Outcome]:
+        connection, path = self._files.writer, self._files.path
+        if len(batch) > 1:
+            try:
+                return _commit_together(connection, path, batch)
+            except _TransactionLost:
+                # A full or failing disk undoes everything; each then gets its own verdict.
+                pass
+        return [_commit_alone(connection, path, job) for job in batch]
+
+
+class _TransactionLost(Exception):
+    """The whole transaction is undone, not only the statement that failed."""
+
+
+def _commit_together(
+    connection: sqlite3.Connection, path: Path, batch: Batch[Writing]
+) -> Sequence[Outcome]:
+    """One transaction for all; work that fails is undone up to its own savepoint."""
+    transaction = Transaction(connection, path)
+    outcomes: list[Outcome] = []
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as e:
+        return [Outcome(error=while_running(e, path)) for _ in batch]
+    try:
+        for job in batch:
+            connection.execute("SAVEPOINT job")
+            outcome = job.attempt(transaction)
+            if outcome.error is not None:
+                connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
+            outcomes.append(outcome)
+        connection.execute("COMMIT")
+    except sqlite3.Error as e:
+        raise _TransactionLost from e
+    finally:
+        _roll_back(connection)
+    return outcomes
+
+
+def _commit_alone(connection: sqlite3.Connection, path: Path, job: Job[Writing]) -> Outcome:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        outcome = job.attempt(Transaction(connection, path))
+        if outcome.error is None:
+            connection.execute("COMMIT")
+    except sqlite3.Error as e:
+        return Outcome(error=while_running(e, path))
+    finally:
+        _roll_back(connection)
+    return outcome
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """Ends a transaction that is still open."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage logs: new blocks as rows, checkpoints as files.
+
+Blocks move from rows to the file in one order: the file is written first, then the rows go. A
+reader takes the rows first, then the file. So a block is always in at least one of the two,
+whenever a process is killed.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, and_, delete, insert, select, update
+
+from pipecd.controlplane.datastore.database import Database, Reading, Value, Writing, given
+from pipecd.controlplane.datastore.logfile import (
+    LogFile,
+    format_log,
+    log_path,
+    merge_blocks,
+    parse_log,
+)
+from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_STAGE_LOG
+from pipecd.controlplane.stores.files import Files
+from pipecd.controlplane.stores.leases import Leases
+from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
+from pipecd.model.document import from_json, to_json
+from pipecd.model.errors import Conflict, NotFound, Unavailable
+from pipecd.model.ids import new_id
+from pipecd.proto.model.logblock_pb2 import LogBlock
+
+LEASE_SECONDS = 30
+TRIES_FOR_THE_LEASE = 40
+PAUSE_BETWEEN_TRIES = 0.05
+FIRST_INDEX = -(2**63)
+
+
+def _of_run(table: Table) -> ColumnElement[bool]:
+    return and_(
+        table.c.DeploymentId == given("deployment"),
+        table.c.StageId == given("stage"),
+        table.c.RetriedCount == given("retried"),
+    )
+
+
+RUN_COLUMNS: dict[str, Any] = {
+    "DeploymentId": given("deployment"),
+    "StageId": given("stage"),
+    "RetriedCount": given("retried"),
+}
+HEAD_COLUMNS = {"Completed": given("done"), "LastIndexInFile": given("last")}
+HEAD = select(EXT_STAGE_LOG.c.Completed, EXT_STAGE_LOG.c.LastIndexInFile).where(
+    _of_run(EXT_STAGE_LOG)
+)
+LOCKED_HEAD = HEAD.with_for_update()
+ADD_HEAD = insert(EXT_STAGE_LOG).values(**RUN_COLUMNS, **HEAD_COLUMNS)
+SET_HEAD = update(EXT_STAGE_LOG).where(_of_run(EXT_STAGE_LOG)).values(**HEAD_COLUMNS)
+BLOCKS = (
+    select(EXT_LOG_BLOCK.c.Data)
+    .where(_of_run(EXT_LOG_BLOCK), EXT_LOG_BLOCK.c.BlockIndex >= given("low"))
+    .order_by(EXT_LOG_BLOCK.c.BlockIndex)
+)
+INDEXES = select(EXT_LOG_BLOCK.c.BlockIndex).where(
+    _of_run(EXT_LOG_BLOCK),
+    EXT_LOG_BLOCK.c.BlockIndex >= given("low"),
+    EXT_LOG_BLOCK.c.BlockIndex <= given("high"),
+)
+ADD_BLOCK = insert(EXT_LOG_BLOCK).values(
+    **RUN_COLUMNS, BlockIndex=given("index"), Data=given("data")
+)
+REMOVE_BLOCK = delete(EXT_LOG_BLOCK).where(
+    _of_run(EXT_LOG_BLOCK), EXT_LOG_BLOCK.c.BlockIndex == given("index")
+)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the database knows of a log: whether it is closed, and how far its file reaches."""
+
+    completed: bool
+    last_index_in_file: int
+
+
+class SqlStageLogs:
+    """Logs of stages on a database and a filestore."""
+
+    def __init__(self, database: Database, files: Files, leases: Leases) -> None:
+        self._database = database
+        self._files = files
+        self._leases = leases
+        self._holder = new_id()
+        self._turns: dict[StageRun, asyncio.Lock] = {}
+        self._takers: Counter[StageRun] = Counter()
+
+    async def append(self, run: StageRun, blocks: Sequence[LogBlock]) -> None:
+        if not await self._database.write(lambda writing: _append(writing, run, blocks)):
+            file = await self._file(run)
+            await self._database.write(lambda writing: _begin(writing, run, file or LogFile()))
+            await self._database.write(lambda writing: _append(writing, run, blocks))
+
+    async def checkpoint(
+        self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool
+    ) -> None:
+        async with self._turn(run):
+            file = await self._file(run)
+            before = file or LogFile()
+            # Repeating the last checkpoint, whose answer was perhaps lost, is no mistake.
+            if before.completed and _has_news(before, blocks):
+                raise already_completed()
+            waiting = await self._database.write(
+                lambda writing: _gather(writing, run, before, blocks, close=completed)
+            )
+            log = LogFile(merge_blocks(before.blocks, waiting.blocks), waiting.completed)
+            if file is None or log != before:
+                content = await asyncio.to_thread(format_log, log)
+                await self._files.put(log_path(run), content)
+            await self._database.write(lambda writing: _forget(writing, run, log, waiting.blocks))
+
+    async def read(self, run: StageRun, *, from_index: int = 0) -> StageLogPart:
+        head, waiting = await self._database.read(lambda reading: _look(reading, run, from_index))
+        if head is not None and head.last_index_in_file < from_index:
+            return StageLogPart(waiting, head.completed)
+        file = await self._file(run)
+        if head is None and file is None:
+            raise NotFound("Stage log is not found")
+        saved = file or LogFile()
+        blocks = merge_blocks((b for b in saved.blocks if b.index >= from_index), waiting)
+        return StageLogPart(blocks, saved.completed or (head is not None and head.completed))
+
+    async def _file(self, run: StageRun) -> LogFile | None:
+        path = log_path(run)
+        try:
+            content = await self._files.get(path)
+        except NotFound:
+            return None
+        return await asyncio.to_thread(parse_log, content, path)
+
+    @asynccontextmanager
+    async def _turn(self, run: StageRun) -> AsyncIterator[None]:
+        """Lets one checkpoint of a log happen at a time, in this process and among replicas."""
+        turn = self._turns.setdefault(run, asyncio.Lock())
+        self._takers[run] += 1
+        try:
+            async with turn, self._lease(log_path(run)):
+                yield
+        finally:
+            self._takers[run] -= 1
+            if not self._takers[run]:
+                del self._takers[run], self._turns[run]
+
+    @asynccontextmanager
+    async def _lease(self, name: str) -> AsyncIterator[None]:
+        for _ in range(TRIES_FOR_THE_LEASE):
+            if await self._leases.acquire(name, self._holder, seconds=LEASE_SECONDS):
+                break
+            await asyncio.sleep(PAUSE_BETWEEN_TRIES)
+        else:
+            raise Unavailable(f"another server is writing {name}", hint="try again later")
+        try:
+            yield
+        finally:
+            await self._leases.release(name, self._holder)
+
+
+def already_completed() -> Conflict:
+    return Conflict("could not append the logs because the stage was already completed")
+
+
+def _has_news(log: LogFile, blocks: Sequence[LogBlock]) -> bool:
+    known = {block.index for block in log.blocks}
+    return any(block.index not in known for block in blocks)
+
+
+def _run_values(run: StageRun) -> dict[str, Value]:
+    return {
+        "deployment": run.deployment_id,
+        "stage": run.stage_id,
+        "retried": run.retried_count,
+    }
+
+
+def _head(reading: Reading, run: StageRun, *, locked: bool = False) -> Head | None:
+    rows = reading.rows(LOCKED_HEAD if locked else HEAD, _run_values(run))
+    return Head(bool(rows[0][0]), rows[0][1]) if rows else None
+
+
+def _blocks(reading: Reading, run: StageRun, low: int) -> tuple[LogBlock, ...]:
+    rows = reading.rows(BLOCKS, {**_run_values(run), "low": low})
+    return tuple(from_json(data, LogBlock) for (data,) in rows)
+
+
+def _look(reading: Reading, run: StageRun, low: int) -> tuple[Head | None, tuple[LogBlock, ...]]:
+    return _head(reading, run), _blocks(reading, run, low)
+
+
+def _begin(writing: Writing, run: StageRun, file: LogFile) -> Head:
+    """The head of the log, made from its file when there is none yet."""
+    head = _head(writing, run, locked=True)
+    if head is not None:
+        return head
+    values = {**_run_values(run), "done": file.completed, "last": file.last_index}
+    writing.run(ADD_HEAD, values)
+    return Head(file.completed, file.last_index)
+
+
+def _append(writing: Writing, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
+    """Adds rows for new blocks; False when the log is not known here yet."""
+    head = _head(writing, run, locked=True)
+    if head is None:
+        return False
+    if head.completed:
+        raise already_completed()
+    _add_blocks(writing, run, blocks)
+    return True
+
+
+def _gather(
+    writing: Writing, run: StageRun, file: LogFile, blocks: Sequence[LogBlock], *, close: bool
+) -> LogFile:
+    """Adds rows for new blocks, closes the log for later ones, and gives all that wait."""
+    head = _begin(writing, run, file)
+    completed = head.completed or file.completed or close
+    _add_blocks(writing, run, blocks)
+    values = {**_run_values(run), "done": completed, "last": head.last_index_in_file}
+    writing.run(SET_HEAD, values)
+    return LogFile(_blocks(writing, run, FIRST_INDEX), completed)
+
+
+def _add_blocks(writing: Writing, run: StageRun, blocks: Sequence[LogBlock]) -> None:
+    if not blocks:
+        return
+    low, high = min(b.index for b in blocks), max(b.index for b in blocks)
+    values = _run_values(run)
+    seen = {row[0] for row in writing.rows(INDEXES, {**values, "low": low, "high": high})}
+    for block in blocks:
+        if block.index not in seen:
+            seen.add(block.index)
+            writing.run(ADD_BLOCK, {**values, "index": block.index, "data": to_json(block)})
+
+
+def _forget(writing: Writing, run: StageRun, log: LogFile, blocks: Sequence[LogBlock]) -> None:
+    """Removes the rows that the file holds now; blocks that came later stay."""
+    values = _run_values(run)
+    for block in blocks:
+        writing.run(REMOVE_BLOCK, {**values, "index": block.index})
+    writing.run(SET_HEAD, {**values, "done": log.completed, "last": log.last_index})

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployments, chains and traces on SQL."""
+
+from pipecd.controlplane.datastore.database import Database
+from pipecd.controlplane.datastore.documents import Kind, SqlDocuments
+from pipecd.controlplane.datastore.query import OLDEST, equal, labelled, when_given
+from pipecd.controlplane.datastore.schema import DEPLOYMENT, DEPLOYMENT_CHAIN, DEPLOYMENT_TRACE
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.moment import Now, utc_now
+from pipecd.proto.model.chain_pb2 import DeploymentChain
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.trace_pb2 import DeploymentTrace
+
+NOT_COMPLETED = tuple(int(s) for s in DeploymentStatus if not s.is_completed)
+
+
+class SqlDeployments(SqlDocuments[Deployment]):
+    """Every deployment ever made."""
+
+    def __init__(self, database: Database, *, now: Now = utc_now) -> None:
+        kind = Kind(DEPLOYMENT, Deployment, extra="application_name", labelled=True)
+        super().__init__(database, kind, now=now)
+
+    async def not_completed_of(self, piped_id: str) -> tuple[Deployment, ...]:
+        conditions = (equal("PipedId", piped_id), *when_given("Status", *NOT_COMPLETED))
+        return await self.all_of(conditions, OLDEST)
+
+    async def listed(
+        self, wanted: DeploymentFilter, page: PageRequest = EVERYTHING
+    ) -> Page[Deployment]:
+        conditions = (
+            equal("ProjectId", wanted.project),
+            *when_given("Status", *wanted.statuses),
+            *when_given("Kind", *wanted.kinds),
+            *when_given("ApplicationId", *wanted.application_ids),
+            *when_given("ApplicationName", wanted.application_name),
+            *when_given("DeploymentTraceCommitHash", wanted.trace_commit_hash),
+            *labelled(wanted.labels),
+        )
+        return await self.page_of(conditions, page)
+
+
+class SqlChains(SqlDocuments[DeploymentChain]):
+    """Deployments of several applications, one block after the other."""
+
+    def __init__(self, database: Database, *, now: Now = utc_now) -> None:
+        super().__init__(database, Kind(DEPLOYMENT_CHAIN, DeploymentChain), now=now)
+
+    async def listed(self, project: str, page: PageRequest = EVERYTHING) -> Page[DeploymentChain]:
+        return await self.page_of((equal("ProjectId", project),), page)
+
+
+class SqlTraces(SqlDocuments[DeploymentTrace]):
+    """What a commit of a source repository led to."""
+
+    def __init__(self, database: Database, *, now: Now = utc_now) -> None:
+        super().__init__(database, Kind(DEPLOYMENT_TRACE, DeploymentTrace), now=now)
+
+    async def listed(
+        self, project: str, commit_hash: str = "", page: PageRequest = EVERYTHING
+    ) -> Page[DeploymentTrace]:
+        conditions = (equal("ProjectId", project), *when_given("CommitHash", commit_hash))
+        return await self.page_of(conditions, page)

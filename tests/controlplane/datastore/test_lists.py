@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists are filtered, ordered and cut into pages by the database."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipecd.controlplane.datastore.cursor import Position
+from pipecd.controlplane.datastore.query import NEWEST_UPDATE, Selection, equal, when_given
+from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.datastore.sqlite.connection import compiled
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.model.errors import NotFound, UserMistake
+from pipecd.model.ids import new_id
+from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
+from pipecd.proto.model.chain_pb2 import DeploymentChain
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.event_pb2 import Event
+from pipecd.proto.model.trace_pb2 import DeploymentTrace
+
+MakeDeployment = Callable[..., Deployment]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        pytest.param(ApplicationFilter("p"), "abcd", id="all of a project, none of another"),
+        pytest.param(ApplicationFilter("p", enabled=True), "abc", id="only enabled ones"),
+        pytest.param(ApplicationFilter("p", enabled=False), "d", id="only disabled ones"),
+        pytest.param(ApplicationFilter("p", kinds=(0,)), "acd", id="a kind that is zero"),
+        pytest.param(ApplicationFilter("p", kinds=(1, 5)), "b", id="one of several kinds"),
+        pytest.param(ApplicationFilter("p", sync_statuses=(3,)), "c", id="a sync status"),
+        pytest.param(ApplicationFilter("p", sync_statuses=(0,)), "abd", id="no sync status yet"),
+        pytest.param(ApplicationFilter("p", name="a"), "a", id="a name"),
+        pytest.param(ApplicationFilter("p", piped_id="two"), "b", id="a piped"),
+        pytest.param(ApplicationFilter("p", labels={"env": "dev"}), "ab", id="a label"),
+        pytest.param(
+            ApplicationFilter("p", labels={"env": "dev", "team": "x"}), "b", id="all of the labels"
+        ),
+        pytest.param(
+            ApplicationFilter("p", labels={"env": "x"}), "", id="a label with another value"
+        ),
+        pytest.param(ApplicationFilter("p", labels={"": ""}), "", id="an empty label"),
+        pytest.param(
+            ApplicationFilter(
+                "p", enabled=True, kinds=(0, 1), labels={"env": "dev"}, piped_id="one"
+            ),
+            "a",
+            id="everything together",
+        ),
+        pytest.param(ApplicationFilter("' OR 1=1 --"), "", id="a project that looks like SQL"),
+    ],
+)
+async def test_applications_are_filtered(
+    stores: Stores,
+    application: Callable[..., Application],
+    wanted: ApplicationFilter,
+    names: str,
+) -> None:
+    state = ApplicationSyncState(timestamp=1)
+    state.status = 3  # type: ignore[assignment]
+    for document in (
+        application(name="a", piped_id="one", labels={"env": "dev"}),
+        application(name="b", piped_id="two", labels={"env": "dev", "team": "x"}, kind=1),
+        application(name="c", piped_id="one", sync_state=state),
+        application(name="d", piped_id="one", disabled=True),
+        application(name="deleted", piped_id="one", deleted=True, labels={"env": "dev"}),
+        application(name="a", project_id="other", labels={"env": "dev"}),
+    ):
+        await stores.applications.add(document)
+    found = await stores.applications.listed(wanted)
+    assert "".join(sorted(a.name for a in found.items)) == names
+    assert found.cursor == ""
+
+
+async def test_a_piped_looks_after_its_enabled_applications(
+    stores: Stores, application: Callable[..., Application]
+) -> None:
+    for name, fields in {
+        "mine": {},
+        "disabled": {"disabled": True},
+        "deleted": {"deleted": True},
+        "of another piped": {"piped_id": "piped-2"},
+        "of another project": {"project_id": "q"},
+    }.items():
+        await stores.applications.add(application(name=name, **fields))
+    found = await stores.applications.enabled_of("p", "piped-1")
+    assert [a.name for a in found] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        pytest.param(DeploymentFilter("p"), ["web", "api", "job"], id="newest update first"),
+        pytest.param(DeploymentFilter("p", statuses=(0, 2)), ["web", "job"], id="statuses"),
+        pytest.param(DeploymentFilter("p", kinds=(1,)), ["api"], id="kinds"),
+        pytest.param(
+            DeploymentFilter("p", application_ids=("1", "2", "no such")),
+            ["api", "job"],
+            id="applications",
+        ),
+        pytest.param(DeploymentFilter("p", application_name="web"), ["web"], id="a name"),
+        pytest.param(DeploymentFilter("p", trace_commit_hash="abc"), ["api"], id="a traced commit"),
+        pytest.param(DeploymentFilter("p", labels={"env": "dev"}), ["job"], id="a label"),
+    ],
+)
+async def test_deployments_are_filtered(
+    stores: Stores, deployment: MakeDeployment, wanted: DeploymentFilter, names: list[str]
+) -> None:
+    for document in (
+        deployment(application_name="job", application_id="1", updated_at=1, labels={"env": "dev"}),
+        deployment(
+            application_name="api",
+            application_id="2",
+            updated_at=2,
+            status=4,
+            kind=1,
+            deployment_trace_commit_hash="abc",
+        ),
+        deployment(application_name="web", application_id="3", updated_at=3, status=2),
+        deployment(application_name="web", project_id="other"),
+    ):
+        await stores.deployments.add(document)
+    found = await stores.deployments.listed(wanted)
+    assert [d.application_name for d in found.items] == names
+
+
+async def test_a_piped_gets_what_is_not_completed_oldest_first(
+    stores: Stores, deployment: MakeDeployment
+) -> None:
+    for status in range(7):
+        await stores.deployments.add(deployment(status=status, created_at=100 - status))
+    await stores.deployments.add(deployment(piped_id="piped-2"))
+    found = await stores.deployments.not_completed_of("piped-1")
+    assert [d.status for d in found] == [3, 2, 1, 0]
+
+
+async def test_unhandled_commands_oldest_first(
+    stores: Stores, command: Callable[..., Command]
+) -> None:
+    for name, fields in {
+        "second": {"created_at": 20},
+        "first": {"created_at": 10},
+        "handled": {"created_at": 5, "status": 1},
+        "of another piped": {"created_at": 15, "piped_id": "piped-2"},
+    }.items():
+        await stores.commands.add(command(commander=name, **fields))
+    found = await stores.commands.unhandled_of("piped-1")
+    assert [c.commander for c in found] == ["first", "second"]
+    found = await stores.commands.unhandled_before(20)
+    assert [c.commander for c in found] == ["first", "of another piped"]
+    assert await stores.commands.unhandled_before(0) == ()
+
+
+async def test_events_by_creation_and_the_latest_one(
+    stores: Stores, event: Callable[..., Event]
+) -> None:
+    for at, fields in {
+        1: {"data": "v1", "status": 1},
+        2: {"data": "v2", "labels": {"app": "web"}},
+        3: {"data": "v3", "event_key": "other"},
+        4: {"data": "v4", "name": "chart"},
+    }.items():
+        await stores.events.add(event(created_at=at, updated_at=10 - at, **fields))
+    await stores.events.add(event(project_id="q", created_at=9))
+
+    async def data(wanted: EventFilter, **order: bool) -> list[str]:
+        return [e.data for e in await stores.events.by_creation(wanted, **order)]
+
+    assert await data(EventFilter("p")) == ["v1", "v2", "v3", "v4"]
+    assert await data(EventFilter("p"), descending=True) == ["v4", "v3", "v2", "v1"]
+    assert await data(EventFilter("p", created_from=2, created_to=4)) == ["v2", "v3"]
+    assert await data(EventFilter("p", statuses=(0,))) == ["v2", "v3", "v4"]
+    assert await data(EventFilter("p", name="chart")) == ["v4"]
+    assert await data(EventFilter("p", labels={"app": "web"})) == ["v2"]
+    assert (await stores.events.latest("p", "image", "key")).data == "v2"
+    with pytest.raises(NotFound, match="no events found"):
+        await stores.events.latest("p", "image", "unknown")
+    listed = await stores.events.listed(EventFilter("p"))
+    assert [e.data for e in listed.items] == ["v1", "v2", "v3", "v4"]
+
+
+async def test_keys_and_pipeds_of_a_project(stores: Stores, api_key: Callable[..., Any]) -> None:
+    await stores.api_keys.add(api_key(name="new", created_at=2))
+    await stores.api_keys.add(api_key(name="old", created_at=1, disabled=True))
+    await stores.api_keys.add(api_key(name="other", project_id="q"))
+    assert [k.name for k in await stores.api_keys.listed("p")] == ["old", "new"]
+    assert [k.name for k in await stores.api_keys.listed("p", enabled=True)] == ["new"]
+    assert [k.name for k in await stores.api_keys.listed("p", enabled=False)] == ["old"]
+
+
+async def test_chains_and_traces(stores: Stores) -> None:
+    for at in (1, 2):
+        chain = DeploymentChain(id=new_id(), project_id="p", created_at=at, updated_at=at)
+        await stores.chains.add(chain)
+        trace = DeploymentTrace(
+            id=new_id(), project_id="p", commit_hash=f"c{at}", commit_url="u", updated_at=at
+        )
+        await stores.traces.add(trace)
+    assert [c.updated_at for c in (await stores.chains.listed("p")).items] == [2, 1]
+    assert [t.commit_hash for t in (await stores.traces.listed("p")).items] == ["c2", "c1"]
+    assert [t.commit_hash for t in (await stores.traces.listed("p", "c1")).items] == ["c1"]
+
+
+async def test_documents_of_the_same_second_follow_by_row_id(
+    stores: Stores, deployment: MakeDeployment
+) -> None:
+    ids = [new_id() for _ in range(9)]
+    for id in ids:
+        await stores.deployments.add(deployment(id=id, updated_at=7))
+    found = await stores.deployments.listed(DeploymentFilter("p"))
+    assert [d.id for d in found.items] == sorted(ids, key=row_id)
+
+
+async def test_the_last_page_has_no_cursor_even_when_it_is_full(
+    stores: Stores, deployment: MakeDeployment
+) -> None:
+    for at in range(1, 5):
+        await stores.deployments.add(deployment(updated_at=at))
+    first = await stores.deployments.listed(DeploymentFilter("p"), PageRequest(size=2))
+    second = await stores.deployments.listed(
+        DeploymentFilter("p"), PageRequest(size=2, cursor=first.cursor)
+    )
+    assert [d.updated_at for d in first.items] == [4, 3]
+    assert [d.updated_at for d in second.items] == [2, 1]
+    assert first.cursor
+    assert second.cursor == ""
+
+
+async def test_older_documents_are_cut_off(stores: Stores, deployment: MakeDeployment) -> None:
+    for at in range(1, 5):
+        await stores.deployments.add(deployment(updated_at=at))
+    page = PageRequest(size=10, min_updated_at=3)
+    found = await stores.deployments.listed(DeploymentFilter("p"), page)
+    assert [d.updated_at for d in found.items] == [4, 3]
+
+
+async def test_a_cursor_of_upstream_goes_on(stores: Stores, deployment: MakeDeployment) -> None:
+    for at in (1_700_000_099, 1_700_000_100, 1_700_000_101):
+        await stores.deployments.add(deployment(updated_at=at))
+    # The position of a document that this database does not hold.
+    cursor = "eyJJZCI6ImY0N2FjMTBiLTU4Y2MtNDM3Mi1hNTY3LTBlMDJiMmMzZDQ3OSIsIlVwZGF0ZWRBdCI6MTcwMDAwMDEwMH0="
+    found = await stores.deployments.listed(DeploymentFilter("p"), PageRequest(5, cursor))
+    assert [d.updated_at for d in found.items][-1] == 1_700_000_099
+    assert 1_700_000_101 not in [d.updated_at for d in found.items]
+
+
+async def test_a_cursor_that_is_none_is_refused(stores: Stores) -> None:
+    with pytest.raises(UserMistake):
+        await stores.deployments.listed(DeploymentFilter("p"), PageRequest(5, "garbage"))
+
+
+Times = st.lists(st.integers(min_value=1, max_value=4), max_size=12)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(times=Times, size=st.integers(1, 5), disturbed=st.lists(st.integers(0, 11), max_size=6))
+async def test_pages_put_together_are_the_whole_list(
+    stores: Stores, deployment: MakeDeployment, times: list[int], size: int, disturbed: list[int]
+) -> None:
+    """Also while others write: what is left alone comes exactly once, and nothing comes twice."""
+    wanted = DeploymentFilter(project=new_id())
+    documents = [deployment(updated_at=at, project_id=wanted.project) for at in times]
+    for document in documents:
+        await stores.deployments.add(document)
+    whole = (await stores.deployments.listed(wanted)).items
+    touched: set[str] = set()
+    seen: list[str] = []
+    cursor, waiting = "", [documents[i] for i in disturbed if i < len(documents)]
+    while True:
+        page = await stores.deployments.listed(wanted, PageRequest(size, cursor))
+        seen += [d.id for d in page.items]
+        cursor = page.cursor
+        if not cursor:
+            break
+        if waiting:
+            victim = waiting.pop()
+            touched.add(victim.id)
+            await stores.deployments.update(victim.id, lambda _: None)
+            await stores.deployments.add(deployment(project_id=wanted.project))
+    assert len(seen) == len(set(seen))
+    assert [id for id in seen if id not in touched] == [d.id for d in whole if d.id not in touched]
+
+
+def test_a_list_is_asked_for_as_upstream_asks() -> None:
+    selection = Selection(
+        "Deployment",
+        (equal("ProjectId", "p"), *when_given("Status", 0, 1, 2, 3)),
+        NEWEST_UPDATE,
+        Position("f47ac10b-58cc-4372-a567-0e02b2c3d479", 1_700_000_100),
+        30,
+    )
+    text, _ = compiled(selection.statement())
+    plain = " ".join(text.replace('"Deployment".', "").replace('"', "").split())
+    assert plain == (
+        "SELECT Data FROM Deployment WHERE ProjectId = :v0_0 AND "
+        "Status IN (:v1_0, :v1_1, :v1_2, :v1_3) AND UpdatedAt <= :after_value AND "
+        "NOT (UpdatedAt = :after_value AND Id <= :after_id) "
+        "ORDER BY UpdatedAt DESC, Id ASC LIMIT :limit OFFSET :param_1"
+    )
+    assert selection.values()["after_id"] == bytes.fromhex("437258ccf47ac10ba5670e02b2c3d479")
+
+
+async def test_a_long_list_of_ids_is_one_question(
+    stores: Stores, deployment: MakeDeployment
+) -> None:
+    wanted = deployment(application_id="application-700")
+    await stores.deployments.add(wanted)
+    ids = tuple(f"application-{i}" for i in range(5000))
+    found = await stores.deployments.listed(DeploymentFilter("p", application_ids=ids))
+    assert [d.id for d in found.items] == [wanted.id]

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables have upstream's names, in the words of every engine."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Dialect
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.datastore.schema import METADATA, definitions
+
+COMMON = {"Id", "Data", "Extra", "CreatedAt", "UpdatedAt"}
+
+COLUMNS = {
+    "Project": set[str](),
+    "Application": {"ProjectId", "Disabled", "Name", "Kind", "SyncState_Status", "PipedId"},
+    "Command": {"ProjectId", "Status", "PipedId"},
+    "Deployment": {
+        "ProjectId",
+        "ApplicationId",
+        "ApplicationName",
+        "Kind",
+        "Status",
+        "PipedId",
+        "CompletedAt",
+        "DeploymentChainId",
+        "DeploymentTraceCommitHash",
+    },
+    "Piped": {"ProjectId", "Disabled"},
+    "APIKey": {"ProjectId", "Disabled"},
+    "Event": {"ProjectId", "EventKey", "Name", "Status"},
+    "DeploymentChain": {"ProjectId", "Status"},
+    "DeploymentTrace": {"ProjectId", "CommitHash"},
+}
+
+INDEXES = {
+    "Application": {
+        "application_disabled_updated_at_desc",
+        "application_name_updated_at_desc",
+        "application_kind_updated_at_desc",
+        "application_sync_state_updated_at_desc",
+        "application_project_id_updated_at_desc",
+        "application_piped_id_updated_at_desc",
+    },
+    "Command": {"command_status_created_at_asc", "command_piped_id"},
+    "Deployment": {
+        "deployment_application_id_updated_at_desc",
+        "deployment_application_name_updated_at_desc",
+        "deployment_project_id_updated_at_desc",
+        "deployment_kind_updated_at_desc",
+        "deployment_status_updated_at_desc",
+        "deployment_piped_id",
+        "deployment_completed_at_desc_id",
+        "deployment_completed_at_id_asc",
+        "deployment_chain_id_updated_at_desc",
+        "deployment_trace_commit_hash_updated_at_desc",
+        "deploymentchain_status_updated_at_desc",
+    },
+    "Event": {
+        "event_project_id_created_at_asc",
+        "event_project_id_created_at_desc",
+        "event_project_id_updated_at_desc",
+        "event_event_key_name_project_id_created_at_desc",
+        "event_project_id_status_created_at_desc",
+        "event_project_id_status_updated_at_desc",
+        "event_name_project_id_updated_at_desc",
+        "event_name_project_id_status_updated_at_desc",
+    },
+    "Piped": {"piped_project_id_asc"},
+    "DeploymentChain": {"deploymentchain_project_id_updated_at_desc"},
+    "DeploymentTrace": {
+        "deploymenttrace_project_id_updated_at_desc",
+        "deploymenttrace_commit_hash_updated_at_desc",
+    },
+}
+
+
+def test_the_nine_tables_have_the_columns_of_upstream() -> None:
+    found = {
+        name: set(table.c.keys()) - COMMON
+        for name, table in METADATA.tables.items()
+        if not name.startswith("Ext")
+    }
+    assert found == COLUMNS
+    assert all(set(METADATA.tables[name].c.keys()) >= COMMON for name in COLUMNS)
+
+
+def test_the_indexes_have_the_names_of_upstream() -> None:
+    for name in COLUMNS:
+        found = {index.name for index in METADATA.tables[name].indexes}
+        assert found == INDEXES.get(name, set())
+
+
+@pytest.mark.parametrize(
+    ("dialect", "wanted"),
+    [
+        pytest.param(
+            sqlite.dialect(),
+            [
+                '"SyncState_Status" INTEGER GENERATED ALWAYS AS (ifnull(json_extract(Data, '
+                "'$.sync_state.status'), 0)) VIRTUAL",
+                "\"Extra\" VARCHAR(100) GENERATED ALWAYS AS (json_extract(Data, '$._extra')) STORED",
+            ],
+            id="SQLite",
+        ),
+        pytest.param(
+            mysql.dialect(),
+            [
+                "`Id` BINARY(16) NOT NULL",
+                '`ProjectId` VARCHAR(50) GENERATED ALWAYS AS (data->>"$.project_id") STORED NOT NULL',
+                "`Disabled` BOOL GENERATED ALWAYS AS "
+                "(IF(data->>\"$.disabled\" = 'true', True, False)) STORED NOT NULL",
+                '`Kind` INTEGER GENERATED ALWAYS AS (IFNULL(data->>"$.kind", 0)) VIRTUAL',
+                "CREATE INDEX deploymentchain_status_updated_at_desc ON `Deployment` "
+                "(`Status`, `UpdatedAt` DESC)",
+            ],
+            id="MySQL",
+        ),
+        pytest.param(
+            postgresql.dialect(),
+            [
+                '"Id" BYTEA NOT NULL',
+                '"SyncState_Status" INTEGER GENERATED ALWAYS AS '
+                "(coalesce((\"Data\"#>>'{sync_state,status}')::bigint, 0)) STORED",
+            ],
+            id="PostgreSQL",
+        ),
+    ],
+)
+def test_every_engine_gets_its_own_words(dialect: Dialect, wanted: list[str]) -> None:
+    text = "\n".join(definitions(dialect))
+    assert [w for w in wanted if w not in text] == []
+
+
+def test_the_index_on_the_wrong_table_is_made_for_mysql_only() -> None:
+    text = "\n".join(definitions(sqlite.dialect()))
+    assert "deploymentchain_status_updated_at_desc" not in text
+
+
+def test_row_ids_are_swapped_as_mysql_does_it(spec_dir: Path) -> None:
+    assert row_id("f47ac10b-58cc-4372-a567-0e02b2c3d479").hex() == (
+        "437258ccf47ac10ba5670e02b2c3d479"
+    )
+    assert row_id("quickstart").hex() == "5f6efb2770a89aa48cf53daa37fab034"

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only SQLite does: its file, its locks, its failures."""
+
+import asyncio
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, insert, select
+
+from pipecd.controlplane.datastore.database import Duplicate, Reading, Writing
+from pipecd.controlplane.datastore.leases import SqlLeases
+from pipecd.controlplane.datastore.schema import EXT_META
+from pipecd.controlplane.datastore.sqlite.database import SqliteDatabase, open_sqlite
+from pipecd.controlplane.datastore.sqlite.errors import while_opening
+from pipecd.model.errors import Unavailable, UserMistake
+
+
+def add(name: str, value: str = "v") -> Callable[[Writing], int]:
+    statement = insert(EXT_META).values(Name=name, Value=value)
+    return lambda writing: writing.run(statement)
+
+
+def count(reading: Reading) -> int:
+    """How many rows were added; the version of the schema is there from the beginning."""
+    return reading.rows(select(func.count()).select_from(EXT_META))[0][0] - 1
+
+
+async def open_and_close(path: Path) -> None:
+    async with open_sqlite(path):
+        pass
+
+
+async def test_the_file_is_made_with_its_directories_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "pipecd.db"
+    async with open_sqlite(path) as database:
+        await database.write(add("x"))
+        assert path.stat().st_mode & 0o077 == 0
+        assert path.with_name("pipecd.db-wal").stat().st_mode & 0o077 == 0
+
+
+async def test_a_clean_end_leaves_one_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    async with open_sqlite(path) as database:
+        await database.write(add("x"))
+    assert not path.with_name("pipecd.db-wal").exists()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert connection.execute("SELECT Name FROM ExtMeta WHERE Value = 'v'").fetchall() == [
+            ("x",)
+        ]
+    connection.close()
+
+
+async def test_what_was_accepted_is_finished_before_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    async with open_sqlite(path) as database:
+        writes = [asyncio.create_task(database.write(add(str(i)))) for i in range(300)]
+        await asyncio.sleep(0)
+    assert sum(await asyncio.gather(*writes)) == 300
+    async with open_sqlite(path) as database:
+        assert await database.read(count) == 300
+
+
+async def test_nothing_is_accepted_after_the_end(tmp_path: Path) -> None:
+    async with open_sqlite(tmp_path / "pipecd.db") as database:
+        pass
+    with pytest.raises(Unavailable, match="the database is closed"):
+        await database.write(add("x"))
+    with pytest.raises(Unavailable, match="the database is closed"):
+        await database.read(count)
+
+
+async def test_a_second_server_is_told_who_has_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    async with open_sqlite(path):
+        with pytest.raises(Unavailable, match=f"in use by process {os.getpid()}; stop that"):
+            await open_and_close(path)
+    await open_and_close(path)
+
+
+async def test_a_database_locked_by_another_program_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    async with open_sqlite(path, busy_seconds=0.02) as database:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        results = await asyncio.gather(
+            database.write(add("a")), database.write(add("b")), return_exceptions=True
+        )
+        assert [str(r) for r in results] == [
+            f"the database {path} is locked by another process; "
+            "end the other process, or try again later"
+        ] * 2
+        assert await database.read(count) == 0
+        other.execute("ROLLBACK")
+        other.close()
+        await database.write(add("a"))
+        assert await database.read(count) == 1
+
+
+async def test_a_file_locked_at_the_start_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    await open_and_close(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable, match="is locked by another process"):
+        async with open_sqlite(path, busy_seconds=0.02):
+            pass
+    other.close()
+    await open_and_close(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"this is no database" * 100, id="another kind of file"),
+        pytest.param(b"SQLite format 3\0" + b"\xff" * 4096, id="a broken header"),
+    ],
+)
+async def test_a_damaged_file_is_left_alone_and_told(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "pipecd.db"
+    path.write_bytes(content)
+    with pytest.raises(UserMistake, match=r"is damaged or is no SQLite file.*restore it from"):
+        await open_and_close(path)
+    assert path.read_bytes() == content
+
+
+async def test_damage_that_shows_later_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    async with open_sqlite(path) as database:
+        for i in range(200):
+            await database.write(add(str(i), value="h" * 200))
+    damaged = bytearray(path.read_bytes())
+    # The last pages hold the rows; the first ones, with the names of the tables, stay whole.
+    damaged[-8 * 4096 :] = b"\xab" * (8 * 4096)
+    path.write_bytes(damaged)
+    async with open_sqlite(path) as database:
+        with pytest.raises(Unavailable, match=r"is damaged.*restore it from a backup"):
+            await database.read(lambda reading: reading.rows(select(EXT_META)))
+
+
+async def test_a_path_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserMistake, match=r"cannot be created or written: .*make the directory"):
+        await open_and_close(tmp_path / "file" / "pipecd.db")
+    with pytest.raises(UserMistake, match="cannot be created or written: Is a directory"):
+        await open_and_close(tmp_path)
+
+
+def test_a_file_that_may_only_be_read_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    sqlite3.connect(path).close()
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        connection.execute("CREATE TABLE t (a)")
+    connection.close()
+    told = while_opening(caught.value, path)
+    assert isinstance(told, UserMistake)
+    assert "cannot be created or written" in told.message
+
+
+async def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    async with open_sqlite(path) as database:
+        await database.write(lambda writing: writing.run(EXT_META.update().values(Value="999")))
+    with pytest.raises(UserMistake, match="newer version"):
+        await open_and_close(path)
+
+
+async def test_a_full_disk_fails_only_what_needs_the_space(tmp_path: Path) -> None:
+    async with open_sqlite(tmp_path / "pipecd.db") as database:
+        await limit_pages(database, more=2)
+        small = [database.write(add(f"small {i}")) for i in range(3)]
+        big = database.write(add("big", value="x" * 100_000))
+        after = database.write(add("after"))
+        results = await asyncio.gather(*small, big, after, return_exceptions=True)
+        assert [r if isinstance(r, int) else type(r) for r in results] == [1, 1, 1, Unavailable, 1]
+        assert "is full; free some space" in str(results[3])
+        assert await database.read(count) == 4
+
+
+async def limit_pages(database: SqliteDatabase, *, more: int) -> None:
+    """Makes SQLite believe that the disk has room for so many pages more."""
+    connection = database._files.writer
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages + more}")
+
+
+async def test_a_row_that_exists_is_a_duplicate(tmp_path: Path) -> None:
+    async with open_sqlite(tmp_path / "pipecd.db") as database:
+        await database.write(add("x"))
+        with pytest.raises(Duplicate):
+            await database.write(add("x"))
+
+
+async def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    async with open_sqlite(tmp_path / "pipecd.db") as database:
+        with pytest.raises(Unavailable):
+            await database.read(add("x"))  # type: ignore[arg-type]
+        assert await database.read(count) == 0
+
+
+async def test_a_read_sees_every_write_that_was_answered_before(tmp_path: Path) -> None:
+    async with open_sqlite(tmp_path / "pipecd.db") as database:
+        for i in range(200):
+            await database.write(add(str(i)))
+            assert await database.read(count) == i + 1
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from sqlalchemy import insert
+from pipecd.controlplane.datastore.schema import EXT_META
+from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+
+async def write(database, worker):
+    for i in range(100_000):
+        name = f"{worker}-{i}"
+        statement = insert(EXT_META).values(Name=name, Value="v" * 500)
+        await database.write(lambda writing: writing.run(statement))
+        sys.stdout.write(name + "\\n")
+        sys.stdout.flush()
+
+async def main():
+    async with open_sqlite(Path(sys.argv[1])) as database:
+        await asyncio.gather(*(write(database, worker) for worker in range(8)))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_process_loses_nothing_it_has_answered(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    writer = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WRITER, str(path), stdout=asyncio.subprocess.PIPE
+    )
+    assert writer.stdout is not None
+    answered = [await writer.stdout.readline() for _ in range(500)]
+    writer.kill()
+    rest, _ = await writer.communicate()
+    # The very last line may have been cut in the middle.
+    names = {line.decode().strip() for line in answered + rest.splitlines()[:-1]}
+    async with open_sqlite(path) as database:
+        rows = await database.read(lambda reading: reading.rows(select(EXT_META.c.Name)))
+    assert len(names) >= 500
+    assert names <= {name for (name,) in rows}
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+async def test_leases_of_a_dead_process_are_free_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "pipecd.db"
+    async with open_sqlite(path) as database:
+        assert await SqlLeases(database).acquire("insights", "the dead one", seconds=1000)
+    async with open_sqlite(path) as database:
+        assert await SqlLeases(database).acquire("insights", "the next one", seconds=1000)

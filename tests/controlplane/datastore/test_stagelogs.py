@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage logs lose no block: not by a restart, a kill or a second writer."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from pipecd.controlplane.datastore.database import Database
+from pipecd.controlplane.datastore.leases import SqlLeases
+from pipecd.controlplane.datastore.logfile import LogFile, format_log, log_path, parse_log
+from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK
+from pipecd.controlplane.datastore.stagelogs import SqlStageLogs
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.files import Files
+from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.model.errors import Conflict, NotFound, Unavailable, UserMistake
+from pipecd.model.ids import new_id
+from pipecd.proto.model.logblock_pb2 import LogBlock
+
+RUN = StageRun("16fd2706-8baf-433b-82eb-8c7fada847da", "stage-0")
+CLOSED = "^could not append the logs because the stage was already completed$"
+
+
+def block(index: int, text: str = "") -> LogBlock:
+    return LogBlock(index=index, log=text or f"line {index}", created_at=1_700_000_000)
+
+
+async def indexes(stores: Stores, run: StageRun = RUN, from_index: int = 0) -> list[int]:
+    return [b.index for b in (await stores.stage_logs.read(run, from_index=from_index)).blocks]
+
+
+async def waiting(database: Database) -> int:
+    counted = select(func.count()).select_from(EXT_LOG_BLOCK)
+    return await database.read(lambda reading: reading.rows(counted)[0][0])
+
+
+async def test_a_log_that_never_was_is_not_found(stores: Stores) -> None:
+    with pytest.raises(NotFound):
+        await stores.stage_logs.read(RUN)
+
+
+async def test_appended_blocks_are_there_at_once_and_after_a_restart(
+    open_stores: Callable[[], AbstractAsyncContextManager[Stores]],
+) -> None:
+    async with open_stores() as stores:
+        await stores.stage_logs.append(RUN, [block(2), block(1)])
+        assert await indexes(stores) == [1, 2]
+    async with open_stores() as stores:
+        await stores.stage_logs.append(RUN, [block(3)])
+        part = await stores.stage_logs.read(RUN)
+        assert [b.log for b in part.blocks] == ["line 1", "line 2", "line 3"]
+        assert not part.completed
+
+
+async def test_a_block_sent_twice_is_kept_once(stores: Stores) -> None:
+    await stores.stage_logs.append(RUN, [block(1, "first"), block(1, "again")])
+    await stores.stage_logs.append(RUN, [block(1, "later"), block(2)])
+    await stores.stage_logs.checkpoint(RUN, [block(2, "other"), block(3)], completed=False)
+    await stores.stage_logs.append(RUN, [block(3, "late"), block(4)])
+    part = await stores.stage_logs.read(RUN)
+    assert [b.log for b in part.blocks] == ["first", "line 2", "line 3", "line 4"]
+
+
+async def test_a_checkpoint_moves_the_blocks_to_the_file(
+    stores: Stores, database: Database
+) -> None:
+    await stores.stage_logs.append(RUN, [block(1)])
+    await stores.stage_logs.checkpoint(RUN, [block(2)], completed=False)
+    assert await waiting(database) == 0
+    file = parse_log(await stores.files.get(log_path(RUN)), "")
+    assert ([b.index for b in file.blocks], file.completed) == ([1, 2], False)
+    await stores.stage_logs.append(RUN, [block(3)])
+    assert await indexes(stores) == [1, 2, 3]
+    assert await indexes(stores, from_index=2) == [2, 3]
+    assert await indexes(stores, from_index=3) == [3]
+    assert await indexes(stores, from_index=4) == []
+
+
+async def test_a_completed_log_takes_no_more(stores: Stores, database: Database) -> None:
+    await stores.stage_logs.append(RUN, [block(1)])
+    await stores.stage_logs.checkpoint(RUN, [block(2)], completed=True)
+    with pytest.raises(Conflict, match=CLOSED):
+        await stores.stage_logs.append(RUN, [block(3)])
+    with pytest.raises(Conflict, match=CLOSED):
+        await stores.stage_logs.checkpoint(RUN, [block(3)], completed=True)
+    part = await stores.stage_logs.read(RUN)
+    assert ([b.index for b in part.blocks], part.completed) == ([1, 2], True)
+    assert await waiting(database) == 0
+    assert (await stores.stage_logs.read(RUN, from_index=3)).completed
+
+
+async def test_repeating_the_last_checkpoint_is_no_mistake(stores: Stores) -> None:
+    await stores.stage_logs.checkpoint(RUN, [block(1), block(2)], completed=True)
+    await stores.stage_logs.checkpoint(RUN, [block(1), block(2)], completed=True)
+    await stores.stage_logs.checkpoint(RUN, [], completed=True)
+    assert await indexes(stores) == [1, 2]
+
+
+async def test_a_log_may_be_completed_without_a_block(stores: Stores) -> None:
+    await stores.stage_logs.checkpoint(RUN, [], completed=True)
+    part = await stores.stage_logs.read(RUN)
+    assert (part.blocks, part.completed) == ((), True)
+    assert await stores.files.get(log_path(RUN)) == b"EOL"
+
+
+async def test_runs_and_stages_have_logs_of_their_own(stores: Stores) -> None:
+    again = StageRun(RUN.deployment_id, RUN.stage_id, 1)
+    other = StageRun(RUN.deployment_id, "stage-1")
+    await stores.stage_logs.checkpoint(RUN, [block(1)], completed=True)
+    await stores.stage_logs.append(again, [block(2)])
+    await stores.stage_logs.append(other, [block(3)])
+    assert [await indexes(stores, run) for run in (RUN, again, other)] == [[1], [2], [3]]
+
+
+async def test_a_log_that_another_server_has_written_is_continued(stores: Stores) -> None:
+    await stores.files.put(log_path(RUN), format_log(LogFile((block(1), block(2)))))
+    assert await indexes(stores) == [1, 2]
+    await stores.stage_logs.append(RUN, [block(2, "again"), block(3)])
+    assert await indexes(stores) == [1, 2, 3]
+    await stores.stage_logs.checkpoint(RUN, [], completed=True)
+    file = parse_log(await stores.files.get(log_path(RUN)), "")
+    assert [b.log for b in file.blocks] == ["line 1", "line 2", "line 3"]
+
+
+async def test_a_log_that_another_server_has_completed_stays_so(stores: Stores) -> None:
+    await stores.files.put(log_path(RUN), format_log(LogFile((block(1),), completed=True)))
+    with pytest.raises(Conflict, match=CLOSED):
+        await stores.stage_logs.append(RUN, [block(2)])
+    with pytest.raises(Conflict, match=CLOSED):
+        await stores.stage_logs.checkpoint(RUN, [block(2)], completed=False)
+    part = await stores.stage_logs.read(RUN)
+    assert ([b.index for b in part.blocks], part.completed) == ([1], True)
+
+
+async def test_lines_of_any_length_and_with_any_separator(stores: Stores) -> None:
+    texts = ["x" * 200_000, "a\nb\r\nc", "d\u2028e\x85f", "EOL", '{"index":9}']
+    blocks = [block(i, text) for i, text in enumerate(texts, start=1)]
+    await stores.stage_logs.checkpoint(RUN, blocks, completed=False)
+    await stores.stage_logs.checkpoint(RUN, [block(9)], completed=True)
+    part = await stores.stage_logs.read(RUN)
+    assert [b.log for b in part.blocks] == [*texts, "line 9"]
+    assert part.completed
+
+
+async def test_a_path_that_leads_elsewhere_is_refused(stores: Stores) -> None:
+    with pytest.raises(UserMistake):
+        await stores.stage_logs.append(StageRun("..", "../../etc"), [block(1)])
+
+
+async def test_many_writers_of_one_log_lose_nothing(stores: Stores, database: Database) -> None:
+    async def write(worker: int) -> None:
+        for i in range(10):
+            new = [block(1 + worker * 100 + i)]
+            if i % 3:
+                await stores.stage_logs.append(RUN, new)
+            else:
+                await stores.stage_logs.checkpoint(RUN, new, completed=False)
+
+    async with asyncio.TaskGroup() as group:
+        for worker in range(8):
+            group.create_task(write(worker))
+    assert await indexes(stores) == [1 + w * 100 + i for w in range(8) for i in range(10)]
+    await stores.stage_logs.checkpoint(RUN, [], completed=True)
+    assert len(parse_log(await stores.files.get(log_path(RUN)), "").blocks) == 80
+    assert await waiting(database) == 0
+
+
+async def test_a_reader_never_misses_a_block_that_moves(stores: Stores) -> None:
+    done = asyncio.Event()
+
+    async def write() -> None:
+        for i in range(1, 40):
+            await stores.stage_logs.append(RUN, [block(i)])
+            if i % 4 == 0:
+                await stores.stage_logs.checkpoint(RUN, [], completed=False)
+        done.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(write())
+        seen = 0
+        while not done.is_set():
+            try:
+                found = await indexes(stores)
+            except NotFound:
+                continue
+            assert found == list(range(1, len(found) + 1))
+            assert len(found) >= seen
+            seen = len(found)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+class DyingFiles:
+    """A filestore that dies before or after its next write."""
+
+    def __init__(self, files: Files, *, after_writing: bool) -> None:
+        self._files = files
+        self._after_writing = after_writing
+
+    async def get(self, path: str) -> bytes:
+        return await self._files.get(path)
+
+    async def put(self, path: str, content: bytes) -> None:
+        if self._after_writing:
+            await self._files.put(path, content)
+        raise Killed
+
+    async def delete(self, path: str) -> None:
+        await self._files.delete(path)
+
+    async def list(self, prefix: str) -> tuple[str, ...]:
+        return await self._files.list(prefix)
+
+
+@pytest.mark.parametrize("after_writing", [False, True], ids=["before the file", "after the file"])
+@pytest.mark.parametrize("completed", [False, True], ids=["going on", "completed"])
+async def test_a_server_killed_in_a_checkpoint_loses_nothing(
+    stores: Stores, database: Database, after_writing: bool, completed: bool
+) -> None:
+    await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
+    await stores.stage_logs.append(RUN, [block(2)])
+    dying = SqlStageLogs(
+        database, DyingFiles(stores.files, after_writing=after_writing), SqlLeases(database)
+    )
+    with pytest.raises(Killed):
+        await dying.checkpoint(RUN, [block(3)], completed=completed)
+    part = await stores.stage_logs.read(RUN)
+    assert ([b.index for b in part.blocks], part.completed) == ([1, 2, 3], completed)
+    # The piped, which got no answer, sends the same again.
+    await stores.stage_logs.checkpoint(RUN, [block(3)], completed=completed)
+    file = parse_log(await stores.files.get(log_path(RUN)), "")
+    assert ([b.index for b in file.blocks], file.completed) == ([1, 2, 3], completed)
+    assert await waiting(database) == 0
+
+
+async def test_a_checkpoint_waits_for_that_of_another_server(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipecd.controlplane.datastore.stagelogs.PAUSE_BETWEEN_TRIES", 0.001)
+    assert await stores.leases.acquire(log_path(RUN), "another server", seconds=5)
+    with pytest.raises(Unavailable, match="another server is writing"):
+        await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
+    await stores.leases.release(log_path(RUN), "another server")
+    await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
+    assert await indexes(stores) == [1]
+
+
+def test_the_file_is_that_of_upstream(spec_dir: Path) -> None:
+    objects = json.loads((spec_dir / "vectors" / "storage_objects.json").read_text())
+    wanted = next(o for o in objects if o["key"] == log_path(RUN))
+    log = parse_log(wanted["value"].encode(), wanted["key"])
+    assert [(b.index, b.log, b.severity) for b in log.blocks] == [
+        (1_700_000_001, "start <a>", 0),
+        (1_700_000_002, "done", 1),
+    ]
+    assert log.completed
+    assert format_log(log) == wanted["value"].encode()
+
+
+def test_a_damaged_line_is_named() -> None:
+    with pytest.raises(Conflict, match=r"log/x\.txt is damaged at line 2"):
+        parse_log(b'{"index":1}\n{"ind\n', "log/x.txt")
+
+
+Blocks = st.lists(
+    st.builds(
+        LogBlock,
+        index=st.integers(0, 2**62),
+        log=st.text(min_size=1),
+        severity=st.integers(0, 2),
+        created_at=st.integers(1, 2**40),
+    ),
+    unique_by=lambda b: b.index,
+)
+
+
+@given(Blocks, st.booleans())
+def test_a_file_leads_back_to_its_log(blocks: list[LogBlock], completed: bool) -> None:
+    log = LogFile(tuple(sorted(blocks, key=lambda b: b.index)), completed)
+    assert parse_log(format_log(log), "") == log
+
+
+Steps = st.lists(
+    st.tuples(st.sampled_from(["append", "checkpoint"]), st.lists(st.integers(0, 20), max_size=4)),
+    max_size=8,
+)
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=Steps)
+async def test_whatever_the_order_of_reports_every_index_is_there_once(
+    stores: Stores, steps: list[tuple[str, list[int]]]
+) -> None:
+    run = StageRun(new_id(), "stage")
+    expected: set[int] = set()
+    await stores.stage_logs.append(run, [])
+    for action, numbers in steps:
+        blocks = [block(n) for n in numbers]
+        if action == "append":
+            await stores.stage_logs.append(run, blocks)
+        else:
+            await stores.stage_logs.checkpoint(run, blocks, completed=False)
+        expected |= set(numbers)
+        assert await indexes(stores, run) == sorted(expected)
+        assert await indexes(stores, run, 10) == sorted(n for n in expected if n >= 10)
