@@ -1,10 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test can use."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from pipecd.config.controlplane import (
+    ControlPlaneSpec,
+    DatastoreConfig,
+    DatastoreSpec,
+    FilestoreConfig,
+    FilestoreSpec,
+)
+from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
+from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.model.errors import AlreadyExists
+from pipecd.proto.model.apikey_pb2 import APIKey
 
 SPEC = Path(__file__).parent / "spec"
 
@@ -21,7 +44,93 @@ async def one_loop(anyio_backend: str) -> AsyncGenerator[None, None]:
     yield
 
 
+@pytest.fixture(autouse=True)
+def default_logging() -> Generator[None, None, None]:
+    """Undoes what a command line set up for logging."""
+    yield
+    structlog.reset_defaults()
+
+
 @pytest.fixture(scope="session")
 def spec_dir() -> Path:
     """Facts of the system to be compatible with: `wire.csv` and `vectors/`."""
     return SPEC
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A real control plane on loopback with one project, its administrator and an API key."""
+
+    running: ControlPlane
+    address: str
+    api_key: str
+    admin: Person
+    password: str
+
+
+StartPlane = Callable[..., AbstractAsyncContextManager[Plane]]
+
+
+@pytest.fixture
+def start_plane(tmp_path: Path) -> StartPlane:
+    """Starts a control plane on SQLite and local files: `async with start_plane() as plane`."""
+
+    @asynccontextmanager
+    async def start(port: int = 0, **settings: Any) -> AsyncGenerator[Plane, None]:
+        spec = ControlPlaneSpec(
+            address="http://127.0.0.1",
+            state_key="state",
+            datastore=DatastoreSpec(
+                type="SQLITE", config=DatastoreConfig(path=str(tmp_path / "pipecd.db"))
+            ),
+            filestore=FilestoreSpec(
+                type="LOCAL", config=FilestoreConfig(path=str(tmp_path / "files"))
+            ),
+        )
+        key = b"k" * 32
+        chosen = ServerSettings(
+            spec, key, host="127.0.0.1", port=port, insecure_cookie=True, grace_period=1, **settings
+        )
+        async with control_plane(chosen) as running:
+            admin = Person(project="demo", name="admin", roles=("Admin",))
+            with suppress(AlreadyExists):
+                await running.cases.projects.add("demo", "", StaticAdmin("admin", "hello-demo"))
+            api_key = await running.cases.api_keys.generate("tests", APIKey.READ_WRITE, by=admin)
+            yield Plane(running, f"127.0.0.1:{running.port}", api_key, admin, "hello-demo")
+
+    return start
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[str, str]:
+    """A certificate for loopback and its key, as files."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))]
+            ),
+            critical=False,
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert_file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return str(cert_file), str(key_file)

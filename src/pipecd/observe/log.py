@@ -5,7 +5,7 @@ import json
 import logging
 import sys
 import time
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -36,7 +36,7 @@ def configure(
     encoding: str = "humanize",
     *,
     program: str = "pipecd",
-    to: TextIO = sys.stderr,
+    to: TextIO | None = None,
 ) -> None:
     """Sets up logging for the process; called once by the command lines."""
     if level not in _LEVELS:
@@ -49,9 +49,19 @@ def configure(
     structlog.configure(
         processors=[*shared, *_encoders(encoding, program)],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=to),
+        logger_factory=structlog.PrintLoggerFactory(file=to or cast("TextIO", _Stderr())),
         cache_logger_on_first_use=False,
     )
+
+
+class _Stderr:
+    """Whatever standard error is at the moment of writing."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def _encoders(encoding: str, program: str) -> list[Processor]:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole control plane comes up, answers on its doors, and goes down again."""
+
+import socket
+import ssl
+from typing import Any
+
+import grpc
+import httpx2
+import pytest
+
+from pipecd.controlplane.app import Ports
+from pipecd.model.errors import UserMistake
+from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service.api_pb2_grpc import APIServiceStub
+from pipecd.wire import credentials
+from pipecd.wire.channel import open_channel
+from pipecd.wire.server import TlsFiles
+
+
+async def applications(address: str, key: str, **how: Any) -> list[str]:
+    how = how or {"insecure": True}
+    async with open_channel(address, authorization=credentials.api_key(key), **how) as channel:
+        listed = await APIServiceStub(channel).ListApplications(pb.ListApplicationsRequest())
+        return [application.name for application in listed.applications]
+
+
+async def test_pages_and_grpc_answer_on_the_one_port(start_plane: Any) -> None:
+    async with start_plane() as plane, httpx2.AsyncClient() as http:
+        page = await http.get(f"http://{plane.address}/login")
+        assert page.status_code == 200
+        assert "PipeCD" in page.text
+        assert await applications(plane.address, plane.api_key) == []
+
+
+async def test_an_unknown_key_is_refused(start_plane: Any) -> None:
+    async with start_plane() as plane:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await applications(plane.address, plane.api_key[:-1] + "!")
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_the_separate_ports_answer_too(start_plane: Any) -> None:
+    free = [free_port() for _ in range(5)]
+    async with start_plane(ports=Ports(*free)) as plane, httpx2.AsyncClient() as http:
+        assert (await http.get(f"http://127.0.0.1:{free[2]}/login")).status_code == 200
+        assert (await http.get(f"http://127.0.0.1:{free[4]}/healthz")).text == "ok"
+        assert await applications(f"127.0.0.1:{free[3]}", plane.api_key) == []
+
+
+async def test_with_tls_both_speak_through_the_one_port(
+    start_plane: Any, certificate: tuple[str, str]
+) -> None:
+    cert_file, key_file = certificate
+    trusted = ssl.create_default_context(cafile=cert_file)
+    async with start_plane(tls=TlsFiles(cert_file, key_file)) as plane:
+        async with httpx2.AsyncClient(verify=trusted) as http:
+            assert (await http.get(f"https://{plane.address}/login")).status_code == 200
+        how = {"insecure": False, "cert_file": cert_file}
+        assert await applications(plane.address, plane.api_key, **how) == []
+
+
+async def test_what_was_stored_is_there_after_a_restart(start_plane: Any) -> None:
+    async with start_plane() as plane:
+        first = plane.api_key
+    async with start_plane() as plane:
+        assert await applications(plane.address, first) == []
+
+
+async def test_a_busy_port_is_refused_in_words(start_plane: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserMistake, match=f"port {port}"):
+            async with start_plane(port=port):
+                pass
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

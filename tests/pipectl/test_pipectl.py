@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pipectl, as a person types it, against a real control plane."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.commandline.main import run
+from pipecd.pipectl.cli import tree
+from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
+from pipecd.proto.model.common_pb2 import ApplicationGitRepository
+from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+    PluginPlanPreviewResult,
+)
+
+
+async def piped_with_repository(plane: Any) -> str:
+    registered = await plane.running.cases.pipeds.register("p", "", by=plane.admin)
+
+    def describe(piped: Piped) -> None:
+        piped.repositories.append(
+            ApplicationGitRepository(id="repo", remote="file:///tmp/repo", branch="main")
+        )
+
+    await plane.running.stores.pipeds.update(registered.id, describe)
+    return registered.id
+
+
+class Typed:
+    """Types command lines for one control plane."""
+
+    def __init__(self, plane: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        self._plane, self._capsys = plane, capsys
+
+    async def __call__(self, line: str) -> tuple[int, str, str]:
+        how = ["--address", self._plane.address, "--api-key", self._plane.api_key, "--insecure"]
+        code = await asyncio.to_thread(run, tree(), [*line.split(), *how])
+        shown = self._capsys.readouterr()
+        return code, shown.out, shown.err
+
+
+async def test_an_application_is_added_listed_disabled_and_deleted(
+    start_plane: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with start_plane() as plane:
+        typed = Typed(plane, capsys)
+        piped = await piped_with_repository(plane)
+        add = f"application add --app-name web --app-kind ECS --piped-id {piped} --platform-provider p --repo-id repo --app-dir apps/web"
+        code, out, err = await typed(add)
+        assert (code, out) == (0, "")
+        application_id = err.split("id = ")[1].strip()
+
+        code, out, _ = await typed("application list")
+        listed = json.loads(out)["applications"]
+        assert [(a["name"], a["kind"], a["piped_id"]) for a in listed] == [("web", 5, piped)]
+        code, out, _ = await typed(f"application get --app-id {application_id}")
+        assert json.loads(out)["git_path"]["config_filename"] == "app.pipecd.yaml"
+
+        code, _, err = await typed(f"application disable --app-id {application_id}")
+        assert f"Successfully disable application id = {application_id}" in err
+        assert json.loads((await typed("application list"))[1]) == {}
+        code, out, _ = await typed("application list --disabled")
+        assert len(json.loads(out)["applications"]) == 1
+        code, _, err = await typed(f"application delete --app-id {application_id}")
+        assert f"Successfully deleted application id = {application_id}" in err
+
+
+async def test_events_and_pipeds(start_plane: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    async with start_plane() as plane:
+        typed = Typed(plane, capsys)
+        piped = await piped_with_repository(plane)
+        code, _, err = await typed("event register --name image --data v2 --labels env=dev,app=web")
+        assert code == 0
+        assert "Successfully registered event" in err
+        code, out, _ = await typed(f"piped disable --piped-id {piped}")
+        assert out == f"Successfully disabled Piped {piped}\n"
+        assert (await plane.running.stores.pipeds.get(piped)).disabled
+        code, out, _ = await typed("deployment list --status DEPLOYMENT_SUCCESS")
+        assert (code, json.loads(out)) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        pytest.param("application get --app-id nobody", "failed to get application: rpc error: code = NotFound", id="an unknown application"),
+        pytest.param("application list --app-kind FOO", "invalid application kind", id="an unknown kind"),
+        pytest.param("deployment wait-status --deployment-id x --status DONE", "invalid status DONE", id="an unknown status"),
+        pytest.param("event register --name a --data b --contexts a_b=c", "invalid format key 'a_b'", id="a context key with an underscore"),
+    ],
+)  # fmt: skip
+async def test_a_refusal_is_one_sentence_and_exit_1(
+    line: str, words: str, start_plane: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with start_plane() as plane:
+        code, _, err = await Typed(plane, capsys)(line)
+        assert code == 1
+        assert words in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        pytest.param("application list", "address must be set", id="no address"),
+        pytest.param("application list --address localhost:1", "either api-key or api-key-file must be set", id="no key"),
+        pytest.param("application list --address localhost:1 --api-key-file /nowhere", "cannot read the API key file", id="a key file that is not there"),
+        pytest.param("application get --address localhost:1", 'required flag(s) "app-id" not set', id="a required flag"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_said_before_connecting(
+    line: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tree(), line.split()) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_lint_tells_every_mistake_of_every_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    head = "apiVersion: pipecd.dev/v1beta1\n"
+    good.write_text(head + "kind: Application\nspec: {name: a}\n")
+    bad.write_text(head + "kind: TerraformApp\nspec:\n  nam: a\n  timeout: 10x\n")
+    assert run(tree(), ["lint", str(good)]) == 0
+    assert run(tree(), ["lint", str(good), str(bad)]) == 1
+    shown = capsys.readouterr()
+    assert f"{bad}:4:3: spec.nam" in shown.out
+    assert f"{bad}:5:12: spec.timeout" in shown.out
+    assert "1 of 2 files cannot be used" in shown.err
+
+
+def test_schema_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tree(), ["schema", "KubernetesApp"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "PipeCD KubernetesApp"
+
+
+V0 = ApplicationPlanPreviewResult(
+    application_id="1", application_name="b", labels={"env": "dev"}, sync_strategy=1,
+    plan_summary=b"2 changes", plan_details=b"+ x",
+)  # fmt: skip
+V1 = ApplicationPlanPreviewResult(
+    application_id="2", application_name="a", sync_strategy=2, plugin_names=["kubernetes", "wait"],
+    plugin_plan_results=[
+        PluginPlanPreviewResult(plugin_name="kubernetes", deploy_target="c1", plan_summary=b"1 change", plan_details=b"- y"),
+    ],
+)  # fmt: skip
+FAILED = ApplicationPlanPreviewResult(
+    application_id="3", application_name="c", error="no such file"
+)
+
+
+def test_a_preview_is_readable_and_sorted() -> None:
+    results = sorted_results(
+        [
+            PlanPreviewCommandResult(piped_id="2", piped_name="far", error="it is offline"),
+            PlanPreviewCommandResult(piped_id="1", results=[V0, V1, FAILED]),
+        ],
+        (),
+    )
+    assert as_text(results) == (
+        "\nHere are plan-preview for 2 applications:\n"
+        "\n1. app: a, plan plugin(s): kubernetes\n  sync strategy: PIPELINE\n  plugin(s): kubernetes, wait\n"
+        "  summary:\n  - kubernetes(c1): 1 change\n  details:\n\n  - kubernetes(c1):\n"
+        "  ---DETAILS_BEGIN---\n- y\n  ---DETAILS_END---\n\n"
+        "\n2. app: b, env: dev, kind: KUBERNETES\n  sync strategy: QUICK_SYNC\n  summary: 2 changes\n"
+        "  details:\n\n  ---DETAILS_BEGIN---\n+ x\n  ---DETAILS_END---\n"
+        "\nNOTE: An error occurred while building plan-preview for the following application:\n"
+        "\n1. app: c, kind: KUBERNETES\n  reason: no such file\n"
+        "\nNOTE: An error occurred while building plan-preview for applications of the following Piped:\n"
+        "\n1. piped: far (2)\n  reason: it is offline\n"
+    )
+    written = json.loads(as_json(results))
+    assert [a["ApplicationName"] for a in written["Applications"]] == ["a", "b"]
+    assert written["Applications"][0]["PluginPlanResults"][0]["plan_details"] == "LSB5"
+    assert written["FailurePipeds"][0]["Reason"] == "it is offline"
+
+
+def test_a_preview_of_nothing_says_so_and_has_no_lists() -> None:
+    assert "There are no updated applications" in as_text([])
+    assert json.loads(as_json([])) == {
+        "Applications": None, "FailureApplications": None, "FailurePipeds": None,
+    }  # fmt: skip
