@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generates the Python code of every .proto file under src/pipecd/proto; `--check` only compares."""
+"""Generates the Python code of the .proto files under src/pipecd/proto; `--check` only compares."""
 
 import argparse
 import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
+from typing import Any, cast
 
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
+PLUGINS = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi")
 
 
@@ -21,22 +23,43 @@ def generate(into: Path) -> None:
         "protoc",
         f"-I{SRC}",
         f"-I{well_known}",
+        *(f"--plugin={name}={_beside_python(name)}" for name in PLUGINS),
         f"--python_out={into}",
         f"--mypy_out=quiet:{into}",
         f"--grpc_python_out={into}",
         f"--mypy_grpc_out=quiet:{into}",
         *protos,
     ]
-    if protoc.main(arguments) != 0:
+    if cast("Any", protoc).main(arguments) != 0:
         sys.exit("protoc refused a .proto file; its message is above")
 
 
+def _beside_python(program: str) -> Path:
+    """The plugins are installed beside the interpreter, which need not be on PATH."""
+    found = Path(sys.executable).parent / program
+    if not found.exists():
+        sys.exit(f"{found} is missing, run `make proto` to install what is needed")
+    return found
+
+
 def generated_files(under: Path) -> dict[str, bytes]:
-    found = {}
+    found: dict[str, bytes] = {}
     for pattern in GENERATED:
         for path in (under / "pipecd/proto").rglob(pattern):
             found[str(path.relative_to(under))] = path.read_bytes()
     return found
+
+
+def replace() -> None:
+    """Writes what changed only, so that programs that run meanwhile never miss a file."""
+    with tempfile.TemporaryDirectory() as scratch:
+        generate(Path(scratch))
+        wanted, present = generated_files(Path(scratch)), generated_files(SRC)
+    for name in present.keys() - wanted.keys():
+        (SRC / name).unlink()
+    for name, content in wanted.items():
+        if present.get(name) != content:
+            (SRC / name).write_bytes(content)
 
 
 def differences() -> list[str]:
@@ -57,9 +80,7 @@ def main() -> None:
         if stale := differences():
             sys.exit("stale generated code, run `make proto`:\n  " + "\n  ".join(stale))
         return
-    for name in generated_files(SRC):
-        (SRC / name).unlink()
-    generate(SRC)
+    replace()
 
 
 if __name__ == "__main__":

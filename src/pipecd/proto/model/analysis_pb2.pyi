@@ -18,6 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class AnalysisResult(_message.Message):
+    """When the last successful analysis of an application began; the next one compares with that time."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     START_TIME_FIELD_NUMBER: _builtins.int

@@ -19,6 +19,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class APIKey(_message.Message):
+    """A key with which programs call the API; only its hash is known."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Role:
@@ -30,7 +32,9 @@ class APIKey(_message.Message):
         READ_ONLY: APIKey._Role.ValueType  # 0
         READ_WRITE: APIKey._Role.ValueType  # 1
 
-    class Role(_Role, metaclass=_RoleEnumTypeWrapper): ...
+    class Role(_Role, metaclass=_RoleEnumTypeWrapper):
+        """What a program with the key may do."""
+
     READ_ONLY: APIKey.Role.ValueType  # 0
     READ_WRITE: APIKey.Role.ValueType  # 1
 
@@ -47,10 +51,13 @@ class APIKey(_message.Message):
     id: _builtins.str
     name: _builtins.str
     key_hash: _builtins.str
+    """The bcrypt hash of the whole key, id and secret."""
     project_id: _builtins.str
     role: Global___APIKey.Role.ValueType
     creator: _builtins.str
+    """The person who made the key."""
     last_used_at: _builtins.int
+    """Unix seconds of the last call, copied here now and then."""
     disabled: _builtins.bool
     created_at: _builtins.int
     updated_at: _builtins.int

@@ -32,7 +32,8 @@ class _ChainStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChainStat
     DEPLOYMENT_CHAIN_FAILURE: _ChainStatus.ValueType  # 3
     DEPLOYMENT_CHAIN_CANCELLED: _ChainStatus.ValueType  # 4
 
-class ChainStatus(_ChainStatus, metaclass=_ChainStatusEnumTypeWrapper): ...
+class ChainStatus(_ChainStatus, metaclass=_ChainStatusEnumTypeWrapper):
+    """Where a chain stands; it follows from its blocks."""
 
 DEPLOYMENT_CHAIN_PENDING: ChainStatus.ValueType  # 0
 DEPLOYMENT_CHAIN_RUNNING: ChainStatus.ValueType  # 1
@@ -53,7 +54,8 @@ class _ChainBlockStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Chai
     DEPLOYMENT_BLOCK_FAILURE: _ChainBlockStatus.ValueType  # 3
     DEPLOYMENT_BLOCK_CANCELLED: _ChainBlockStatus.ValueType  # 4
 
-class ChainBlockStatus(_ChainBlockStatus, metaclass=_ChainBlockStatusEnumTypeWrapper): ...
+class ChainBlockStatus(_ChainBlockStatus, metaclass=_ChainBlockStatusEnumTypeWrapper):
+    """Where a block stands; it follows from its deployments."""
 
 DEPLOYMENT_BLOCK_PENDING: ChainBlockStatus.ValueType  # 0
 DEPLOYMENT_BLOCK_RUNNING: ChainBlockStatus.ValueType  # 1
@@ -64,6 +66,8 @@ Global___ChainBlockStatus: _TypeAlias = ChainBlockStatus  # noqa: Y015
 
 @_typing.final
 class DeploymentChain(_message.Message):
+    """Deployments of several applications that follow each other, block after block."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -102,6 +106,8 @@ Global___DeploymentChain: _TypeAlias = DeploymentChain  # noqa: Y015
 
 @_typing.final
 class ChainApplicationRef(_message.Message):
+    """An application that takes part in a chain."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -124,6 +130,8 @@ Global___ChainApplicationRef: _TypeAlias = ChainApplicationRef  # noqa: Y015
 
 @_typing.final
 class ChainDeploymentRef(_message.Message):
+    """The deployment that a chain caused, as last copied from it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -149,6 +157,8 @@ Global___ChainDeploymentRef: _TypeAlias = ChainDeploymentRef  # noqa: Y015
 
 @_typing.final
 class ChainNode(_message.Message):
+    """One application within a block, and its deployment once there is one."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_REF_FIELD_NUMBER: _builtins.int
@@ -156,7 +166,9 @@ class ChainNode(_message.Message):
     @_builtins.property
     def application_ref(self) -> Global___ChainApplicationRef: ...
     @_builtins.property
-    def deployment_ref(self) -> Global___ChainDeploymentRef: ...
+    def deployment_ref(self) -> Global___ChainDeploymentRef:
+        """Absent until the piped has created the deployment."""
+
     def __init__(
         self,
         *,
@@ -173,6 +185,8 @@ Global___ChainNode: _TypeAlias = ChainNode  # noqa: Y015
 
 @_typing.final
 class ChainBlock(_message.Message):
+    """Applications that are deployed at the same time, after the block before has succeeded."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NODES_FIELD_NUMBER: _builtins.int
@@ -181,6 +195,7 @@ class ChainBlock(_message.Message):
     COMPLETED_AT_FIELD_NUMBER: _builtins.int
     status: Global___ChainBlockStatus.ValueType
     started_at: _builtins.int
+    """Unix seconds; 0 until the block begins."""
     completed_at: _builtins.int
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainNode]: ...

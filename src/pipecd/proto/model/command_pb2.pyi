@@ -30,17 +30,22 @@ class _CommandStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Command
     COMMAND_SUCCEEDED: _CommandStatus.ValueType  # 1
     COMMAND_FAILED: _CommandStatus.ValueType  # 2
     COMMAND_TIMEOUT: _CommandStatus.ValueType  # 3
+    """No piped took it within a day."""
 
-class CommandStatus(_CommandStatus, metaclass=_CommandStatusEnumTypeWrapper): ...
+class CommandStatus(_CommandStatus, metaclass=_CommandStatusEnumTypeWrapper):
+    """How a command went."""
 
 COMMAND_NOT_HANDLED_YET: CommandStatus.ValueType  # 0
 COMMAND_SUCCEEDED: CommandStatus.ValueType  # 1
 COMMAND_FAILED: CommandStatus.ValueType  # 2
 COMMAND_TIMEOUT: CommandStatus.ValueType  # 3
+"""No piped took it within a day."""
 Global___CommandStatus: _TypeAlias = CommandStatus  # noqa: Y015
 
 @_typing.final
 class Command(_message.Message):
+    """Something that a piped is asked to do; it asks for its commands and reports how each one went."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Type:
@@ -51,6 +56,7 @@ class Command(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         SYNC_APPLICATION: Command._Type.ValueType  # 0
         UPDATE_APPLICATION_CONFIG: Command._Type.ValueType  # 1
+        """Never sent any more."""
         CANCEL_DEPLOYMENT: Command._Type.ValueType  # 2
         APPROVE_STAGE: Command._Type.ValueType  # 3
         BUILD_PLAN_PREVIEW: Command._Type.ValueType  # 4
@@ -58,9 +64,12 @@ class Command(_message.Message):
         SKIP_STAGE: Command._Type.ValueType  # 6
         RESTART_PIPED: Command._Type.ValueType  # 7
 
-    class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
+    class Type(_Type, metaclass=_TypeEnumTypeWrapper):
+        """What is asked; the field of the same name has the details."""
+
     SYNC_APPLICATION: Command.Type.ValueType  # 0
     UPDATE_APPLICATION_CONFIG: Command.Type.ValueType  # 1
+    """Never sent any more."""
     CANCEL_DEPLOYMENT: Command.Type.ValueType  # 2
     APPROVE_STAGE: Command.Type.ValueType  # 3
     BUILD_PLAN_PREVIEW: Command.Type.ValueType  # 4
@@ -70,6 +79,8 @@ class Command(_message.Message):
 
     @_typing.final
     class SyncApplication(_message.Message):
+        """Deploy an application now."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -90,6 +101,8 @@ class Command(_message.Message):
 
     @_typing.final
     class UpdateApplicationConfig(_message.Message):
+        """Write a new application file; never sent any more."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -113,6 +126,8 @@ class Command(_message.Message):
 
     @_typing.final
     class CancelDeployment(_message.Message):
+        """Stop a deployment."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -120,7 +135,9 @@ class Command(_message.Message):
         FORCE_NO_ROLLBACK_FIELD_NUMBER: _builtins.int
         deployment_id: _builtins.str
         force_rollback: _builtins.bool
+        """Roll back even if the application does not ask for it."""
         force_no_rollback: _builtins.bool
+        """Leave everything as it is, even if the application asks for a rollback."""
         def __init__(
             self,
             *,
@@ -136,6 +153,8 @@ class Command(_message.Message):
 
     @_typing.final
     class ApproveStage(_message.Message):
+        """Let a stage go on that waits for approval."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -156,6 +175,8 @@ class Command(_message.Message):
 
     @_typing.final
     class BuildPlanPreview(_message.Message):
+        """Work out what merging a branch would deploy."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         REPOSITORY_ID_FIELD_NUMBER: _builtins.int
@@ -164,10 +185,12 @@ class Command(_message.Message):
         BASE_BRANCH_FIELD_NUMBER: _builtins.int
         TIMEOUT_FIELD_NUMBER: _builtins.int
         repository_id: _builtins.str
+        """The repository in the configuration of the piped."""
         head_branch: _builtins.str
         head_commit: _builtins.str
         base_branch: _builtins.str
         timeout: _builtins.int
+        """How many seconds the piped may take."""
         def __init__(
             self,
             *,
@@ -185,6 +208,8 @@ class Command(_message.Message):
 
     @_typing.final
     class ChainSyncApplication(_message.Message):
+        """Deploy an application as a part of a chain."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         DEPLOYMENT_CHAIN_ID_FIELD_NUMBER: _builtins.int
@@ -211,6 +236,8 @@ class Command(_message.Message):
 
     @_typing.final
     class SkipStage(_message.Message):
+        """End a stage that may be skipped, as if it had succeeded."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -231,6 +258,8 @@ class Command(_message.Message):
 
     @_typing.final
     class RestartPiped(_message.Message):
+        """Stop the piped, so that whoever supervises it starts it anew."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -290,17 +319,22 @@ class Command(_message.Message):
     id: _builtins.str
     piped_id: _builtins.str
     application_id: _builtins.str
+    """The application, deployment and stage concerned, as far as there are any."""
     deployment_id: _builtins.str
     stage_id: _builtins.str
     commander: _builtins.str
+    """The person, API key or chain that asks."""
     project_id: _builtins.str
     status: Global___CommandStatus.ValueType
     handled_at: _builtins.int
+    """Unix seconds; 0 while the command waits."""
     type: Global___Command.Type.ValueType
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
-    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What the piped reported with the result, for example the id of the deployment it made."""
+
     @_builtins.property
     def sync_application(self) -> Global___Command.SyncApplication: ...
     @_builtins.property

@@ -36,7 +36,8 @@ class _ApplicationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Appli
     CLOUDRUN: _ApplicationKind.ValueType  # 4
     ECS: _ApplicationKind.ValueType  # 5
 
-class ApplicationKind(_ApplicationKind, metaclass=_ApplicationKindEnumTypeWrapper): ...
+class ApplicationKind(_ApplicationKind, metaclass=_ApplicationKindEnumTypeWrapper):
+    """The platforms of the first generation."""
 
 KUBERNETES: ApplicationKind.ValueType  # 0
 TERRAFORM: ApplicationKind.ValueType  # 1
@@ -58,7 +59,8 @@ class _RollbackKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Rollback
     Rollback_ECS: _RollbackKind.ValueType  # 5
     Rollback_CUSTOM_SYNC: _RollbackKind.ValueType  # 15
 
-class RollbackKind(_RollbackKind, metaclass=_RollbackKindEnumTypeWrapper): ...
+class RollbackKind(_RollbackKind, metaclass=_RollbackKindEnumTypeWrapper):
+    """Which executor of the first generation rolls back."""
 
 Rollback_KUBERNETES: RollbackKind.ValueType  # 0
 Rollback_TERRAFORM: RollbackKind.ValueType  # 1
@@ -78,7 +80,8 @@ class _ApplicationActiveStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrappe
     DISABLED: _ApplicationActiveStatus.ValueType  # 1
     DELETED: _ApplicationActiveStatus.ValueType  # 2
 
-class ApplicationActiveStatus(_ApplicationActiveStatus, metaclass=_ApplicationActiveStatusEnumTypeWrapper): ...
+class ApplicationActiveStatus(_ApplicationActiveStatus, metaclass=_ApplicationActiveStatusEnumTypeWrapper):
+    """Whether an application counts, for insights."""
 
 ENABLED: ApplicationActiveStatus.ValueType  # 0
 DISABLED: ApplicationActiveStatus.ValueType  # 1
@@ -92,18 +95,27 @@ class _SyncStrategy:
 class _SyncStrategyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SyncStrategy.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     AUTO: _SyncStrategy.ValueType  # 0
+    """Piped decides when it plans."""
     QUICK_SYNC: _SyncStrategy.ValueType  # 1
+    """Everything in one stage."""
     PIPELINE: _SyncStrategy.ValueType  # 2
+    """The stages that the application file lists."""
 
-class SyncStrategy(_SyncStrategy, metaclass=_SyncStrategyEnumTypeWrapper): ...
+class SyncStrategy(_SyncStrategy, metaclass=_SyncStrategyEnumTypeWrapper):
+    """How a deployment is carried out."""
 
 AUTO: SyncStrategy.ValueType  # 0
+"""Piped decides when it plans."""
 QUICK_SYNC: SyncStrategy.ValueType  # 1
+"""Everything in one stage."""
 PIPELINE: SyncStrategy.ValueType  # 2
+"""The stages that the application file lists."""
 Global___SyncStrategy: _TypeAlias = SyncStrategy  # noqa: Y015
 
 @_typing.final
 class ApplicationGitPath(_message.Message):
+    """Where an application is in Git."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REPO_FIELD_NUMBER: _builtins.int
@@ -111,8 +123,11 @@ class ApplicationGitPath(_message.Message):
     CONFIG_FILENAME_FIELD_NUMBER: _builtins.int
     URL_FIELD_NUMBER: _builtins.int
     path: _builtins.str
+    """The directory, relative to the root of the repository."""
     config_filename: _builtins.str
+    """The application file in that directory; empty means the default name."""
     url: _builtins.str
+    """The page of the directory at the Git host."""
     @_builtins.property
     def repo(self) -> Global___ApplicationGitRepository: ...
     def __init__(
@@ -133,12 +148,15 @@ Global___ApplicationGitPath: _TypeAlias = ApplicationGitPath  # noqa: Y015
 
 @_typing.final
 class ApplicationGitRepository(_message.Message):
+    """A repository as the configuration of a piped names it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     REMOTE_FIELD_NUMBER: _builtins.int
     BRANCH_FIELD_NUMBER: _builtins.int
     id: _builtins.str
+    """The name given in that configuration, unique within the piped."""
     remote: _builtins.str
     branch: _builtins.str
     def __init__(
@@ -158,6 +176,8 @@ Global___ApplicationGitRepository: _TypeAlias = ApplicationGitRepository  # noqa
 
 @_typing.final
 class ApplicationInfo(_message.Message):
+    """What an application file says about itself, before or after somebody registers it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -190,6 +210,7 @@ class ApplicationInfo(_message.Message):
     PIPED_ID_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
+    """Empty while the application is not registered."""
     name: _builtins.str
     kind: Global___ApplicationKind.ValueType
     repo_id: _builtins.str
@@ -222,6 +243,8 @@ Global___ApplicationInfo: _TypeAlias = ApplicationInfo  # noqa: Y015
 
 @_typing.final
 class ArtifactVersion(_message.Message):
+    """One thing that a deployment brings, for example a container image, and its version."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Kind:
@@ -236,7 +259,9 @@ class ArtifactVersion(_message.Message):
         GIT_SOURCE: ArtifactVersion._Kind.ValueType  # 3
         TERRAFORM_MODULE: ArtifactVersion._Kind.ValueType  # 4
 
-    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """What sort of thing it is."""
+
     UNKNOWN: ArtifactVersion.Kind.ValueType  # 0
     CONTAINER_IMAGE: ArtifactVersion.Kind.ValueType  # 1
     S3_OBJECT: ArtifactVersion.Kind.ValueType  # 2

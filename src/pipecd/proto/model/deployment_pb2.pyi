@@ -32,19 +32,26 @@ class _DeploymentStatus:
 class _DeploymentStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeploymentStatus.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     DEPLOYMENT_PENDING: _DeploymentStatus.ValueType  # 0
+    """Triggered and waiting for its plan."""
     DEPLOYMENT_PLANNED: _DeploymentStatus.ValueType  # 1
+    """Planned and waiting for its turn."""
     DEPLOYMENT_RUNNING: _DeploymentStatus.ValueType  # 2
     DEPLOYMENT_ROLLING_BACK: _DeploymentStatus.ValueType  # 3
+    """Something failed or was cancelled, and the rollback stages run."""
     DEPLOYMENT_SUCCESS: _DeploymentStatus.ValueType  # 4
     DEPLOYMENT_FAILURE: _DeploymentStatus.ValueType  # 5
     DEPLOYMENT_CANCELLED: _DeploymentStatus.ValueType  # 6
 
-class DeploymentStatus(_DeploymentStatus, metaclass=_DeploymentStatusEnumTypeWrapper): ...
+class DeploymentStatus(_DeploymentStatus, metaclass=_DeploymentStatusEnumTypeWrapper):
+    """Where a deployment stands; from SUCCESS on it is over."""
 
 DEPLOYMENT_PENDING: DeploymentStatus.ValueType  # 0
+"""Triggered and waiting for its plan."""
 DEPLOYMENT_PLANNED: DeploymentStatus.ValueType  # 1
+"""Planned and waiting for its turn."""
 DEPLOYMENT_RUNNING: DeploymentStatus.ValueType  # 2
 DEPLOYMENT_ROLLING_BACK: DeploymentStatus.ValueType  # 3
+"""Something failed or was cancelled, and the rollback stages run."""
 DEPLOYMENT_SUCCESS: DeploymentStatus.ValueType  # 4
 DEPLOYMENT_FAILURE: DeploymentStatus.ValueType  # 5
 DEPLOYMENT_CANCELLED: DeploymentStatus.ValueType  # 6
@@ -62,9 +69,12 @@ class _StageStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StageStat
     STAGE_FAILURE: _StageStatus.ValueType  # 3
     STAGE_CANCELLED: _StageStatus.ValueType  # 4
     STAGE_SKIPPED: _StageStatus.ValueType  # 5
+    """Left out by a person or by a rule; the deployment goes on."""
     STAGE_EXITED: _StageStatus.ValueType  # 6
+    """The stage ended the whole deployment with success."""
 
-class StageStatus(_StageStatus, metaclass=_StageStatusEnumTypeWrapper): ...
+class StageStatus(_StageStatus, metaclass=_StageStatusEnumTypeWrapper):
+    """Where a stage stands; from SUCCESS on it is over."""
 
 STAGE_NOT_STARTED_YET: StageStatus.ValueType  # 0
 STAGE_RUNNING: StageStatus.ValueType  # 1
@@ -72,7 +82,9 @@ STAGE_SUCCESS: StageStatus.ValueType  # 2
 STAGE_FAILURE: StageStatus.ValueType  # 3
 STAGE_CANCELLED: StageStatus.ValueType  # 4
 STAGE_SKIPPED: StageStatus.ValueType  # 5
+"""Left out by a person or by a rule; the deployment goes on."""
 STAGE_EXITED: StageStatus.ValueType  # 6
+"""The stage ended the whole deployment with success."""
 Global___StageStatus: _TypeAlias = StageStatus  # noqa: Y015
 
 class _TriggerKind:
@@ -84,13 +96,16 @@ class _TriggerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TriggerKi
     ON_COMMIT: _TriggerKind.ValueType  # 0
     ON_COMMAND: _TriggerKind.ValueType  # 1
     ON_OUT_OF_SYNC: _TriggerKind.ValueType  # 2
+    """What runs differs from Git although nobody pushed."""
     ON_CHAIN: _TriggerKind.ValueType  # 3
 
-class TriggerKind(_TriggerKind, metaclass=_TriggerKindEnumTypeWrapper): ...
+class TriggerKind(_TriggerKind, metaclass=_TriggerKindEnumTypeWrapper):
+    """Why a deployment is made."""
 
 ON_COMMIT: TriggerKind.ValueType  # 0
 ON_COMMAND: TriggerKind.ValueType  # 1
 ON_OUT_OF_SYNC: TriggerKind.ValueType  # 2
+"""What runs differs from Git although nobody pushed."""
 ON_CHAIN: TriggerKind.ValueType  # 3
 Global___TriggerKind: _TypeAlias = TriggerKind  # noqa: Y015
 
@@ -101,13 +116,16 @@ class _ManualOperation:
 class _ManualOperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ManualOperation.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     MANUAL_OPERATION_UNKNOWN: _ManualOperation.ValueType  # 0
+    """An older piped did not say."""
     MANUAL_OPERATION_SKIP: _ManualOperation.ValueType  # 1
     MANUAL_OPERATION_APPROVE: _ManualOperation.ValueType  # 2
     MANUAL_OPERATION_NONE: _ManualOperation.ValueType  # 3
 
-class ManualOperation(_ManualOperation, metaclass=_ManualOperationEnumTypeWrapper): ...
+class ManualOperation(_ManualOperation, metaclass=_ManualOperationEnumTypeWrapper):
+    """What a person may do to a running stage."""
 
 MANUAL_OPERATION_UNKNOWN: ManualOperation.ValueType  # 0
+"""An older piped did not say."""
 MANUAL_OPERATION_SKIP: ManualOperation.ValueType  # 1
 MANUAL_OPERATION_APPROVE: ManualOperation.ValueType  # 2
 MANUAL_OPERATION_NONE: ManualOperation.ValueType  # 3
@@ -115,6 +133,8 @@ Global___ManualOperation: _TypeAlias = ManualOperation  # noqa: Y015
 
 @_typing.final
 class Deployment(_message.Message):
+    """One change on its way to what runs: why, what, by which stages, and how far it is."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -212,16 +232,24 @@ class Deployment(_message.Message):
     project_id: _builtins.str
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def kind(self) -> _common_pb2.ApplicationKind.ValueType: ...
+    def kind(self) -> _common_pb2.ApplicationKind.ValueType:
+        """The platform of a first-generation application; otherwise without meaning."""
+
     @kind.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def kind(self, value: _common_pb2.ApplicationKind.ValueType) -> None: ...
+    def kind(self, value: _common_pb2.ApplicationKind.ValueType) -> None:
+        """The platform of a first-generation application; otherwise without meaning."""
+
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def cloud_provider(self) -> _builtins.str: ...
+    def cloud_provider(self) -> _builtins.str:
+        """The older name of platform_provider, kept equal to it."""
+
     @cloud_provider.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def cloud_provider(self, value: _builtins.str) -> None: ...
+    def cloud_provider(self, value: _builtins.str) -> None:
+        """The older name of platform_provider, kept equal to it."""
+
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def platform_provider(self) -> _builtins.str: ...
@@ -229,20 +257,27 @@ class Deployment(_message.Message):
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def platform_provider(self, value: _builtins.str) -> None: ...
     summary: _builtins.str
+    """What the deployment does in one line, known once it is planned."""
     running_commit_hash: _builtins.str
+    """The commit that ran before; empty for the first deployment."""
     running_config_filename: _builtins.str
+    """The application file of that commit."""
     status: Global___DeploymentStatus.ValueType
     status_reason: _builtins.str
     deployment_chain_id: _builtins.str
+    """The chain it belongs to, if any, and its block therein."""
     deployment_chain_block_index: _builtins.int
     deployment_trace_commit_hash: _builtins.str
+    """The commit of another repository that caused this one, if the commit message names it."""
     completed_at: _builtins.int
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
     def git_path(self) -> _common_pb2.ApplicationGitPath: ...
     @_builtins.property
-    def deploy_targets_by_plugin(self) -> _containers.MessageMap[_builtins.str, Global___DeployTargets]: ...
+    def deploy_targets_by_plugin(self) -> _containers.MessageMap[_builtins.str, Global___DeployTargets]:
+        """The deploy targets at the time of the trigger, by plugin name."""
+
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -250,12 +285,18 @@ class Deployment(_message.Message):
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ArtifactVersion]: ...
     @_builtins.property
-    def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PipelineStage]: ...
+    def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PipelineStage]:
+        """The plan, rollback stages last; empty until it is planned."""
+
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Notes of first-generation pipeds."""
+
     @_builtins.property
-    def metadata_v2(self) -> Global___DeploymentMetadata: ...
+    def metadata_v2(self) -> Global___DeploymentMetadata:
+        """Notes of second-generation pipeds and their plugins."""
+
     def __init__(
         self,
         *,
@@ -297,6 +338,8 @@ Global___Deployment: _TypeAlias = Deployment  # noqa: Y015
 
 @_typing.final
 class DeployTargets(_message.Message):
+    """Names of deploy targets of one plugin."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOY_TARGETS_FIELD_NUMBER: _builtins.int
@@ -317,6 +360,8 @@ Global___DeployTargets: _TypeAlias = DeployTargets  # noqa: Y015
 
 @_typing.final
 class DeploymentTrigger(_message.Message):
+    """What a deployment was made for."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMIT_FIELD_NUMBER: _builtins.int
@@ -325,8 +370,10 @@ class DeploymentTrigger(_message.Message):
     SYNC_STRATEGY_FIELD_NUMBER: _builtins.int
     STRATEGY_SUMMARY_FIELD_NUMBER: _builtins.int
     commander: _builtins.str
+    """The person, API key or chain that asked for it; empty when a commit did."""
     timestamp: _builtins.int
     sync_strategy: _common_pb2.SyncStrategy.ValueType
+    """What was asked for, and once planned what was chosen."""
     strategy_summary: _builtins.str
     @_builtins.property
     def commit(self) -> Global___Commit: ...
@@ -349,6 +396,8 @@ Global___DeploymentTrigger: _TypeAlias = DeploymentTrigger  # noqa: Y015
 
 @_typing.final
 class PipelineStage(_message.Message):
+    """One step of a deployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -390,34 +439,50 @@ class PipelineStage(_message.Message):
     AUTHORIZED_OPERATORS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
+    """What the stage does, for example WAIT or K8S_CANARY_ROLLOUT."""
     desc: _builtins.str
     index: _builtins.int
+    """The position in the pipeline of the application file."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def predefined(self) -> _builtins.bool: ...
+    def predefined(self) -> _builtins.bool:
+        """Marked stages that no application file lists."""
+
     @predefined.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def predefined(self, value: _builtins.bool) -> None: ...
+    def predefined(self, value: _builtins.bool) -> None:
+        """Marked stages that no application file lists."""
+
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def visible(self) -> _builtins.bool: ...
+    def visible(self) -> _builtins.bool:
+        """Whether the console shows the stage."""
+
     @visible.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def visible(self, value: _builtins.bool) -> None: ...
+    def visible(self, value: _builtins.bool) -> None:
+        """Whether the console shows the stage."""
+
     status: Global___StageStatus.ValueType
     status_reason: _builtins.str
     retried_count: _builtins.int
     rollback: _builtins.bool
+    """Whether the stage runs only after a failure or cancellation."""
     completed_at: _builtins.int
     created_at: _builtins.int
     updated_at: _builtins.int
     available_operation: Global___ManualOperation.ValueType
+    """What a person may do while the stage runs."""
     @_builtins.property
-    def requires(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def requires(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the stages that must have ended before."""
+
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
-    def authorized_operators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def authorized_operators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who may do that; empty means everybody with the permission."""
+
     def __init__(
         self,
         *,
@@ -449,6 +514,8 @@ Global___PipelineStage: _TypeAlias = PipelineStage  # noqa: Y015
 
 @_typing.final
 class Commit(_message.Message):
+    """A commit of the repository of an application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     HASH_FIELD_NUMBER: _builtins.int
@@ -463,7 +530,9 @@ class Commit(_message.Message):
     author: _builtins.str
     branch: _builtins.str
     pull_request: _builtins.int
+    """The number of the pull request that brought it, or 0."""
     url: _builtins.str
+    """The page of the commit at the Git host."""
     created_at: _builtins.int
     def __init__(
         self,
@@ -486,10 +555,14 @@ Global___Commit: _TypeAlias = Commit  # noqa: Y015
 
 @_typing.final
 class DeploymentMetadata(_message.Message):
+    """Notes kept with a deployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class KeyValues(_message.Message):
+        """Texts by name."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         @_typing.final
@@ -550,9 +623,13 @@ class DeploymentMetadata(_message.Message):
     SHARED_FIELD_NUMBER: _builtins.int
     PLUGINS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def shared(self) -> Global___DeploymentMetadata.KeyValues: ...
+    def shared(self) -> Global___DeploymentMetadata.KeyValues:
+        """Notes for everybody."""
+
     @_builtins.property
-    def plugins(self) -> _containers.MessageMap[_builtins.str, Global___DeploymentMetadata.KeyValues]: ...
+    def plugins(self) -> _containers.MessageMap[_builtins.str, Global___DeploymentMetadata.KeyValues]:
+        """Notes of each plugin, by its name."""
+
     def __init__(
         self,
         *,

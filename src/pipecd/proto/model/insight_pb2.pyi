@@ -28,15 +28,20 @@ class _InsightMetricsKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_In
     DEPLOYMENT_FREQUENCY: _InsightMetricsKind.ValueType  # 0
     CHANGE_FAILURE_RATE: _InsightMetricsKind.ValueType  # 1
     MTTR: _InsightMetricsKind.ValueType  # 2
+    """Mean time to restore after a failure."""
     LEAD_TIME: _InsightMetricsKind.ValueType  # 3
+    """Time from commit to running."""
     APPLICATIONS_COUNT: _InsightMetricsKind.ValueType  # 4
 
-class InsightMetricsKind(_InsightMetricsKind, metaclass=_InsightMetricsKindEnumTypeWrapper): ...
+class InsightMetricsKind(_InsightMetricsKind, metaclass=_InsightMetricsKindEnumTypeWrapper):
+    """What is measured."""
 
 DEPLOYMENT_FREQUENCY: InsightMetricsKind.ValueType  # 0
 CHANGE_FAILURE_RATE: InsightMetricsKind.ValueType  # 1
 MTTR: InsightMetricsKind.ValueType  # 2
+"""Mean time to restore after a failure."""
 LEAD_TIME: InsightMetricsKind.ValueType  # 3
+"""Time from commit to running."""
 APPLICATIONS_COUNT: InsightMetricsKind.ValueType  # 4
 Global___InsightMetricsKind: _TypeAlias = InsightMetricsKind  # noqa: Y015
 
@@ -49,7 +54,8 @@ class _InsightResultTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ins
     MATRIX: _InsightResultType.ValueType  # 0
     VECTOR: _InsightResultType.ValueType  # 1
 
-class InsightResultType(_InsightResultType, metaclass=_InsightResultTypeEnumTypeWrapper): ...
+class InsightResultType(_InsightResultType, metaclass=_InsightResultTypeEnumTypeWrapper):
+    """The shape of an answer."""
 
 MATRIX: InsightResultType.ValueType  # 0
 VECTOR: InsightResultType.ValueType  # 1
@@ -64,7 +70,8 @@ class _InsightResolutionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ins
     DAILY: _InsightResolution.ValueType  # 0
     MONTHLY: _InsightResolution.ValueType  # 1
 
-class InsightResolution(_InsightResolution, metaclass=_InsightResolutionEnumTypeWrapper): ...
+class InsightResolution(_InsightResolution, metaclass=_InsightResolutionEnumTypeWrapper):
+    """How far apart the points are."""
 
 DAILY: InsightResolution.ValueType  # 0
 MONTHLY: InsightResolution.ValueType  # 1
@@ -79,7 +86,8 @@ class _InsightApplicationCountLabelKeyEnumTypeWrapper(_enum_type_wrapper._EnumTy
     KIND: _InsightApplicationCountLabelKey.ValueType  # 0
     ACTIVE_STATUS: _InsightApplicationCountLabelKey.ValueType  # 1
 
-class InsightApplicationCountLabelKey(_InsightApplicationCountLabelKey, metaclass=_InsightApplicationCountLabelKeyEnumTypeWrapper): ...
+class InsightApplicationCountLabelKey(_InsightApplicationCountLabelKey, metaclass=_InsightApplicationCountLabelKeyEnumTypeWrapper):
+    """The labels by which applications are counted."""
 
 KIND: InsightApplicationCountLabelKey.ValueType  # 0
 ACTIVE_STATUS: InsightApplicationCountLabelKey.ValueType  # 1
@@ -87,6 +95,8 @@ Global___InsightApplicationCountLabelKey: _TypeAlias = InsightApplicationCountLa
 
 @_typing.final
 class InsightDataPoint(_message.Message):
+    """One value of a chart."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TIMESTAMP_FIELD_NUMBER: _builtins.int
@@ -109,6 +119,8 @@ Global___InsightDataPoint: _TypeAlias = InsightDataPoint  # noqa: Y015
 
 @_typing.final
 class InsightSample(_message.Message):
+    """One value with labels, in an answer of type VECTOR."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -153,6 +165,8 @@ Global___InsightSample: _TypeAlias = InsightSample  # noqa: Y015
 
 @_typing.final
 class InsightSampleStream(_message.Message):
+    """One line of a chart, in an answer of type MATRIX."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -197,6 +211,8 @@ Global___InsightSampleStream: _TypeAlias = InsightSampleStream  # noqa: Y015
 
 @_typing.final
 class InsightApplicationCount(_message.Message):
+    """How many applications share these labels."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final

@@ -22,6 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ApplicationLiveStateSnapshot(_message.Message):
+    """Everything that runs for an application at one moment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Status:
@@ -35,7 +37,9 @@ class ApplicationLiveStateSnapshot(_message.Message):
         OTHER: ApplicationLiveStateSnapshot._Status.ValueType  # 2
         UNHEALTHY: ApplicationLiveStateSnapshot._Status.ValueType  # 3
 
-    class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
+    class Status(_Status, metaclass=_StatusEnumTypeWrapper):
+        """How the application is as a whole."""
+
     UNKNOWN: ApplicationLiveStateSnapshot.Status.ValueType  # 0
     HEALTHY: ApplicationLiveStateSnapshot.Status.ValueType  # 1
     OTHER: ApplicationLiveStateSnapshot.Status.ValueType  # 2
@@ -59,7 +63,9 @@ class ApplicationLiveStateSnapshot(_message.Message):
     kind: _common_pb2.ApplicationKind.ValueType
     health_status: Global___ApplicationLiveStateSnapshot.Status.ValueType
     @_builtins.property
-    def kubernetes(self) -> Global___KubernetesApplicationLiveState: ...
+    def kubernetes(self) -> Global___KubernetesApplicationLiveState:
+        """These five are filled by first-generation pipeds, according to `kind`."""
+
     @_builtins.property
     def terraform(self) -> Global___TerraformApplicationLiveState: ...
     @_builtins.property
@@ -69,7 +75,9 @@ class ApplicationLiveStateSnapshot(_message.Message):
     @_builtins.property
     def version(self) -> Global___ApplicationLiveStateVersion: ...
     @_builtins.property
-    def application_live_state(self) -> Global___ApplicationLiveState: ...
+    def application_live_state(self) -> Global___ApplicationLiveState:
+        """Filled by second-generation pipeds, for every platform."""
+
     def __init__(
         self,
         *,
@@ -95,12 +103,15 @@ Global___ApplicationLiveStateSnapshot: _TypeAlias = ApplicationLiveStateSnapshot
 
 @_typing.final
 class ApplicationLiveStateVersion(_message.Message):
+    """The order of snapshots and of the events between them."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TIMESTAMP_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     timestamp: _builtins.int
     index: _builtins.int
+    """Breaks ties within one second."""
     def __init__(
         self,
         *,
@@ -117,6 +128,8 @@ Global___ApplicationLiveStateVersion: _TypeAlias = ApplicationLiveStateVersion  
 
 @_typing.final
 class KubernetesApplicationLiveState(_message.Message):
+    """What runs of a Kubernetes application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RESOURCES_FIELD_NUMBER: _builtins.int
@@ -137,6 +150,8 @@ Global___KubernetesApplicationLiveState: _TypeAlias = KubernetesApplicationLiveS
 
 @_typing.final
 class TerraformApplicationLiveState(_message.Message):
+    """Nothing is told about what Terraform manages."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -152,6 +167,8 @@ Global___TerraformApplicationLiveState: _TypeAlias = TerraformApplicationLiveSta
 
 @_typing.final
 class CloudRunApplicationLiveState(_message.Message):
+    """What runs of a Cloud Run application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RESOURCES_FIELD_NUMBER: _builtins.int
@@ -172,6 +189,8 @@ Global___CloudRunApplicationLiveState: _TypeAlias = CloudRunApplicationLiveState
 
 @_typing.final
 class ECSApplicationLiveState(_message.Message):
+    """What runs of an ECS application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RESOURCES_FIELD_NUMBER: _builtins.int
@@ -192,6 +211,8 @@ Global___ECSApplicationLiveState: _TypeAlias = ECSApplicationLiveState  # noqa: 
 
 @_typing.final
 class LambdaApplicationLiveState(_message.Message):
+    """What runs of a Lambda application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RESOURCES_FIELD_NUMBER: _builtins.int
@@ -212,6 +233,8 @@ Global___LambdaApplicationLiveState: _TypeAlias = LambdaApplicationLiveState  # 
 
 @_typing.final
 class ApplicationLiveState(_message.Message):
+    """What runs of an application, as its plugins tell it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Status:
@@ -224,7 +247,9 @@ class ApplicationLiveState(_message.Message):
         HEALTHY: ApplicationLiveState._Status.ValueType  # 1
         OTHER: ApplicationLiveState._Status.ValueType  # 2
 
-    class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
+    class Status(_Status, metaclass=_StatusEnumTypeWrapper):
+        """How it is as a whole; OTHER means that something is unhealthy."""
+
     UNKNOWN: ApplicationLiveState.Status.ValueType  # 0
     HEALTHY: ApplicationLiveState.Status.ValueType  # 1
     OTHER: ApplicationLiveState.Status.ValueType  # 2
@@ -250,6 +275,8 @@ Global___ApplicationLiveState: _TypeAlias = ApplicationLiveState  # noqa: Y015
 
 @_typing.final
 class ResourceState(_message.Message):
+    """One resource of an application on any platform."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _HealthStatus:
@@ -262,7 +289,9 @@ class ResourceState(_message.Message):
         HEALTHY: ResourceState._HealthStatus.ValueType  # 1
         UNHEALTHY: ResourceState._HealthStatus.ValueType  # 2
 
-    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper): ...
+    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
+        """How the resource is."""
+
     UNKNOWN: ResourceState.HealthStatus.ValueType  # 0
     HEALTHY: ResourceState.HealthStatus.ValueType  # 1
     UNHEALTHY: ResourceState.HealthStatus.ValueType  # 2
@@ -308,9 +337,13 @@ class ResourceState(_message.Message):
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
-    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Resources below which this one is drawn, by id."""
+
     @_builtins.property
-    def resource_metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def resource_metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Whatever the plugin finds worth showing."""
+
     def __init__(
         self,
         *,
@@ -336,6 +369,8 @@ Global___ResourceState: _TypeAlias = ResourceState  # noqa: Y015
 
 @_typing.final
 class KubernetesResourceState(_message.Message):
+    """One resource of a Kubernetes application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _HealthStatus:
@@ -348,7 +383,9 @@ class KubernetesResourceState(_message.Message):
         HEALTHY: KubernetesResourceState._HealthStatus.ValueType  # 1
         OTHER: KubernetesResourceState._HealthStatus.ValueType  # 2
 
-    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper): ...
+    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
+        """How a resource is; OTHER means not healthy or not yet."""
+
     UNKNOWN: KubernetesResourceState.HealthStatus.ValueType  # 0
     HEALTHY: KubernetesResourceState.HealthStatus.ValueType  # 1
     OTHER: KubernetesResourceState.HealthStatus.ValueType  # 2
@@ -374,9 +411,13 @@ class KubernetesResourceState(_message.Message):
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
-    def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Resources that own this one, by id."""
+
     @_builtins.property
-    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Resources below which this one is drawn, by id."""
+
     def __init__(
         self,
         *,
@@ -402,6 +443,8 @@ Global___KubernetesResourceState: _TypeAlias = KubernetesResourceState  # noqa: 
 
 @_typing.final
 class KubernetesResourceStateEvent(_message.Message):
+    """A change of one Kubernetes resource since the last snapshot."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Type:
@@ -413,7 +456,9 @@ class KubernetesResourceStateEvent(_message.Message):
         ADD_OR_UPDATED: KubernetesResourceStateEvent._Type.ValueType  # 0
         DELETED: KubernetesResourceStateEvent._Type.ValueType  # 2
 
-    class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
+    class Type(_Type, metaclass=_TypeEnumTypeWrapper):
+        """What happened to the resource."""
+
     ADD_OR_UPDATED: KubernetesResourceStateEvent.Type.ValueType  # 0
     DELETED: KubernetesResourceStateEvent.Type.ValueType  # 2
 
@@ -430,7 +475,9 @@ class KubernetesResourceStateEvent(_message.Message):
     @_builtins.property
     def state(self) -> Global___KubernetesResourceState: ...
     @_builtins.property
-    def snapshot_version(self) -> Global___ApplicationLiveStateVersion: ...
+    def snapshot_version(self) -> Global___ApplicationLiveStateVersion:
+        """The snapshot to which the change applies; older ones are skipped."""
+
     def __init__(
         self,
         *,
@@ -451,6 +498,8 @@ Global___KubernetesResourceStateEvent: _TypeAlias = KubernetesResourceStateEvent
 
 @_typing.final
 class CloudRunResourceState(_message.Message):
+    """One resource of a Cloud Run application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _HealthStatus:
@@ -463,7 +512,9 @@ class CloudRunResourceState(_message.Message):
         HEALTHY: CloudRunResourceState._HealthStatus.ValueType  # 1
         OTHER: CloudRunResourceState._HealthStatus.ValueType  # 2
 
-    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper): ...
+    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
+        """How a resource is; OTHER means not healthy or not yet."""
+
     UNKNOWN: CloudRunResourceState.HealthStatus.ValueType  # 0
     HEALTHY: CloudRunResourceState.HealthStatus.ValueType  # 1
     OTHER: CloudRunResourceState.HealthStatus.ValueType  # 2
@@ -489,9 +540,13 @@ class CloudRunResourceState(_message.Message):
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
-    def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Resources that own this one, by id."""
+
     @_builtins.property
-    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Resources below which this one is drawn, by id."""
+
     def __init__(
         self,
         *,
@@ -517,6 +572,8 @@ Global___CloudRunResourceState: _TypeAlias = CloudRunResourceState  # noqa: Y015
 
 @_typing.final
 class ECSResourceState(_message.Message):
+    """One resource of a ECS application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _HealthStatus:
@@ -529,7 +586,9 @@ class ECSResourceState(_message.Message):
         HEALTHY: ECSResourceState._HealthStatus.ValueType  # 1
         OTHER: ECSResourceState._HealthStatus.ValueType  # 2
 
-    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper): ...
+    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
+        """How a resource is; OTHER means not healthy or not yet."""
+
     UNKNOWN: ECSResourceState.HealthStatus.ValueType  # 0
     HEALTHY: ECSResourceState.HealthStatus.ValueType  # 1
     OTHER: ECSResourceState.HealthStatus.ValueType  # 2
@@ -551,9 +610,13 @@ class ECSResourceState(_message.Message):
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
-    def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Resources that own this one, by id."""
+
     @_builtins.property
-    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Resources below which this one is drawn, by id."""
+
     def __init__(
         self,
         *,
@@ -577,6 +640,8 @@ Global___ECSResourceState: _TypeAlias = ECSResourceState  # noqa: Y015
 
 @_typing.final
 class LambdaResourceState(_message.Message):
+    """One resource of a Lambda application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _HealthStatus:
@@ -589,7 +654,9 @@ class LambdaResourceState(_message.Message):
         HEALTHY: LambdaResourceState._HealthStatus.ValueType  # 1
         OTHER: LambdaResourceState._HealthStatus.ValueType  # 2
 
-    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper): ...
+    class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
+        """How a resource is; OTHER means not healthy or not yet."""
+
     UNKNOWN: LambdaResourceState.HealthStatus.ValueType  # 0
     HEALTHY: LambdaResourceState.HealthStatus.ValueType  # 1
     OTHER: LambdaResourceState.HealthStatus.ValueType  # 2
@@ -611,9 +678,13 @@ class LambdaResourceState(_message.Message):
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
-    def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Resources that own this one, by id."""
+
     @_builtins.property
-    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Resources below which this one is drawn, by id."""
+
     def __init__(
         self,
         *,

@@ -27,7 +27,8 @@ class _LogSeverityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogSeveri
     SUCCESS: _LogSeverity.ValueType  # 1
     ERROR: _LogSeverity.ValueType  # 2
 
-class LogSeverity(_LogSeverity, metaclass=_LogSeverityEnumTypeWrapper): ...
+class LogSeverity(_LogSeverity, metaclass=_LogSeverityEnumTypeWrapper):
+    """How loud a line is."""
 
 INFO: LogSeverity.ValueType  # 0
 SUCCESS: LogSeverity.ValueType  # 1
@@ -36,6 +37,8 @@ Global___LogSeverity: _TypeAlias = LogSeverity  # noqa: Y015
 
 @_typing.final
 class LogBlock(_message.Message):
+    """Some lines of a stage log."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: _builtins.int
@@ -43,7 +46,9 @@ class LogBlock(_message.Message):
     SEVERITY_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
+    """Grows within a stage; a block that was received already is recognised by it."""
     log: _builtins.str
+    """Never empty: one empty text makes a whole report fail."""
     severity: Global___LogSeverity.ValueType
     created_at: _builtins.int
     def __init__(

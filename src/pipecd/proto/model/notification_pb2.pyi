@@ -48,7 +48,8 @@ class _NotificationEventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[
     EVENT_STAGE_FAILED: _NotificationEventType.ValueType  # 403
     EVENT_STAGE_CANCELLED: _NotificationEventType.ValueType  # 404
 
-class NotificationEventType(_NotificationEventType, metaclass=_NotificationEventTypeEnumTypeWrapper): ...
+class NotificationEventType(_NotificationEventType, metaclass=_NotificationEventTypeEnumTypeWrapper):
+    """What a notification is about; routes in the configuration of a piped name these without EVENT_."""
 
 EVENT_DEPLOYMENT_TRIGGERED: NotificationEventType.ValueType  # 0
 EVENT_DEPLOYMENT_PLANNED: NotificationEventType.ValueType  # 1
@@ -85,7 +86,8 @@ class _NotificationEventGroupEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper
     EVENT_PIPED: _NotificationEventGroup.ValueType  # 4
     EVENT_STAGE: _NotificationEventGroup.ValueType  # 5
 
-class NotificationEventGroup(_NotificationEventGroup, metaclass=_NotificationEventGroupEnumTypeWrapper): ...
+class NotificationEventGroup(_NotificationEventGroup, metaclass=_NotificationEventGroupEnumTypeWrapper):
+    """Notifications that belong together, for routes that name a whole group."""
 
 EVENT_NONE: NotificationEventGroup.ValueType  # 0
 EVENT_DEPLOYMENT: NotificationEventGroup.ValueType  # 1
@@ -97,6 +99,8 @@ Global___NotificationEventGroup: _TypeAlias = NotificationEventGroup  # noqa: Y0
 
 @_typing.final
 class NotificationEventDeploymentTriggered(_message.Message):
+    """A deployment was made."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -105,7 +109,9 @@ class NotificationEventDeploymentTriggered(_message.Message):
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
-    def mentioned_accounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def mentioned_accounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Accounts and groups of the receiver that are to be mentioned, in all these messages."""
+
     @_builtins.property
     def mentioned_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -125,6 +131,8 @@ Global___NotificationEventDeploymentTriggered: _TypeAlias = NotificationEventDep
 
 @_typing.final
 class NotificationEventDeploymentPlanned(_message.Message):
+    """The stages of a deployment are known."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -132,6 +140,7 @@ class NotificationEventDeploymentPlanned(_message.Message):
     MENTIONED_ACCOUNTS_FIELD_NUMBER: _builtins.int
     MENTIONED_GROUPS_FIELD_NUMBER: _builtins.int
     summary: _builtins.str
+    """What the deployment will do."""
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
@@ -156,6 +165,8 @@ Global___NotificationEventDeploymentPlanned: _TypeAlias = NotificationEventDeplo
 
 @_typing.final
 class NotificationEventDeploymentStarted(_message.Message):
+    """A deployment began to run."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -184,6 +195,8 @@ Global___NotificationEventDeploymentStarted: _TypeAlias = NotificationEventDeplo
 
 @_typing.final
 class NotificationEventDeploymentApproved(_message.Message):
+    """Somebody approved a stage of a deployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -191,6 +204,7 @@ class NotificationEventDeploymentApproved(_message.Message):
     MENTIONED_ACCOUNTS_FIELD_NUMBER: _builtins.int
     MENTIONED_GROUPS_FIELD_NUMBER: _builtins.int
     approver: _builtins.str
+    """Who approved."""
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
@@ -215,6 +229,8 @@ Global___NotificationEventDeploymentApproved: _TypeAlias = NotificationEventDepl
 
 @_typing.final
 class NotificationEventDeploymentRollingBack(_message.Message):
+    """A deployment failed or was cancelled and is rolled back."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -235,6 +251,8 @@ Global___NotificationEventDeploymentRollingBack: _TypeAlias = NotificationEventD
 
 @_typing.final
 class NotificationEventDeploymentSucceeded(_message.Message):
+    """A deployment ended well."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -263,6 +281,8 @@ Global___NotificationEventDeploymentSucceeded: _TypeAlias = NotificationEventDep
 
 @_typing.final
 class NotificationEventDeploymentFailed(_message.Message):
+    """A deployment ended badly."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -294,6 +314,8 @@ Global___NotificationEventDeploymentFailed: _TypeAlias = NotificationEventDeploy
 
 @_typing.final
 class NotificationEventDeploymentCancelled(_message.Message):
+    """A deployment was stopped by somebody."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -301,6 +323,7 @@ class NotificationEventDeploymentCancelled(_message.Message):
     MENTIONED_ACCOUNTS_FIELD_NUMBER: _builtins.int
     MENTIONED_GROUPS_FIELD_NUMBER: _builtins.int
     commander: _builtins.str
+    """Who stopped it."""
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
@@ -325,6 +348,8 @@ Global___NotificationEventDeploymentCancelled: _TypeAlias = NotificationEventDep
 
 @_typing.final
 class NotificationEventDeploymentWaitApproval(_message.Message):
+    """A deployment waits for approval."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -353,6 +378,8 @@ Global___NotificationEventDeploymentWaitApproval: _TypeAlias = NotificationEvent
 
 @_typing.final
 class NotificationEventDeploymentTriggerFailed(_message.Message):
+    """A commit should have made a deployment but could not."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_FIELD_NUMBER: _builtins.int
@@ -390,6 +417,8 @@ Global___NotificationEventDeploymentTriggerFailed: _TypeAlias = NotificationEven
 
 @_typing.final
 class NotificationEventApplicationSynced(_message.Message):
+    """What runs is again what Git says."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_FIELD_NUMBER: _builtins.int
@@ -414,6 +443,8 @@ Global___NotificationEventApplicationSynced: _TypeAlias = NotificationEventAppli
 
 @_typing.final
 class NotificationEventApplicationOutOfSync(_message.Message):
+    """What runs is no longer what Git says."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_FIELD_NUMBER: _builtins.int
@@ -438,6 +469,8 @@ Global___NotificationEventApplicationOutOfSync: _TypeAlias = NotificationEventAp
 
 @_typing.final
 class NotificationEventPipedStarted(_message.Message):
+    """A piped came up."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -466,6 +499,8 @@ Global___NotificationEventPipedStarted: _TypeAlias = NotificationEventPipedStart
 
 @_typing.final
 class NotificationEventPipedStopped(_message.Message):
+    """A piped went down on purpose."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -494,6 +529,8 @@ Global___NotificationEventPipedStopped: _TypeAlias = NotificationEventPipedStopp
 
 @_typing.final
 class NotificationEventStageStarted(_message.Message):
+    """A stage began."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -518,6 +555,8 @@ Global___NotificationEventStageStarted: _TypeAlias = NotificationEventStageStart
 
 @_typing.final
 class NotificationEventStageSkipped(_message.Message):
+    """A stage was left out."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -542,6 +581,8 @@ Global___NotificationEventStageSkipped: _TypeAlias = NotificationEventStageSkipp
 
 @_typing.final
 class NotificationEventStageSucceeded(_message.Message):
+    """A stage ended well."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -566,6 +607,8 @@ Global___NotificationEventStageSucceeded: _TypeAlias = NotificationEventStageSuc
 
 @_typing.final
 class NotificationEventStageFailed(_message.Message):
+    """A stage ended badly."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -590,6 +633,8 @@ Global___NotificationEventStageFailed: _TypeAlias = NotificationEventStageFailed
 
 @_typing.final
 class NotificationEventStageCancelled(_message.Message):
+    """A stage was stopped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int

@@ -27,6 +27,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Piped(_message.Message):
+    """An agent as the control plane knows it: who it is, its keys, and what it reported about itself."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _ConnectionStatus:
@@ -39,13 +41,17 @@ class Piped(_message.Message):
         ONLINE: Piped._ConnectionStatus.ValueType  # 1
         OFFLINE: Piped._ConnectionStatus.ValueType  # 2
 
-    class ConnectionStatus(_ConnectionStatus, metaclass=_ConnectionStatusEnumTypeWrapper): ...
+    class ConnectionStatus(_ConnectionStatus, metaclass=_ConnectionStatusEnumTypeWrapper):
+        """Whether the agent was heard of lately."""
+
     UNKNOWN: Piped.ConnectionStatus.ValueType  # 0
     ONLINE: Piped.ConnectionStatus.ValueType  # 1
     OFFLINE: Piped.ConnectionStatus.ValueType  # 2
 
     @_typing.final
     class CloudProvider(_message.Message):
+        """The older form of PlatformProvider."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         NAME_FIELD_NUMBER: _builtins.int
@@ -66,12 +72,15 @@ class Piped(_message.Message):
 
     @_typing.final
     class PlatformProvider(_message.Message):
+        """A place to deploy to, of the first generation."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         NAME_FIELD_NUMBER: _builtins.int
         TYPE_FIELD_NUMBER: _builtins.int
         name: _builtins.str
         type: _builtins.str
+        """The kind of platform, for example KUBERNETES."""
         def __init__(
             self,
             *,
@@ -86,6 +95,8 @@ class Piped(_message.Message):
 
     @_typing.final
     class Plugin(_message.Message):
+        """A plugin of the second generation and its deploy targets."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         NAME_FIELD_NUMBER: _builtins.int
@@ -107,14 +118,19 @@ class Piped(_message.Message):
 
     @_typing.final
     class SecretEncryption(_message.Message):
+        """How secrets for this piped are encrypted."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         TYPE_FIELD_NUMBER: _builtins.int
         PUBLIC_KEY_FIELD_NUMBER: _builtins.int
         ENCRYPT_SERVICE_ACCOUNT_FIELD_NUMBER: _builtins.int
         type: _builtins.str
+        """KEY_PAIR or NONE; the KMS types are not in use any more."""
         public_key: _builtins.str
+        """PEM, for KEY_PAIR."""
         encrypt_service_account: _builtins.str
+        """Not in use any more."""
         def __init__(
             self,
             *,
@@ -151,11 +167,16 @@ class Piped(_message.Message):
     desc: _builtins.str
     project_id: _builtins.str
     version: _builtins.str
+    """From here to `config` the piped reported it when it started."""
     started_at: _builtins.int
     status: Global___Piped.ConnectionStatus.ValueType
+    """Filled in when pipeds are listed, not stored."""
     config: _builtins.str
+    """The configuration as YAML with its secrets masked."""
     desired_version: _builtins.str
+    """What the launcher of this piped should run; empty means its own choice."""
     disabled: _builtins.bool
+    """A disabled piped cannot sign in."""
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
@@ -171,7 +192,9 @@ class Piped(_message.Message):
     @_builtins.property
     def secret_encryption(self) -> Global___Piped.SecretEncryption: ...
     @_builtins.property
-    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___PipedKey]: ...
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___PipedKey]:
+        """At most two, so that a key can be replaced without a gap; the newest is first."""
+
     def __init__(
         self,
         *,
@@ -204,12 +227,15 @@ Global___Piped: _TypeAlias = Piped  # noqa: Y015
 
 @_typing.final
 class PipedKey(_message.Message):
+    """A key with which a piped signs in; only its hash is known."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     HASH_FIELD_NUMBER: _builtins.int
     CREATOR_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     hash: _builtins.str
+    """The bcrypt hash of the key."""
     creator: _builtins.str
     created_at: _builtins.int
     def __init__(
@@ -229,6 +255,8 @@ Global___PipedKey: _TypeAlias = PipedKey  # noqa: Y015
 
 @_typing.final
 class PipedStat(_message.Message):
+    """What a piped reported last, and when."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -236,6 +264,7 @@ class PipedStat(_message.Message):
     TIMESTAMP_FIELD_NUMBER: _builtins.int
     piped_id: _builtins.str
     metrics: _builtins.bytes
+    """Its metrics in the text form of Prometheus."""
     timestamp: _builtins.int
     def __init__(
         self,

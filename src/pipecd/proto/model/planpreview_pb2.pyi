@@ -26,6 +26,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class PlanPreviewCommandResult(_message.Message):
+    """What one piped would deploy if a branch were merged."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_ID_FIELD_NUMBER: _builtins.int
@@ -37,7 +39,9 @@ class PlanPreviewCommandResult(_message.Message):
     command_id: _builtins.str
     piped_id: _builtins.str
     piped_url: _builtins.str
+    """Filled in by the control plane, like the other names and addresses."""
     error: _builtins.str
+    """Why there is no result at all."""
     piped_name: _builtins.str
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApplicationPlanPreviewResult]: ...
@@ -61,6 +65,8 @@ Global___PlanPreviewCommandResult: _TypeAlias = PlanPreviewCommandResult  # noqa
 
 @_typing.final
 class ApplicationPlanPreviewResult(_message.Message):
+    """What would happen to one application."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -115,13 +121,18 @@ class ApplicationPlanPreviewResult(_message.Message):
     project_id: _builtins.str
     head_branch: _builtins.str
     head_commit: _builtins.str
+    """The commit of the branch that was looked at."""
     sync_strategy: _common_pb2.SyncStrategy.ValueType
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def plan_summary(self) -> _builtins.bytes: ...
+    def plan_summary(self) -> _builtins.bytes:
+        """The result of first-generation pipeds; others fill `plugin_plan_results`."""
+
     @plan_summary.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def plan_summary(self, value: _builtins.bytes) -> None: ...
+    def plan_summary(self, value: _builtins.bytes) -> None:
+        """The result of first-generation pipeds; others fill `plugin_plan_results`."""
+
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def plan_details(self) -> _builtins.bytes: ...
@@ -129,7 +140,9 @@ class ApplicationPlanPreviewResult(_message.Message):
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def plan_details(self, value: _builtins.bytes) -> None: ...
     no_change: _builtins.bool
+    """Whether nothing would change."""
     error: _builtins.str
+    """Why there is no result for this application."""
     created_at: _builtins.int
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
@@ -169,6 +182,8 @@ Global___ApplicationPlanPreviewResult: _TypeAlias = ApplicationPlanPreviewResult
 
 @_typing.final
 class PluginPlanPreviewResult(_message.Message):
+    """What would happen at one deploy target."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PLUGIN_NAME_FIELD_NUMBER: _builtins.int
@@ -179,8 +194,11 @@ class PluginPlanPreviewResult(_message.Message):
     plugin_name: _builtins.str
     deploy_target: _builtins.str
     plan_summary: _builtins.bytes
+    """One line, UTF-8."""
     plan_details: _builtins.bytes
+    """A diff or plan, UTF-8."""
     diff_language: _builtins.str
+    """How to colour the details, for example diff or hcl."""
     def __init__(
         self,
         *,

@@ -21,6 +21,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Project(_message.Message):
+    """A team with its own applications, pipeds and people."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -40,16 +42,25 @@ class Project(_message.Message):
     static_admin_disabled: _builtins.bool
     shared_sso_name: _builtins.str
     allow_stray_as_viewer: _builtins.bool
+    """Whether people without any role may look."""
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
-    def static_admin(self) -> Global___ProjectStaticUser: ...
+    def static_admin(self) -> Global___ProjectStaticUser:
+        """The one account with a password."""
+
     @_builtins.property
-    def sso(self) -> Global___ProjectSSOConfig: ...
+    def sso(self) -> Global___ProjectSSOConfig:
+        """Sign-in of this project alone; or else `shared_sso_name` names one of the control plane."""
+
     @_builtins.property
-    def rbac(self) -> Global___ProjectRBACConfig: ...
+    def rbac(self) -> Global___ProjectRBACConfig:
+        """The older form of `user_groups`."""
+
     @_builtins.property
-    def rbac_roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProjectRBACRole]: ...
+    def rbac_roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProjectRBACRole]:
+        """Roles made by the project; the built-in ones are added when it is read."""
+
     @_builtins.property
     def user_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProjectUserGroup]: ...
     def __init__(
@@ -78,12 +89,15 @@ Global___Project: _TypeAlias = Project  # noqa: Y015
 
 @_typing.final
 class ProjectStaticUser(_message.Message):
+    """An account with a password."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     USERNAME_FIELD_NUMBER: _builtins.int
     PASSWORD_HASH_FIELD_NUMBER: _builtins.int
     username: _builtins.str
     password_hash: _builtins.str
+    """bcrypt."""
     def __init__(
         self,
         *,
@@ -100,6 +114,8 @@ Global___ProjectStaticUser: _TypeAlias = ProjectStaticUser  # noqa: Y015
 
 @_typing.final
 class ProjectSSOConfig(_message.Message):
+    """How people sign in through another site."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Provider:
@@ -110,15 +126,21 @@ class ProjectSSOConfig(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         GITHUB: ProjectSSOConfig._Provider.ValueType  # 0
         GOOGLE: ProjectSSOConfig._Provider.ValueType  # 2
+        """Known, but never carried out."""
         OIDC: ProjectSSOConfig._Provider.ValueType  # 3
 
-    class Provider(_Provider, metaclass=_ProviderEnumTypeWrapper): ...
+    class Provider(_Provider, metaclass=_ProviderEnumTypeWrapper):
+        """Which site it is."""
+
     GITHUB: ProjectSSOConfig.Provider.ValueType  # 0
     GOOGLE: ProjectSSOConfig.Provider.ValueType  # 2
+    """Known, but never carried out."""
     OIDC: ProjectSSOConfig.Provider.ValueType  # 3
 
     @_typing.final
     class GitHub(_message.Message):
+        """Sign-in with GitHub or GitHub Enterprise; roles follow the teams."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         CLIENT_ID_FIELD_NUMBER: _builtins.int
@@ -127,8 +149,10 @@ class ProjectSSOConfig(_message.Message):
         UPLOAD_URL_FIELD_NUMBER: _builtins.int
         PROXY_URL_FIELD_NUMBER: _builtins.int
         client_id: _builtins.str
+        """Stored encrypted, like the secret."""
         client_secret: _builtins.str
         base_url: _builtins.str
+        """The address of GitHub Enterprise; empty means github.com."""
         upload_url: _builtins.str
         proxy_url: _builtins.str
         def __init__(
@@ -148,6 +172,8 @@ class ProjectSSOConfig(_message.Message):
 
     @_typing.final
     class Google(_message.Message):
+        """Sign-in with Google; never carried out."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         CLIENT_ID_FIELD_NUMBER: _builtins.int
@@ -168,6 +194,8 @@ class ProjectSSOConfig(_message.Message):
 
     @_typing.final
     class Oidc(_message.Message):
+        """Sign-in with any OpenID Connect provider."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         CLIENT_ID_FIELD_NUMBER: _builtins.int
@@ -187,14 +215,18 @@ class ProjectSSOConfig(_message.Message):
         issuer: _builtins.str
         redirect_uri: _builtins.str
         authorization_endpoint: _builtins.str
+        """The three endpoints replace what the issuer says about itself."""
         token_endpoint: _builtins.str
         user_info_endpoint: _builtins.str
         proxy_url: _builtins.str
         roles_claim_key: _builtins.str
+        """The claims to read roles, name and picture from; empty means the usual ones."""
         username_claim_key: _builtins.str
         avatar_url_claim_key: _builtins.str
         @_builtins.property
-        def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+        def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Empty means openid."""
+
         def __init__(
             self,
             *,
@@ -224,6 +256,7 @@ class ProjectSSOConfig(_message.Message):
     OIDC_FIELD_NUMBER: _builtins.int
     provider: Global___ProjectSSOConfig.Provider.ValueType
     session_ttl: _builtins.int
+    """Hours until people must sign in again; 0 means a week."""
     @_builtins.property
     def github(self) -> Global___ProjectSSOConfig.GitHub: ...
     @_builtins.property
@@ -249,6 +282,8 @@ Global___ProjectSSOConfig: _TypeAlias = ProjectSSOConfig  # noqa: Y015
 
 @_typing.final
 class ProjectRBACConfig(_message.Message):
+    """The groups that are admins, editors and viewers, one each."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ADMIN_FIELD_NUMBER: _builtins.int
@@ -274,11 +309,14 @@ Global___ProjectRBACConfig: _TypeAlias = ProjectRBACConfig  # noqa: Y015
 
 @_typing.final
 class ProjectUserGroup(_message.Message):
+    """A group at the sign-in provider and the role its members get."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SSO_GROUP_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     sso_group: _builtins.str
+    """For GitHub `organisation/team`."""
     role: _builtins.str
     def __init__(
         self,
@@ -296,6 +334,8 @@ Global___ProjectUserGroup: _TypeAlias = ProjectUserGroup  # noqa: Y015
 
 @_typing.final
 class ProjectRBACRole(_message.Message):
+    """A named set of permissions."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -322,6 +362,8 @@ Global___ProjectRBACRole: _TypeAlias = ProjectRBACRole  # noqa: Y015
 
 @_typing.final
 class ProjectRBACResource(_message.Message):
+    """The things that a policy is about."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _ResourceType:
@@ -340,7 +382,9 @@ class ProjectRBACResource(_message.Message):
         API_KEY: ProjectRBACResource._ResourceType.ValueType  # 7
         INSIGHT: ProjectRBACResource._ResourceType.ValueType  # 8
 
-    class ResourceType(_ResourceType, metaclass=_ResourceTypeEnumTypeWrapper): ...
+    class ResourceType(_ResourceType, metaclass=_ResourceTypeEnumTypeWrapper):
+        """What sort of thing."""
+
     ALL: ProjectRBACResource.ResourceType.ValueType  # 0
     APPLICATION: ProjectRBACResource.ResourceType.ValueType  # 1
     DEPLOYMENT: ProjectRBACResource.ResourceType.ValueType  # 2
@@ -375,7 +419,9 @@ class ProjectRBACResource(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     type: Global___ProjectRBACResource.ResourceType.ValueType
     @_builtins.property
-    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Narrows the policy to things with these labels."""
+
     def __init__(
         self,
         *,
@@ -392,6 +438,8 @@ Global___ProjectRBACResource: _TypeAlias = ProjectRBACResource  # noqa: Y015
 
 @_typing.final
 class ProjectRBACPolicy(_message.Message):
+    """Allows every one of the actions on every one of the resources."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Action:
@@ -407,7 +455,9 @@ class ProjectRBACPolicy(_message.Message):
         UPDATE: ProjectRBACPolicy._Action.ValueType  # 4
         DELETE: ProjectRBACPolicy._Action.ValueType  # 5
 
-    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper):
+        """What is done to a thing."""
+
     ALL: ProjectRBACPolicy.Action.ValueType  # 0
     GET: ProjectRBACPolicy.Action.ValueType  # 1
     LIST: ProjectRBACPolicy.Action.ValueType  # 2

@@ -21,6 +21,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RBAC(_message.Message):
+    """The permission that a call of the console needs."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RESOURCE_FIELD_NUMBER: _builtins.int
@@ -29,6 +31,7 @@ class RBAC(_message.Message):
     resource: _project_pb2.ProjectRBACResource.ResourceType.ValueType
     action: _project_pb2.ProjectRBACPolicy.Action.ValueType
     ignored: _builtins.bool
+    """No permission is needed beyond being signed in."""
     def __init__(
         self,
         *,
@@ -46,3 +49,4 @@ Global___RBAC: _TypeAlias = RBAC  # noqa: Y015
 
 RBAC_FIELD_NUMBER: _builtins.int
 rbac: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___RBAC]
+"""Written beside the RPCs of WebService; without it nobody may call."""

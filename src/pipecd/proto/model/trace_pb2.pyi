@@ -18,6 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DeploymentTrace(_message.Message):
+    """A commit in one repository that leads to deployments in others."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -33,6 +35,7 @@ class DeploymentTrace(_message.Message):
     id: _builtins.str
     project_id: _builtins.str
     title: _builtins.str
+    """The first line of the commit message."""
     commit_message: _builtins.str
     commit_hash: _builtins.str
     commit_url: _builtins.str

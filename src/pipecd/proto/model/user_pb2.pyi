@@ -20,6 +20,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Role(_message.Message):
+    """The roles of a person in a project."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PROJECT_ID_FIELD_NUMBER: _builtins.int
@@ -43,6 +45,8 @@ Global___Role: _TypeAlias = Role  # noqa: Y015
 
 @_typing.final
 class User(_message.Message):
+    """A person as the sign-in provider describes them."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     USERNAME_FIELD_NUMBER: _builtins.int

@@ -23,6 +23,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DetermineVersionsRequest(_message.Message):
+    """The request of DetermineVersions."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INPUT_FIELD_NUMBER: _builtins.int
@@ -43,6 +45,8 @@ Global___DetermineVersionsRequest: _TypeAlias = DetermineVersionsRequest  # noqa
 
 @_typing.final
 class DetermineVersionsResponse(_message.Message):
+    """The answer of DetermineVersions."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSIONS_FIELD_NUMBER: _builtins.int
@@ -63,6 +67,8 @@ Global___DetermineVersionsResponse: _TypeAlias = DetermineVersionsResponse  # no
 
 @_typing.final
 class DetermineStrategyRequest(_message.Message):
+    """The request of DetermineStrategy."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INPUT_FIELD_NUMBER: _builtins.int
@@ -83,6 +89,8 @@ Global___DetermineStrategyRequest: _TypeAlias = DetermineStrategyRequest  # noqa
 
 @_typing.final
 class DetermineStrategyResponse(_message.Message):
+    """The answer of DetermineStrategy."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SYNC_STRATEGY_FIELD_NUMBER: _builtins.int
@@ -91,6 +99,7 @@ class DetermineStrategyResponse(_message.Message):
     sync_strategy: _common_pb2.SyncStrategy.ValueType
     summary: _builtins.str
     unsupported: _builtins.bool
+    """The plugin has no opinion."""
     def __init__(
         self,
         *,
@@ -108,10 +117,14 @@ Global___DetermineStrategyResponse: _TypeAlias = DetermineStrategyResponse  # no
 
 @_typing.final
 class BuildPipelineSyncStagesRequest(_message.Message):
+    """The request of BuildPipelineSyncStages."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class StageConfig(_message.Message):
+        """A stage of the application file that belongs to this plugin."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         NAME_FIELD_NUMBER: _builtins.int
@@ -122,8 +135,11 @@ class BuildPipelineSyncStagesRequest(_message.Message):
         name: _builtins.str
         desc: _builtins.str
         timeout: _builtins.str
+        """Never filled."""
         index: _builtins.int
+        """The position in the whole pipeline."""
         config: _builtins.bytes
+        """The settings under `with`, as JSON."""
         def __init__(
             self,
             *,
@@ -142,6 +158,7 @@ class BuildPipelineSyncStagesRequest(_message.Message):
     ROLLBACK_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     rollback: _builtins.bool
+    """Whether rollback stages are wanted as well."""
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___BuildPipelineSyncStagesRequest.StageConfig]: ...
     def __init__(
@@ -160,6 +177,8 @@ Global___BuildPipelineSyncStagesRequest: _TypeAlias = BuildPipelineSyncStagesReq
 
 @_typing.final
 class BuildPipelineSyncStagesResponse(_message.Message):
+    """The answer of BuildPipelineSyncStages."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     STAGES_FIELD_NUMBER: _builtins.int
@@ -180,10 +199,13 @@ Global___BuildPipelineSyncStagesResponse: _TypeAlias = BuildPipelineSyncStagesRe
 
 @_typing.final
 class BuildQuickSyncStagesRequest(_message.Message):
+    """The request of BuildQuickSyncStages."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ROLLBACK_FIELD_NUMBER: _builtins.int
     rollback: _builtins.bool
+    """Whether rollback stages are wanted as well."""
     def __init__(
         self,
         *,
@@ -199,6 +221,8 @@ Global___BuildQuickSyncStagesRequest: _TypeAlias = BuildQuickSyncStagesRequest  
 
 @_typing.final
 class BuildQuickSyncStagesResponse(_message.Message):
+    """The answer of BuildQuickSyncStages."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     STAGES_FIELD_NUMBER: _builtins.int
@@ -219,6 +243,8 @@ Global___BuildQuickSyncStagesResponse: _TypeAlias = BuildQuickSyncStagesResponse
 
 @_typing.final
 class FetchDefinedStagesRequest(_message.Message):
+    """The request of FetchDefinedStages, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -234,6 +260,8 @@ Global___FetchDefinedStagesRequest: _TypeAlias = FetchDefinedStagesRequest  # no
 
 @_typing.final
 class FetchDefinedStagesResponse(_message.Message):
+    """The answer of FetchDefinedStages."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     STAGES_FIELD_NUMBER: _builtins.int
@@ -254,6 +282,8 @@ Global___FetchDefinedStagesResponse: _TypeAlias = FetchDefinedStagesResponse  # 
 
 @_typing.final
 class ExecuteStageRequest(_message.Message):
+    """The request of ExecuteStage."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INPUT_FIELD_NUMBER: _builtins.int
@@ -274,12 +304,15 @@ Global___ExecuteStageRequest: _TypeAlias = ExecuteStageRequest  # noqa: Y015
 
 @_typing.final
 class ExecuteStageResponse(_message.Message):
+    """The answer of ExecuteStage."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     status: _deployment_pb2.StageStatus.ValueType
     message: _builtins.str
+    """Piped does not read it; the stage log is the place for texts."""
     def __init__(
         self,
         *,
@@ -296,6 +329,8 @@ Global___ExecuteStageResponse: _TypeAlias = ExecuteStageResponse  # noqa: Y015
 
 @_typing.final
 class PlanPluginInput(_message.Message):
+    """What planning looks at."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -304,7 +339,9 @@ class PlanPluginInput(_message.Message):
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
-    def running_deployment_source(self) -> _source_pb2.DeploymentSource: ...
+    def running_deployment_source(self) -> _source_pb2.DeploymentSource:
+        """Absent for the first deployment."""
+
     @_builtins.property
     def target_deployment_source(self) -> _source_pb2.DeploymentSource: ...
     def __init__(
@@ -324,6 +361,8 @@ Global___PlanPluginInput: _TypeAlias = PlanPluginInput  # noqa: Y015
 
 @_typing.final
 class ExecutePluginInput(_message.Message):
+    """What a stage works with."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -332,12 +371,15 @@ class ExecutePluginInput(_message.Message):
     RUNNING_DEPLOYMENT_SOURCE_FIELD_NUMBER: _builtins.int
     TARGET_DEPLOYMENT_SOURCE_FIELD_NUMBER: _builtins.int
     stage_config: _builtins.bytes
+    """The settings under `with`, as JSON; empty in a quick sync."""
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
     def stage(self) -> _deployment_pb2.PipelineStage: ...
     @_builtins.property
-    def running_deployment_source(self) -> _source_pb2.DeploymentSource: ...
+    def running_deployment_source(self) -> _source_pb2.DeploymentSource:
+        """Absent for the first deployment."""
+
     @_builtins.property
     def target_deployment_source(self) -> _source_pb2.DeploymentSource: ...
     def __init__(

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class DeploymentServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by plugins that have stages.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -67,40 +68,47 @@ class DeploymentServiceStub:
 
 
 class DeploymentServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by plugins that have stages.
+    """
 
     def FetchDefinedStages(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Names the stages of the plugin, rollback stages included.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetermineVersions(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells which versions are in the target source.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetermineStrategy(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Chooses between quick sync and pipeline, with the reason.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BuildPipelineSyncStages(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Turns the listed stages into those of the plan.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BuildQuickSyncStages(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gives the stages of a quick sync.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExecuteStage(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Runs one stage and answers when it is over.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -147,7 +155,8 @@ def add_DeploymentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DeploymentService:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by plugins that have stages.
+    """
 
     @staticmethod
     def FetchDefinedStages(request,

@@ -22,6 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DecryptSecretRequest(_message.Message):
+    """Left over: no call uses it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SECRET_FIELD_NUMBER: _builtins.int
@@ -41,6 +43,8 @@ Global___DecryptSecretRequest: _TypeAlias = DecryptSecretRequest  # noqa: Y015
 
 @_typing.final
 class DecryptSecretResponse(_message.Message):
+    """Left over: no call uses it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DECRYPTED_SECRET_FIELD_NUMBER: _builtins.int
@@ -60,6 +64,8 @@ Global___DecryptSecretResponse: _TypeAlias = DecryptSecretResponse  # noqa: Y015
 
 @_typing.final
 class InstallToolRequest(_message.Message):
+    """The request of InstallTool."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -68,6 +74,7 @@ class InstallToolRequest(_message.Message):
     name: _builtins.str
     version: _builtins.str
     install_script: _builtins.str
+    """A shell script with places for name, version, system and where to put the program."""
     def __init__(
         self,
         *,
@@ -85,6 +92,8 @@ Global___InstallToolRequest: _TypeAlias = InstallToolRequest  # noqa: Y015
 
 @_typing.final
 class InstallToolResponse(_message.Message):
+    """The answer of InstallTool."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INSTALLED_PATH_FIELD_NUMBER: _builtins.int
@@ -104,6 +113,8 @@ Global___InstallToolResponse: _TypeAlias = InstallToolResponse  # noqa: Y015
 
 @_typing.final
 class ReportStageLogsRequest(_message.Message):
+    """The request of ReportStageLogs."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -113,6 +124,7 @@ class ReportStageLogsRequest(_message.Message):
     deployment_id: _builtins.str
     stage_id: _builtins.str
     retried_count: _builtins.int
+    """Always 0: stages are not retried."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]: ...
     def __init__(
@@ -133,6 +145,8 @@ Global___ReportStageLogsRequest: _TypeAlias = ReportStageLogsRequest  # noqa: Y0
 
 @_typing.final
 class ReportStageLogsResponse(_message.Message):
+    """The answer of ReportStageLogs: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -148,6 +162,8 @@ Global___ReportStageLogsResponse: _TypeAlias = ReportStageLogsResponse  # noqa: 
 
 @_typing.final
 class ReportStageLogsFromLastCheckpointRequest(_message.Message):
+    """The request of ReportStageLogsFromLastCheckpoint."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -159,8 +175,11 @@ class ReportStageLogsFromLastCheckpointRequest(_message.Message):
     stage_id: _builtins.str
     retried_count: _builtins.int
     completed: _builtins.bool
+    """Closes the log."""
     @_builtins.property
-    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]: ...
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]:
+        """Every block since the last checkpoint, those reported meanwhile included."""
+
     def __init__(
         self,
         *,
@@ -180,6 +199,8 @@ Global___ReportStageLogsFromLastCheckpointRequest: _TypeAlias = ReportStageLogsF
 
 @_typing.final
 class ReportStageLogsFromLastCheckpointResponse(_message.Message):
+    """The answer of ReportStageLogsFromLastCheckpoint: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -195,6 +216,8 @@ Global___ReportStageLogsFromLastCheckpointResponse: _TypeAlias = ReportStageLogs
 
 @_typing.final
 class GetStageMetadataRequest(_message.Message):
+    """The request of GetStageMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -220,12 +243,15 @@ Global___GetStageMetadataRequest: _TypeAlias = GetStageMetadataRequest  # noqa: 
 
 @_typing.final
 class GetStageMetadataResponse(_message.Message):
+    """The answer of GetStageMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VALUE_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
     value: _builtins.str
     found: _builtins.bool
+    """Tells an absent key from an empty value."""
     def __init__(
         self,
         *,
@@ -242,6 +268,8 @@ Global___GetStageMetadataResponse: _TypeAlias = GetStageMetadataResponse  # noqa
 
 @_typing.final
 class PutStageMetadataRequest(_message.Message):
+    """The request of PutStageMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -270,6 +298,8 @@ Global___PutStageMetadataRequest: _TypeAlias = PutStageMetadataRequest  # noqa: 
 
 @_typing.final
 class PutStageMetadataResponse(_message.Message):
+    """The answer of PutStageMetadata: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -285,6 +315,8 @@ Global___PutStageMetadataResponse: _TypeAlias = PutStageMetadataResponse  # noqa
 
 @_typing.final
 class PutStageMetadataMultiRequest(_message.Message):
+    """The request of PutStageMetadataMulti."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -331,6 +363,8 @@ Global___PutStageMetadataMultiRequest: _TypeAlias = PutStageMetadataMultiRequest
 
 @_typing.final
 class PutStageMetadataMultiResponse(_message.Message):
+    """The answer of PutStageMetadataMulti: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -346,6 +380,8 @@ Global___PutStageMetadataMultiResponse: _TypeAlias = PutStageMetadataMultiRespon
 
 @_typing.final
 class GetDeploymentPluginMetadataRequest(_message.Message):
+    """The request of GetDeploymentPluginMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -353,6 +389,7 @@ class GetDeploymentPluginMetadataRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     deployment_id: _builtins.str
     plugin_name: _builtins.str
+    """Empty means the plugin that calls."""
     key: _builtins.str
     def __init__(
         self,
@@ -371,6 +408,8 @@ Global___GetDeploymentPluginMetadataRequest: _TypeAlias = GetDeploymentPluginMet
 
 @_typing.final
 class GetDeploymentPluginMetadataResponse(_message.Message):
+    """The answer of GetDeploymentPluginMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VALUE_FIELD_NUMBER: _builtins.int
@@ -393,6 +432,8 @@ Global___GetDeploymentPluginMetadataResponse: _TypeAlias = GetDeploymentPluginMe
 
 @_typing.final
 class PutDeploymentPluginMetadataRequest(_message.Message):
+    """The request of PutDeploymentPluginMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -421,6 +462,8 @@ Global___PutDeploymentPluginMetadataRequest: _TypeAlias = PutDeploymentPluginMet
 
 @_typing.final
 class PutDeploymentPluginMetadataResponse(_message.Message):
+    """The answer of PutDeploymentPluginMetadata: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -436,6 +479,8 @@ Global___PutDeploymentPluginMetadataResponse: _TypeAlias = PutDeploymentPluginMe
 
 @_typing.final
 class PutDeploymentPluginMetadataMultiRequest(_message.Message):
+    """The request of PutDeploymentPluginMetadataMulti."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -482,6 +527,8 @@ Global___PutDeploymentPluginMetadataMultiRequest: _TypeAlias = PutDeploymentPlug
 
 @_typing.final
 class PutDeploymentPluginMetadataMultiResponse(_message.Message):
+    """The answer of PutDeploymentPluginMetadataMulti: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -497,6 +544,8 @@ Global___PutDeploymentPluginMetadataMultiResponse: _TypeAlias = PutDeploymentPlu
 
 @_typing.final
 class GetDeploymentSharedMetadataRequest(_message.Message):
+    """The request of GetDeploymentSharedMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -519,6 +568,8 @@ Global___GetDeploymentSharedMetadataRequest: _TypeAlias = GetDeploymentSharedMet
 
 @_typing.final
 class GetDeploymentSharedMetadataResponse(_message.Message):
+    """The answer of GetDeploymentSharedMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VALUE_FIELD_NUMBER: _builtins.int
@@ -541,6 +592,8 @@ Global___GetDeploymentSharedMetadataResponse: _TypeAlias = GetDeploymentSharedMe
 
 @_typing.final
 class ListStageCommandsRequest(_message.Message):
+    """The request of ListStageCommands."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -563,11 +616,15 @@ Global___ListStageCommandsRequest: _TypeAlias = ListStageCommandsRequest  # noqa
 
 @_typing.final
 class ListStageCommandsResponse(_message.Message):
+    """The answer of ListStageCommands."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMANDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def commands(self) -> _containers.RepeatedCompositeFieldContainer[_command_pb2.Command]: ...
+    def commands(self) -> _containers.RepeatedCompositeFieldContainer[_command_pb2.Command]:
+        """Approvals and skips that have arrived for the stage."""
+
     def __init__(
         self,
         *,
@@ -583,6 +640,8 @@ Global___ListStageCommandsResponse: _TypeAlias = ListStageCommandsResponse  # no
 
 @_typing.final
 class GetApplicationSharedObjectRequest(_message.Message):
+    """The request of GetApplicationSharedObject."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -608,6 +667,8 @@ Global___GetApplicationSharedObjectRequest: _TypeAlias = GetApplicationSharedObj
 
 @_typing.final
 class GetApplicationSharedObjectResponse(_message.Message):
+    """The answer of GetApplicationSharedObject."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     OBJECT_FIELD_NUMBER: _builtins.int
@@ -627,6 +688,8 @@ Global___GetApplicationSharedObjectResponse: _TypeAlias = GetApplicationSharedOb
 
 @_typing.final
 class PutApplicationSharedObjectRequest(_message.Message):
+    """The request of PutApplicationSharedObject."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -655,6 +718,8 @@ Global___PutApplicationSharedObjectRequest: _TypeAlias = PutApplicationSharedObj
 
 @_typing.final
 class PutApplicationSharedObjectResponse(_message.Message):
+    """The answer of PutApplicationSharedObject: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(

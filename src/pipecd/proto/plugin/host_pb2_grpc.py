@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class PluginServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by piped to its plugins.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -102,82 +103,96 @@ class PluginServiceStub:
 
 
 class PluginServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by piped to its plugins.
+    """
 
     def InstallTool(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Installs a program once per version and tells where it is.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageLogs(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Passes new lines of a stage log on.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageLogsFromLastCheckpoint(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Passes on what must not be lost of a stage log, and its end.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStageMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads a note of a stage.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutStageMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps a note with a stage.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutStageMetadataMulti(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps several notes with a stage.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeploymentPluginMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads a note that a plugin keeps with a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutDeploymentPluginMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps a note of a plugin with a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutDeploymentPluginMetadataMulti(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps several notes of a plugin with a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeploymentSharedMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads a note that everybody may read.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListStageCommands(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists what people asked of a running stage.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplicationSharedObject(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads bytes that a plugin keeps with an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutApplicationSharedObject(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps bytes of a plugin with an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -259,7 +274,8 @@ def add_PluginServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PluginService:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by piped to its plugins.
+    """
 
     @staticmethod
     def InstallTool(request,

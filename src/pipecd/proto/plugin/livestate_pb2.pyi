@@ -23,6 +23,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetLivestateRequest(_message.Message):
+    """The request of GetLivestate."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -34,9 +36,13 @@ class GetLivestateRequest(_message.Message):
     application_id: _builtins.str
     application_name: _builtins.str
     @_builtins.property
-    def deploy_source(self) -> _source_pb2.DeploymentSource: ...
+    def deploy_source(self) -> _source_pb2.DeploymentSource:
+        """The files at the head of the branch."""
+
     @_builtins.property
-    def deploy_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def deploy_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The targets of this plugin that the application uses."""
+
     def __init__(
         self,
         *,
@@ -56,6 +62,8 @@ Global___GetLivestateRequest: _TypeAlias = GetLivestateRequest  # noqa: Y015
 
 @_typing.final
 class GetLivestateResponse(_message.Message):
+    """The answer of GetLivestate."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_LIVE_STATE_FIELD_NUMBER: _builtins.int

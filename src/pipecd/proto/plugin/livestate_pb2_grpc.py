@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class LivestateServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by plugins that can tell what is running.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,10 +43,12 @@ class LivestateServiceStub:
 
 
 class LivestateServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by plugins that can tell what is running.
+    """
 
     def GetLivestate(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells what runs for an application and whether it is what Git says.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -67,7 +70,8 @@ def add_LivestateServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LivestateService:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by plugins that can tell what is running.
+    """
 
     @staticmethod
     def GetLivestate(request,

@@ -21,6 +21,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetPlanPreviewRequest(_message.Message):
+    """The request of GetPlanPreview."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -35,9 +37,13 @@ class GetPlanPreviewRequest(_message.Message):
     @_builtins.property
     def deploy_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def target_deployment_source(self) -> _source_pb2.DeploymentSource: ...
+    def target_deployment_source(self) -> _source_pb2.DeploymentSource:
+        """The files as they would be after the merge."""
+
     @_builtins.property
-    def running_deployment_source(self) -> _source_pb2.DeploymentSource: ...
+    def running_deployment_source(self) -> _source_pb2.DeploymentSource:
+        """The files of the last successful deployment; absent if there was none."""
+
     def __init__(
         self,
         *,
@@ -58,6 +64,8 @@ Global___GetPlanPreviewRequest: _TypeAlias = GetPlanPreviewRequest  # noqa: Y015
 
 @_typing.final
 class GetPlanPreviewResponse(_message.Message):
+    """The answer of GetPlanPreview."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: _builtins.int
@@ -78,6 +86,8 @@ Global___GetPlanPreviewResponse: _TypeAlias = GetPlanPreviewResponse  # noqa: Y0
 
 @_typing.final
 class PlanPreviewResult(_message.Message):
+    """What would happen at one deploy target."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOY_TARGET_FIELD_NUMBER: _builtins.int
@@ -90,6 +100,7 @@ class PlanPreviewResult(_message.Message):
     no_change: _builtins.bool
     details: _builtins.bytes
     diff_language: _builtins.str
+    """How to colour the details, for example diff or hcl."""
     def __init__(
         self,
         *,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class PlanPreviewServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by plugins that can tell what a change would do.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,10 +43,12 @@ class PlanPreviewServiceStub:
 
 
 class PlanPreviewServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by plugins that can tell what a change would do.
+    """
 
     def GetPlanPreview(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells what deploying the target source would change.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -67,7 +70,8 @@ def add_PlanPreviewServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlanPreviewService:
-    """Missing associated documentation comment in .proto file."""
+    """Offered by plugins that can tell what a change would do.
+    """
 
     @staticmethod
     def GetPlanPreview(request,

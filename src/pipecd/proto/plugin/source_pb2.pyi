@@ -18,6 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DeploymentSource(_message.Message):
+    """The files of an application at one commit, ready on disk."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_DIRECTORY_FIELD_NUMBER: _builtins.int
@@ -26,10 +28,13 @@ class DeploymentSource(_message.Message):
     APPLICATION_CONFIG_FILENAME_FIELD_NUMBER: _builtins.int
     SHARED_CONFIG_DIRECTORY_FIELD_NUMBER: _builtins.int
     application_directory: _builtins.str
+    """The directory of the application, secrets decrypted."""
     commit_hash: _builtins.str
     application_config: _builtins.bytes
+    """The application file as it is in Git."""
     application_config_filename: _builtins.str
     shared_config_directory: _builtins.str
+    """The directory `.pipe` of the repository."""
     def __init__(
         self,
         *,

@@ -27,6 +27,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class AddApplicationRequest(_message.Message):
+    """The request of AddApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -62,7 +64,9 @@ class AddApplicationRequest(_message.Message):
     platform_provider: _builtins.str
     description: _builtins.str
     @_builtins.property
-    def git_path(self) -> _common_pb2.ApplicationGitPath: ...
+    def git_path(self) -> _common_pb2.ApplicationGitPath:
+        """The repository is looked up by its id; remote, branch and address are filled in."""
+
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -86,6 +90,8 @@ Global___AddApplicationRequest: _TypeAlias = AddApplicationRequest  # noqa: Y015
 
 @_typing.final
 class AddApplicationResponse(_message.Message):
+    """The answer of AddApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -105,6 +111,8 @@ Global___AddApplicationResponse: _TypeAlias = AddApplicationResponse  # noqa: Y0
 
 @_typing.final
 class SyncApplicationRequest(_message.Message):
+    """The request of SyncApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -124,6 +132,8 @@ Global___SyncApplicationRequest: _TypeAlias = SyncApplicationRequest  # noqa: Y0
 
 @_typing.final
 class SyncApplicationResponse(_message.Message):
+    """The answer of SyncApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_ID_FIELD_NUMBER: _builtins.int
@@ -143,6 +153,8 @@ Global___SyncApplicationResponse: _TypeAlias = SyncApplicationResponse  # noqa: 
 
 @_typing.final
 class GetApplicationRequest(_message.Message):
+    """The request of GetApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -162,6 +174,8 @@ Global___GetApplicationRequest: _TypeAlias = GetApplicationRequest  # noqa: Y015
 
 @_typing.final
 class GetApplicationResponse(_message.Message):
+    """The answer of GetApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_FIELD_NUMBER: _builtins.int
@@ -182,6 +196,8 @@ Global___GetApplicationResponse: _TypeAlias = GetApplicationResponse  # noqa: Y0
 
 @_typing.final
 class ListApplicationsRequest(_message.Message):
+    """The request of ListApplications."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -213,10 +229,14 @@ class ListApplicationsRequest(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     kind: _builtins.str
+    """The name of a kind, in capitals."""
     disabled: _builtins.bool
+    """False lists the enabled ones, true the disabled ones."""
     limit: _builtins.int
+    """0 means all."""
     piped_id: _builtins.str
     cursor: _builtins.str
+    """From the answer before."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -240,6 +260,8 @@ Global___ListApplicationsRequest: _TypeAlias = ListApplicationsRequest  # noqa: 
 
 @_typing.final
 class ListApplicationsResponse(_message.Message):
+    """The answer of ListApplications."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATIONS_FIELD_NUMBER: _builtins.int
@@ -263,6 +285,8 @@ Global___ListApplicationsResponse: _TypeAlias = ListApplicationsResponse  # noqa
 
 @_typing.final
 class GetPipedRequest(_message.Message):
+    """The request of GetPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -282,6 +306,8 @@ Global___GetPipedRequest: _TypeAlias = GetPipedRequest  # noqa: Y015
 
 @_typing.final
 class GetPipedResponse(_message.Message):
+    """The answer of GetPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_FIELD_NUMBER: _builtins.int
@@ -302,6 +328,8 @@ Global___GetPipedResponse: _TypeAlias = GetPipedResponse  # noqa: Y015
 
 @_typing.final
 class RegisterPipedRequest(_message.Message):
+    """The request of RegisterPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -324,12 +352,15 @@ Global___RegisterPipedRequest: _TypeAlias = RegisterPipedRequest  # noqa: Y015
 
 @_typing.final
 class RegisterPipedResponse(_message.Message):
+    """The answer of RegisterPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     key: _builtins.str
+    """Told only this once."""
     def __init__(
         self,
         *,
@@ -346,6 +377,8 @@ Global___RegisterPipedResponse: _TypeAlias = RegisterPipedResponse  # noqa: Y015
 
 @_typing.final
 class UpdatePipedRequest(_message.Message):
+    """The request of UpdatePiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -371,6 +404,8 @@ Global___UpdatePipedRequest: _TypeAlias = UpdatePipedRequest  # noqa: Y015
 
 @_typing.final
 class UpdatePipedResponse(_message.Message):
+    """The answer of UpdatePiped: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -386,6 +421,8 @@ Global___UpdatePipedResponse: _TypeAlias = UpdatePipedResponse  # noqa: Y015
 
 @_typing.final
 class EnableApplicationRequest(_message.Message):
+    """The request of EnableApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -405,6 +442,8 @@ Global___EnableApplicationRequest: _TypeAlias = EnableApplicationRequest  # noqa
 
 @_typing.final
 class EnableApplicationResponse(_message.Message):
+    """The answer of EnableApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -424,6 +463,8 @@ Global___EnableApplicationResponse: _TypeAlias = EnableApplicationResponse  # no
 
 @_typing.final
 class DisableApplicationRequest(_message.Message):
+    """The request of DisableApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -443,6 +484,8 @@ Global___DisableApplicationRequest: _TypeAlias = DisableApplicationRequest  # no
 
 @_typing.final
 class DisableApplicationResponse(_message.Message):
+    """The answer of DisableApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -462,6 +505,8 @@ Global___DisableApplicationResponse: _TypeAlias = DisableApplicationResponse  # 
 
 @_typing.final
 class UpdateApplicationRequest(_message.Message):
+    """The request of UpdateApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -472,7 +517,9 @@ class UpdateApplicationRequest(_message.Message):
     piped_id: _builtins.str
     platform_provider: _builtins.str
     @_builtins.property
-    def git_path(self) -> _common_pb2.ApplicationGitPath: ...
+    def git_path(self) -> _common_pb2.ApplicationGitPath:
+        """Only the file name counts."""
+
     def __init__(
         self,
         *,
@@ -491,6 +538,8 @@ Global___UpdateApplicationRequest: _TypeAlias = UpdateApplicationRequest  # noqa
 
 @_typing.final
 class UpdateApplicationResponse(_message.Message):
+    """The answer of UpdateApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -510,6 +559,8 @@ Global___UpdateApplicationResponse: _TypeAlias = UpdateApplicationResponse  # no
 
 @_typing.final
 class DeleteApplicationRequest(_message.Message):
+    """The request of DeleteApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -529,6 +580,8 @@ Global___DeleteApplicationRequest: _TypeAlias = DeleteApplicationRequest  # noqa
 
 @_typing.final
 class DeleteApplicationResponse(_message.Message):
+    """The answer of DeleteApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -548,6 +601,8 @@ Global___DeleteApplicationResponse: _TypeAlias = DeleteApplicationResponse  # no
 
 @_typing.final
 class RenameApplicationConfigFileRequest(_message.Message):
+    """The request of RenameApplicationConfigFile."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_IDS_FIELD_NUMBER: _builtins.int
@@ -571,6 +626,8 @@ Global___RenameApplicationConfigFileRequest: _TypeAlias = RenameApplicationConfi
 
 @_typing.final
 class RenameApplicationConfigFileResponse(_message.Message):
+    """The answer of RenameApplicationConfigFile: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -586,6 +643,8 @@ Global___RenameApplicationConfigFileResponse: _TypeAlias = RenameApplicationConf
 
 @_typing.final
 class UpdateApplicationDeployTargetsRequest(_message.Message):
+    """The request of UpdateApplicationDeployTargets."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -613,7 +672,9 @@ class UpdateApplicationDeployTargetsRequest(_message.Message):
     DEPLOY_TARGETS_BY_PLUGIN_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     @_builtins.property
-    def deploy_targets_by_plugin(self) -> _containers.MessageMap[_builtins.str, _deployment_pb2.DeployTargets]: ...
+    def deploy_targets_by_plugin(self) -> _containers.MessageMap[_builtins.str, _deployment_pb2.DeployTargets]:
+        """Replaces all targets of the application."""
+
     def __init__(
         self,
         *,
@@ -630,6 +691,8 @@ Global___UpdateApplicationDeployTargetsRequest: _TypeAlias = UpdateApplicationDe
 
 @_typing.final
 class UpdateApplicationDeployTargetsResponse(_message.Message):
+    """The answer of UpdateApplicationDeployTargets: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -645,6 +708,8 @@ Global___UpdateApplicationDeployTargetsResponse: _TypeAlias = UpdateApplicationD
 
 @_typing.final
 class GetDeploymentRequest(_message.Message):
+    """The request of GetDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -664,6 +729,8 @@ Global___GetDeploymentRequest: _TypeAlias = GetDeploymentRequest  # noqa: Y015
 
 @_typing.final
 class GetDeploymentResponse(_message.Message):
+    """The answer of GetDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -684,6 +751,8 @@ Global___GetDeploymentResponse: _TypeAlias = GetDeploymentResponse  # noqa: Y015
 
 @_typing.final
 class ListDeploymentsRequest(_message.Message):
+    """The request of ListDeployments."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -715,9 +784,12 @@ class ListDeploymentsRequest(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     application_name: _builtins.str
     limit: _builtins.int
+    """0 means all."""
     cursor: _builtins.str
     @_builtins.property
-    def statuses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def statuses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names such as DEPLOYMENT_RUNNING; only the first counts, as with the next two."""
+
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -745,6 +817,8 @@ Global___ListDeploymentsRequest: _TypeAlias = ListDeploymentsRequest  # noqa: Y0
 
 @_typing.final
 class ListDeploymentsResponse(_message.Message):
+    """The answer of ListDeployments."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENTS_FIELD_NUMBER: _builtins.int
@@ -768,6 +842,8 @@ Global___ListDeploymentsResponse: _TypeAlias = ListDeploymentsResponse  # noqa: 
 
 @_typing.final
 class GetCommandRequest(_message.Message):
+    """The request of GetCommand."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_ID_FIELD_NUMBER: _builtins.int
@@ -787,6 +863,8 @@ Global___GetCommandRequest: _TypeAlias = GetCommandRequest  # noqa: Y015
 
 @_typing.final
 class GetCommandResponse(_message.Message):
+    """The answer of GetCommand."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_FIELD_NUMBER: _builtins.int
@@ -807,6 +885,8 @@ Global___GetCommandResponse: _TypeAlias = GetCommandResponse  # noqa: Y015
 
 @_typing.final
 class EnablePipedRequest(_message.Message):
+    """The request of EnablePiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -826,6 +906,8 @@ Global___EnablePipedRequest: _TypeAlias = EnablePipedRequest  # noqa: Y015
 
 @_typing.final
 class EnablePipedResponse(_message.Message):
+    """The answer of EnablePiped: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -841,6 +923,8 @@ Global___EnablePipedResponse: _TypeAlias = EnablePipedResponse  # noqa: Y015
 
 @_typing.final
 class DisablePipedRequest(_message.Message):
+    """The request of DisablePiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -860,6 +944,8 @@ Global___DisablePipedRequest: _TypeAlias = DisablePipedRequest  # noqa: Y015
 
 @_typing.final
 class DisablePipedResponse(_message.Message):
+    """The answer of DisablePiped: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -875,6 +961,8 @@ Global___DisablePipedResponse: _TypeAlias = DisablePipedResponse  # noqa: Y015
 
 @_typing.final
 class RegisterEventRequest(_message.Message):
+    """The request of RegisterEvent."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -930,6 +1018,7 @@ class RegisterEventRequest(_message.Message):
     name: _builtins.str
     data: _builtins.str
     commit_hash: _builtins.str
+    """The commit that caused the event; with its address it makes a deployment trace."""
     commit_url: _builtins.str
     commit_title: _builtins.str
     commit_message: _builtins.str
@@ -938,7 +1027,9 @@ class RegisterEventRequest(_message.Message):
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
-    def contexts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def contexts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Further texts for the commit message."""
+
     def __init__(
         self,
         *,
@@ -963,6 +1054,8 @@ Global___RegisterEventRequest: _TypeAlias = RegisterEventRequest  # noqa: Y015
 
 @_typing.final
 class RegisterEventResponse(_message.Message):
+    """The answer of RegisterEvent."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENT_ID_FIELD_NUMBER: _builtins.int
@@ -982,6 +1075,8 @@ Global___RegisterEventResponse: _TypeAlias = RegisterEventResponse  # noqa: Y015
 
 @_typing.final
 class RequestPlanPreviewRequest(_message.Message):
+    """The request of RequestPlanPreview."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REPO_REMOTE_URL_FIELD_NUMBER: _builtins.int
@@ -990,10 +1085,12 @@ class RequestPlanPreviewRequest(_message.Message):
     BASE_BRANCH_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     repo_remote_url: _builtins.str
+    """Exactly as the configurations of the pipeds say it."""
     head_branch: _builtins.str
     head_commit: _builtins.str
     base_branch: _builtins.str
     timeout: _builtins.int
+    """How many seconds each piped may take."""
     def __init__(
         self,
         *,
@@ -1013,11 +1110,15 @@ Global___RequestPlanPreviewRequest: _TypeAlias = RequestPlanPreviewRequest  # no
 
 @_typing.final
 class RequestPlanPreviewResponse(_message.Message):
+    """The answer of RequestPlanPreview."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMANDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One command per piped that knows the repository."""
+
     def __init__(
         self,
         *,
@@ -1033,11 +1134,14 @@ Global___RequestPlanPreviewResponse: _TypeAlias = RequestPlanPreviewResponse  # 
 
 @_typing.final
 class GetPlanPreviewResultsRequest(_message.Message):
+    """The request of GetPlanPreviewResults."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMANDS_FIELD_NUMBER: _builtins.int
     COMMAND_HANDLE_TIMEOUT_FIELD_NUMBER: _builtins.int
     command_handle_timeout: _builtins.int
+    """Seconds after which an unanswered command counts as lost; 0 means five minutes."""
     @_builtins.property
     def commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -1056,6 +1160,8 @@ Global___GetPlanPreviewResultsRequest: _TypeAlias = GetPlanPreviewResultsRequest
 
 @_typing.final
 class GetPlanPreviewResultsResponse(_message.Message):
+    """The answer of GetPlanPreviewResults."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: _builtins.int
@@ -1076,6 +1182,8 @@ Global___GetPlanPreviewResultsResponse: _TypeAlias = GetPlanPreviewResultsRespon
 
 @_typing.final
 class EncryptRequest(_message.Message):
+    """The request of Encrypt."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PLAINTEXT_FIELD_NUMBER: _builtins.int
@@ -1084,6 +1192,7 @@ class EncryptRequest(_message.Message):
     plaintext: _builtins.str
     piped_id: _builtins.str
     base64_encoding: _builtins.bool
+    """Encodes the text before it is encrypted."""
     def __init__(
         self,
         *,
@@ -1101,6 +1210,8 @@ Global___EncryptRequest: _TypeAlias = EncryptRequest  # noqa: Y015
 
 @_typing.final
 class EncryptResponse(_message.Message):
+    """The answer of Encrypt."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CIPHERTEXT_FIELD_NUMBER: _builtins.int
@@ -1120,11 +1231,14 @@ Global___EncryptResponse: _TypeAlias = EncryptResponse  # noqa: Y015
 
 @_typing.final
 class StageLog(_message.Message):
+    """The log of one stage."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCKS_FIELD_NUMBER: _builtins.int
     COMPLETED_FIELD_NUMBER: _builtins.int
     completed: _builtins.bool
+    """Nothing more will follow."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]: ...
     def __init__(
@@ -1143,6 +1257,8 @@ Global___StageLog: _TypeAlias = StageLog  # noqa: Y015
 
 @_typing.final
 class ListStageLogsRequest(_message.Message):
+    """The request of ListStageLogs."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -1162,6 +1278,8 @@ Global___ListStageLogsRequest: _TypeAlias = ListStageLogsRequest  # noqa: Y015
 
 @_typing.final
 class ListStageLogsResponse(_message.Message):
+    """The answer of ListStageLogs."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -1187,7 +1305,9 @@ class ListStageLogsResponse(_message.Message):
 
     STAGE_LOGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def stage_logs(self) -> _containers.MessageMap[_builtins.str, Global___StageLog]: ...
+    def stage_logs(self) -> _containers.MessageMap[_builtins.str, Global___StageLog]:
+        """By stage id."""
+
     def __init__(
         self,
         *,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class APIServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """What programs may ask of the control plane with an API key; pipectl is one of them.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -152,142 +153,166 @@ class APIServiceStub:
 
 
 class APIServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """What programs may ask of the control plane with an API key; pipectl is one of them.
+    """
 
     def AddApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Registers an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SyncApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks for a deployment of an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApplications(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists applications, the last changed first.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Moves an application to another piped, provider or file name.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Marks an application as deleted.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnableApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lets an application be deployed again.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisableApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps an application from being deployed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenameApplicationConfigFile(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells that the application files have a new name.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateApplicationDeployTargets(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Chooses the deploy targets of an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeployment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeployments(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists deployments, the last changed first.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCommand(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows a command, for callers that wait for its result.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows a piped, without its keys.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterPiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Makes a piped and its first key.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Renames or describes a piped.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnablePiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lets a piped sign in again.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisablePiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps a piped from signing in.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterEvent(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells that something happened outside.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RequestPlanPreview(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks every piped of a repository what a branch would deploy.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPlanPreviewResults(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Collects the answers; fails with NOT_FOUND until all are there.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Encrypt(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Encrypts a secret for one piped.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListStageLogs(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows the logs of all stages of a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -419,7 +444,8 @@ def add_APIServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class APIService:
-    """Missing associated documentation comment in .proto file."""
+    """What programs may ask of the control plane with an API key; pipectl is one of them.
+    """
 
     @staticmethod
     def AddApplication(request,

@@ -27,221 +27,296 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class APIServiceStub:
+    """What programs may ask of the control plane with an API key; pipectl is one of them."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> APIServiceAsyncStub: ...
     AddApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.AddApplicationRequest, _api_pb2.AddApplicationResponse]
+    """Registers an application."""
     SyncApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.SyncApplicationRequest, _api_pb2.SyncApplicationResponse]
+    """Asks for a deployment of an application."""
     GetApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetApplicationRequest, _api_pb2.GetApplicationResponse]
+    """Shows an application."""
     ListApplications: _grpc.UnaryUnaryMultiCallable[_api_pb2.ListApplicationsRequest, _api_pb2.ListApplicationsResponse]
+    """Lists applications, the last changed first."""
     UpdateApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.UpdateApplicationRequest, _api_pb2.UpdateApplicationResponse]
+    """Moves an application to another piped, provider or file name."""
     DeleteApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.DeleteApplicationRequest, _api_pb2.DeleteApplicationResponse]
+    """Marks an application as deleted."""
     EnableApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.EnableApplicationRequest, _api_pb2.EnableApplicationResponse]
+    """Lets an application be deployed again."""
     DisableApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.DisableApplicationRequest, _api_pb2.DisableApplicationResponse]
+    """Keeps an application from being deployed."""
     RenameApplicationConfigFile: _grpc.UnaryUnaryMultiCallable[_api_pb2.RenameApplicationConfigFileRequest, _api_pb2.RenameApplicationConfigFileResponse]
+    """Tells that the application files have a new name."""
     UpdateApplicationDeployTargets: _grpc.UnaryUnaryMultiCallable[_api_pb2.UpdateApplicationDeployTargetsRequest, _api_pb2.UpdateApplicationDeployTargetsResponse]
+    """Chooses the deploy targets of an application."""
     GetDeployment: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetDeploymentRequest, _api_pb2.GetDeploymentResponse]
+    """Shows a deployment."""
     ListDeployments: _grpc.UnaryUnaryMultiCallable[_api_pb2.ListDeploymentsRequest, _api_pb2.ListDeploymentsResponse]
+    """Lists deployments, the last changed first."""
     GetCommand: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetCommandRequest, _api_pb2.GetCommandResponse]
+    """Shows a command, for callers that wait for its result."""
     GetPiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetPipedRequest, _api_pb2.GetPipedResponse]
+    """Shows a piped, without its keys."""
     RegisterPiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.RegisterPipedRequest, _api_pb2.RegisterPipedResponse]
+    """Makes a piped and its first key."""
     UpdatePiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.UpdatePipedRequest, _api_pb2.UpdatePipedResponse]
+    """Renames or describes a piped."""
     EnablePiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.EnablePipedRequest, _api_pb2.EnablePipedResponse]
+    """Lets a piped sign in again."""
     DisablePiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.DisablePipedRequest, _api_pb2.DisablePipedResponse]
+    """Keeps a piped from signing in."""
     RegisterEvent: _grpc.UnaryUnaryMultiCallable[_api_pb2.RegisterEventRequest, _api_pb2.RegisterEventResponse]
+    """Tells that something happened outside."""
     RequestPlanPreview: _grpc.UnaryUnaryMultiCallable[_api_pb2.RequestPlanPreviewRequest, _api_pb2.RequestPlanPreviewResponse]
+    """Asks every piped of a repository what a branch would deploy."""
     GetPlanPreviewResults: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetPlanPreviewResultsRequest, _api_pb2.GetPlanPreviewResultsResponse]
+    """Collects the answers; fails with NOT_FOUND until all are there."""
     Encrypt: _grpc.UnaryUnaryMultiCallable[_api_pb2.EncryptRequest, _api_pb2.EncryptResponse]
+    """Encrypts a secret for one piped."""
     ListStageLogs: _grpc.UnaryUnaryMultiCallable[_api_pb2.ListStageLogsRequest, _api_pb2.ListStageLogsResponse]
+    """Shows the logs of all stages of a deployment."""
 
 @_typing.type_check_only
 class APIServiceAsyncStub(APIServiceStub):
+    """What programs may ask of the control plane with an API key; pipectl is one of them."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     AddApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.AddApplicationRequest, _api_pb2.AddApplicationResponse]  # type: ignore[assignment]
+    """Registers an application."""
     SyncApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.SyncApplicationRequest, _api_pb2.SyncApplicationResponse]  # type: ignore[assignment]
+    """Asks for a deployment of an application."""
     GetApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.GetApplicationRequest, _api_pb2.GetApplicationResponse]  # type: ignore[assignment]
+    """Shows an application."""
     ListApplications: _aio.UnaryUnaryMultiCallable[_api_pb2.ListApplicationsRequest, _api_pb2.ListApplicationsResponse]  # type: ignore[assignment]
+    """Lists applications, the last changed first."""
     UpdateApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.UpdateApplicationRequest, _api_pb2.UpdateApplicationResponse]  # type: ignore[assignment]
+    """Moves an application to another piped, provider or file name."""
     DeleteApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.DeleteApplicationRequest, _api_pb2.DeleteApplicationResponse]  # type: ignore[assignment]
+    """Marks an application as deleted."""
     EnableApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.EnableApplicationRequest, _api_pb2.EnableApplicationResponse]  # type: ignore[assignment]
+    """Lets an application be deployed again."""
     DisableApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.DisableApplicationRequest, _api_pb2.DisableApplicationResponse]  # type: ignore[assignment]
+    """Keeps an application from being deployed."""
     RenameApplicationConfigFile: _aio.UnaryUnaryMultiCallable[_api_pb2.RenameApplicationConfigFileRequest, _api_pb2.RenameApplicationConfigFileResponse]  # type: ignore[assignment]
+    """Tells that the application files have a new name."""
     UpdateApplicationDeployTargets: _aio.UnaryUnaryMultiCallable[_api_pb2.UpdateApplicationDeployTargetsRequest, _api_pb2.UpdateApplicationDeployTargetsResponse]  # type: ignore[assignment]
+    """Chooses the deploy targets of an application."""
     GetDeployment: _aio.UnaryUnaryMultiCallable[_api_pb2.GetDeploymentRequest, _api_pb2.GetDeploymentResponse]  # type: ignore[assignment]
+    """Shows a deployment."""
     ListDeployments: _aio.UnaryUnaryMultiCallable[_api_pb2.ListDeploymentsRequest, _api_pb2.ListDeploymentsResponse]  # type: ignore[assignment]
+    """Lists deployments, the last changed first."""
     GetCommand: _aio.UnaryUnaryMultiCallable[_api_pb2.GetCommandRequest, _api_pb2.GetCommandResponse]  # type: ignore[assignment]
+    """Shows a command, for callers that wait for its result."""
     GetPiped: _aio.UnaryUnaryMultiCallable[_api_pb2.GetPipedRequest, _api_pb2.GetPipedResponse]  # type: ignore[assignment]
+    """Shows a piped, without its keys."""
     RegisterPiped: _aio.UnaryUnaryMultiCallable[_api_pb2.RegisterPipedRequest, _api_pb2.RegisterPipedResponse]  # type: ignore[assignment]
+    """Makes a piped and its first key."""
     UpdatePiped: _aio.UnaryUnaryMultiCallable[_api_pb2.UpdatePipedRequest, _api_pb2.UpdatePipedResponse]  # type: ignore[assignment]
+    """Renames or describes a piped."""
     EnablePiped: _aio.UnaryUnaryMultiCallable[_api_pb2.EnablePipedRequest, _api_pb2.EnablePipedResponse]  # type: ignore[assignment]
+    """Lets a piped sign in again."""
     DisablePiped: _aio.UnaryUnaryMultiCallable[_api_pb2.DisablePipedRequest, _api_pb2.DisablePipedResponse]  # type: ignore[assignment]
+    """Keeps a piped from signing in."""
     RegisterEvent: _aio.UnaryUnaryMultiCallable[_api_pb2.RegisterEventRequest, _api_pb2.RegisterEventResponse]  # type: ignore[assignment]
+    """Tells that something happened outside."""
     RequestPlanPreview: _aio.UnaryUnaryMultiCallable[_api_pb2.RequestPlanPreviewRequest, _api_pb2.RequestPlanPreviewResponse]  # type: ignore[assignment]
+    """Asks every piped of a repository what a branch would deploy."""
     GetPlanPreviewResults: _aio.UnaryUnaryMultiCallable[_api_pb2.GetPlanPreviewResultsRequest, _api_pb2.GetPlanPreviewResultsResponse]  # type: ignore[assignment]
+    """Collects the answers; fails with NOT_FOUND until all are there."""
     Encrypt: _aio.UnaryUnaryMultiCallable[_api_pb2.EncryptRequest, _api_pb2.EncryptResponse]  # type: ignore[assignment]
+    """Encrypts a secret for one piped."""
     ListStageLogs: _aio.UnaryUnaryMultiCallable[_api_pb2.ListStageLogsRequest, _api_pb2.ListStageLogsResponse]  # type: ignore[assignment]
+    """Shows the logs of all stages of a deployment."""
 
 class APIServiceServicer(metaclass=_abc_1.ABCMeta):
+    """What programs may ask of the control plane with an API key; pipectl is one of them."""
+
     @_abc_1.abstractmethod
     def AddApplication(
         self,
         request: _api_pb2.AddApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.AddApplicationResponse, _abc.Awaitable[_api_pb2.AddApplicationResponse]]: ...
+    ) -> _typing.Union[_api_pb2.AddApplicationResponse, _abc.Awaitable[_api_pb2.AddApplicationResponse]]:
+        """Registers an application."""
 
     @_abc_1.abstractmethod
     def SyncApplication(
         self,
         request: _api_pb2.SyncApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.SyncApplicationResponse, _abc.Awaitable[_api_pb2.SyncApplicationResponse]]: ...
+    ) -> _typing.Union[_api_pb2.SyncApplicationResponse, _abc.Awaitable[_api_pb2.SyncApplicationResponse]]:
+        """Asks for a deployment of an application."""
 
     @_abc_1.abstractmethod
     def GetApplication(
         self,
         request: _api_pb2.GetApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.GetApplicationResponse, _abc.Awaitable[_api_pb2.GetApplicationResponse]]: ...
+    ) -> _typing.Union[_api_pb2.GetApplicationResponse, _abc.Awaitable[_api_pb2.GetApplicationResponse]]:
+        """Shows an application."""
 
     @_abc_1.abstractmethod
     def ListApplications(
         self,
         request: _api_pb2.ListApplicationsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.ListApplicationsResponse, _abc.Awaitable[_api_pb2.ListApplicationsResponse]]: ...
+    ) -> _typing.Union[_api_pb2.ListApplicationsResponse, _abc.Awaitable[_api_pb2.ListApplicationsResponse]]:
+        """Lists applications, the last changed first."""
 
     @_abc_1.abstractmethod
     def UpdateApplication(
         self,
         request: _api_pb2.UpdateApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.UpdateApplicationResponse, _abc.Awaitable[_api_pb2.UpdateApplicationResponse]]: ...
+    ) -> _typing.Union[_api_pb2.UpdateApplicationResponse, _abc.Awaitable[_api_pb2.UpdateApplicationResponse]]:
+        """Moves an application to another piped, provider or file name."""
 
     @_abc_1.abstractmethod
     def DeleteApplication(
         self,
         request: _api_pb2.DeleteApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.DeleteApplicationResponse, _abc.Awaitable[_api_pb2.DeleteApplicationResponse]]: ...
+    ) -> _typing.Union[_api_pb2.DeleteApplicationResponse, _abc.Awaitable[_api_pb2.DeleteApplicationResponse]]:
+        """Marks an application as deleted."""
 
     @_abc_1.abstractmethod
     def EnableApplication(
         self,
         request: _api_pb2.EnableApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.EnableApplicationResponse, _abc.Awaitable[_api_pb2.EnableApplicationResponse]]: ...
+    ) -> _typing.Union[_api_pb2.EnableApplicationResponse, _abc.Awaitable[_api_pb2.EnableApplicationResponse]]:
+        """Lets an application be deployed again."""
 
     @_abc_1.abstractmethod
     def DisableApplication(
         self,
         request: _api_pb2.DisableApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.DisableApplicationResponse, _abc.Awaitable[_api_pb2.DisableApplicationResponse]]: ...
+    ) -> _typing.Union[_api_pb2.DisableApplicationResponse, _abc.Awaitable[_api_pb2.DisableApplicationResponse]]:
+        """Keeps an application from being deployed."""
 
     @_abc_1.abstractmethod
     def RenameApplicationConfigFile(
         self,
         request: _api_pb2.RenameApplicationConfigFileRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.RenameApplicationConfigFileResponse, _abc.Awaitable[_api_pb2.RenameApplicationConfigFileResponse]]: ...
+    ) -> _typing.Union[_api_pb2.RenameApplicationConfigFileResponse, _abc.Awaitable[_api_pb2.RenameApplicationConfigFileResponse]]:
+        """Tells that the application files have a new name."""
 
     @_abc_1.abstractmethod
     def UpdateApplicationDeployTargets(
         self,
         request: _api_pb2.UpdateApplicationDeployTargetsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.UpdateApplicationDeployTargetsResponse, _abc.Awaitable[_api_pb2.UpdateApplicationDeployTargetsResponse]]: ...
+    ) -> _typing.Union[_api_pb2.UpdateApplicationDeployTargetsResponse, _abc.Awaitable[_api_pb2.UpdateApplicationDeployTargetsResponse]]:
+        """Chooses the deploy targets of an application."""
 
     @_abc_1.abstractmethod
     def GetDeployment(
         self,
         request: _api_pb2.GetDeploymentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.GetDeploymentResponse, _abc.Awaitable[_api_pb2.GetDeploymentResponse]]: ...
+    ) -> _typing.Union[_api_pb2.GetDeploymentResponse, _abc.Awaitable[_api_pb2.GetDeploymentResponse]]:
+        """Shows a deployment."""
 
     @_abc_1.abstractmethod
     def ListDeployments(
         self,
         request: _api_pb2.ListDeploymentsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.ListDeploymentsResponse, _abc.Awaitable[_api_pb2.ListDeploymentsResponse]]: ...
+    ) -> _typing.Union[_api_pb2.ListDeploymentsResponse, _abc.Awaitable[_api_pb2.ListDeploymentsResponse]]:
+        """Lists deployments, the last changed first."""
 
     @_abc_1.abstractmethod
     def GetCommand(
         self,
         request: _api_pb2.GetCommandRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.GetCommandResponse, _abc.Awaitable[_api_pb2.GetCommandResponse]]: ...
+    ) -> _typing.Union[_api_pb2.GetCommandResponse, _abc.Awaitable[_api_pb2.GetCommandResponse]]:
+        """Shows a command, for callers that wait for its result."""
 
     @_abc_1.abstractmethod
     def GetPiped(
         self,
         request: _api_pb2.GetPipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.GetPipedResponse, _abc.Awaitable[_api_pb2.GetPipedResponse]]: ...
+    ) -> _typing.Union[_api_pb2.GetPipedResponse, _abc.Awaitable[_api_pb2.GetPipedResponse]]:
+        """Shows a piped, without its keys."""
 
     @_abc_1.abstractmethod
     def RegisterPiped(
         self,
         request: _api_pb2.RegisterPipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.RegisterPipedResponse, _abc.Awaitable[_api_pb2.RegisterPipedResponse]]: ...
+    ) -> _typing.Union[_api_pb2.RegisterPipedResponse, _abc.Awaitable[_api_pb2.RegisterPipedResponse]]:
+        """Makes a piped and its first key."""
 
     @_abc_1.abstractmethod
     def UpdatePiped(
         self,
         request: _api_pb2.UpdatePipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.UpdatePipedResponse, _abc.Awaitable[_api_pb2.UpdatePipedResponse]]: ...
+    ) -> _typing.Union[_api_pb2.UpdatePipedResponse, _abc.Awaitable[_api_pb2.UpdatePipedResponse]]:
+        """Renames or describes a piped."""
 
     @_abc_1.abstractmethod
     def EnablePiped(
         self,
         request: _api_pb2.EnablePipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.EnablePipedResponse, _abc.Awaitable[_api_pb2.EnablePipedResponse]]: ...
+    ) -> _typing.Union[_api_pb2.EnablePipedResponse, _abc.Awaitable[_api_pb2.EnablePipedResponse]]:
+        """Lets a piped sign in again."""
 
     @_abc_1.abstractmethod
     def DisablePiped(
         self,
         request: _api_pb2.DisablePipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.DisablePipedResponse, _abc.Awaitable[_api_pb2.DisablePipedResponse]]: ...
+    ) -> _typing.Union[_api_pb2.DisablePipedResponse, _abc.Awaitable[_api_pb2.DisablePipedResponse]]:
+        """Keeps a piped from signing in."""
 
     @_abc_1.abstractmethod
     def RegisterEvent(
         self,
         request: _api_pb2.RegisterEventRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.RegisterEventResponse, _abc.Awaitable[_api_pb2.RegisterEventResponse]]: ...
+    ) -> _typing.Union[_api_pb2.RegisterEventResponse, _abc.Awaitable[_api_pb2.RegisterEventResponse]]:
+        """Tells that something happened outside."""
 
     @_abc_1.abstractmethod
     def RequestPlanPreview(
         self,
         request: _api_pb2.RequestPlanPreviewRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.RequestPlanPreviewResponse, _abc.Awaitable[_api_pb2.RequestPlanPreviewResponse]]: ...
+    ) -> _typing.Union[_api_pb2.RequestPlanPreviewResponse, _abc.Awaitable[_api_pb2.RequestPlanPreviewResponse]]:
+        """Asks every piped of a repository what a branch would deploy."""
 
     @_abc_1.abstractmethod
     def GetPlanPreviewResults(
         self,
         request: _api_pb2.GetPlanPreviewResultsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.GetPlanPreviewResultsResponse, _abc.Awaitable[_api_pb2.GetPlanPreviewResultsResponse]]: ...
+    ) -> _typing.Union[_api_pb2.GetPlanPreviewResultsResponse, _abc.Awaitable[_api_pb2.GetPlanPreviewResultsResponse]]:
+        """Collects the answers; fails with NOT_FOUND until all are there."""
 
     @_abc_1.abstractmethod
     def Encrypt(
         self,
         request: _api_pb2.EncryptRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.EncryptResponse, _abc.Awaitable[_api_pb2.EncryptResponse]]: ...
+    ) -> _typing.Union[_api_pb2.EncryptResponse, _abc.Awaitable[_api_pb2.EncryptResponse]]:
+        """Encrypts a secret for one piped."""
 
     @_abc_1.abstractmethod
     def ListStageLogs(
         self,
         request: _api_pb2.ListStageLogsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_api_pb2.ListStageLogsResponse, _abc.Awaitable[_api_pb2.ListStageLogsResponse]]: ...
+    ) -> _typing.Union[_api_pb2.ListStageLogsResponse, _abc.Awaitable[_api_pb2.ListStageLogsResponse]]:
+        """Shows the logs of all stages of a deployment."""
 
 def add_APIServiceServicer_to_server(servicer: APIServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

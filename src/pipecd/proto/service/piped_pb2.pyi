@@ -38,7 +38,8 @@ class _ListOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ListOrder.V
     ASC: _ListOrder.ValueType  # 1
     DESC: _ListOrder.ValueType  # 2
 
-class ListOrder(_ListOrder, metaclass=_ListOrderEnumTypeWrapper): ...
+class ListOrder(_ListOrder, metaclass=_ListOrderEnumTypeWrapper):
+    """How a list is ordered by time of creation."""
 
 NONE: ListOrder.ValueType  # 0
 ASC: ListOrder.ValueType  # 1
@@ -47,10 +48,13 @@ Global___ListOrder: _TypeAlias = ListOrder  # noqa: Y015
 
 @_typing.final
 class ReportStatRequest(_message.Message):
+    """The request of ReportStat."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_STATS_FIELD_NUMBER: _builtins.int
     piped_stats: _builtins.bytes
+    """Metrics in the text form of Prometheus."""
     def __init__(
         self,
         *,
@@ -66,10 +70,13 @@ Global___ReportStatRequest: _TypeAlias = ReportStatRequest  # noqa: Y015
 
 @_typing.final
 class ReportStatResponse(_message.Message):
+    """The answer of ReportStat."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REPORT_INTERVAL_FIELD_NUMBER: _builtins.int
     report_interval: _builtins.int
+    """Always 0: the piped keeps its own interval."""
     def __init__(
         self,
         *,
@@ -85,6 +92,8 @@ Global___ReportStatResponse: _TypeAlias = ReportStatResponse  # noqa: Y015
 
 @_typing.final
 class ReportPipedMetaRequest(_message.Message):
+    """The request of ReportPipedMeta."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
@@ -96,8 +105,11 @@ class ReportPipedMetaRequest(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     config: _builtins.str
+    """The configuration as YAML with its secrets masked."""
     @_builtins.property
-    def cloud_providers(self) -> _containers.RepeatedCompositeFieldContainer[_piped_pb2.Piped.CloudProvider]: ...
+    def cloud_providers(self) -> _containers.RepeatedCompositeFieldContainer[_piped_pb2.Piped.CloudProvider]:
+        """The older form of platform_providers; both lists are joined."""
+
     @_builtins.property
     def platform_providers(self) -> _containers.RepeatedCompositeFieldContainer[_piped_pb2.Piped.PlatformProvider]: ...
     @_builtins.property
@@ -127,12 +139,15 @@ Global___ReportPipedMetaRequest: _TypeAlias = ReportPipedMetaRequest  # noqa: Y0
 
 @_typing.final
 class ReportPipedMetaResponse(_message.Message):
+    """The answer of ReportPipedMeta."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     WEB_BASE_URL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     web_base_url: _builtins.str
+    """The address of the console, for links in notifications."""
     def __init__(
         self,
         *,
@@ -149,6 +164,8 @@ Global___ReportPipedMetaResponse: _TypeAlias = ReportPipedMetaResponse  # noqa: 
 
 @_typing.final
 class ListApplicationsRequest(_message.Message):
+    """The request of ListApplications, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -164,6 +181,8 @@ Global___ListApplicationsRequest: _TypeAlias = ListApplicationsRequest  # noqa: 
 
 @_typing.final
 class ListApplicationsResponse(_message.Message):
+    """The answer of ListApplications."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATIONS_FIELD_NUMBER: _builtins.int
@@ -184,6 +203,8 @@ Global___ListApplicationsResponse: _TypeAlias = ListApplicationsResponse  # noqa
 
 @_typing.final
 class ReportApplicationSyncStateRequest(_message.Message):
+    """The request of ReportApplicationSyncState."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -207,6 +228,8 @@ Global___ReportApplicationSyncStateRequest: _TypeAlias = ReportApplicationSyncSt
 
 @_typing.final
 class ReportApplicationSyncStateResponse(_message.Message):
+    """The answer of ReportApplicationSyncState: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -222,6 +245,8 @@ Global___ReportApplicationSyncStateResponse: _TypeAlias = ReportApplicationSyncS
 
 @_typing.final
 class ReportApplicationDeployingStatusRequest(_message.Message):
+    """The request of ReportApplicationDeployingStatus."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -244,6 +269,8 @@ Global___ReportApplicationDeployingStatusRequest: _TypeAlias = ReportApplication
 
 @_typing.final
 class ReportApplicationDeployingStatusResponse(_message.Message):
+    """The answer of ReportApplicationDeployingStatus: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -259,6 +286,8 @@ Global___ReportApplicationDeployingStatusResponse: _TypeAlias = ReportApplicatio
 
 @_typing.final
 class ReportApplicationMostRecentDeploymentRequest(_message.Message):
+    """The request of ReportApplicationMostRecentDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -266,6 +295,7 @@ class ReportApplicationMostRecentDeploymentRequest(_message.Message):
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     status: _deployment_pb2.DeploymentStatus.ValueType
+    """SUCCESS keeps it as the running one, PENDING as the last triggered one."""
     @_builtins.property
     def deployment(self) -> _application_pb2.ApplicationDeploymentReference: ...
     def __init__(
@@ -285,6 +315,8 @@ Global___ReportApplicationMostRecentDeploymentRequest: _TypeAlias = ReportApplic
 
 @_typing.final
 class ReportApplicationMostRecentDeploymentResponse(_message.Message):
+    """The answer of ReportApplicationMostRecentDeployment: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -300,12 +332,15 @@ Global___ReportApplicationMostRecentDeploymentResponse: _TypeAlias = ReportAppli
 
 @_typing.final
 class GetApplicationMostRecentDeploymentRequest(_message.Message):
+    """The request of GetApplicationMostRecentDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     status: _deployment_pb2.DeploymentStatus.ValueType
+    """SUCCESS or PENDING, as above."""
     def __init__(
         self,
         *,
@@ -322,6 +357,8 @@ Global___GetApplicationMostRecentDeploymentRequest: _TypeAlias = GetApplicationM
 
 @_typing.final
 class GetApplicationMostRecentDeploymentResponse(_message.Message):
+    """The answer of GetApplicationMostRecentDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -342,6 +379,8 @@ Global___GetApplicationMostRecentDeploymentResponse: _TypeAlias = GetApplication
 
 @_typing.final
 class GetDeploymentRequest(_message.Message):
+    """The request of GetDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -361,6 +400,8 @@ Global___GetDeploymentRequest: _TypeAlias = GetDeploymentRequest  # noqa: Y015
 
 @_typing.final
 class GetDeploymentResponse(_message.Message):
+    """The answer of GetDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -381,6 +422,8 @@ Global___GetDeploymentResponse: _TypeAlias = GetDeploymentResponse  # noqa: Y015
 
 @_typing.final
 class ListNotCompletedDeploymentsRequest(_message.Message):
+    """The request of ListNotCompletedDeployments."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CURSOR_FIELD_NUMBER: _builtins.int
@@ -400,11 +443,14 @@ Global___ListNotCompletedDeploymentsRequest: _TypeAlias = ListNotCompletedDeploy
 
 @_typing.final
 class ListNotCompletedDeploymentsResponse(_message.Message):
+    """The answer of ListNotCompletedDeployments."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENTS_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
+    """Empty on the last page; upstream answers `e30=` there."""
     @_builtins.property
     def deployments(self) -> _containers.RepeatedCompositeFieldContainer[_deployment_pb2.Deployment]: ...
     def __init__(
@@ -423,6 +469,8 @@ Global___ListNotCompletedDeploymentsResponse: _TypeAlias = ListNotCompletedDeplo
 
 @_typing.final
 class CreateDeploymentRequest(_message.Message):
+    """The request of CreateDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -443,6 +491,8 @@ Global___CreateDeploymentRequest: _TypeAlias = CreateDeploymentRequest  # noqa: 
 
 @_typing.final
 class CreateDeploymentResponse(_message.Message):
+    """The answer of CreateDeployment: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -458,6 +508,8 @@ Global___CreateDeploymentResponse: _TypeAlias = CreateDeploymentResponse  # noqa
 
 @_typing.final
 class ReportDeploymentPlannedRequest(_message.Message):
+    """The request of ReportDeploymentPlanned."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -478,7 +530,9 @@ class ReportDeploymentPlannedRequest(_message.Message):
     running_config_filename: _builtins.str
     sync_strategy: _common_pb2.SyncStrategy.ValueType
     version: _builtins.str
+    """Not looked at; `versions` counts."""
     deployment_chain_id: _builtins.str
+    """Not looked at, like the block index."""
     deployment_chain_block_index: _builtins.int
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ArtifactVersion]: ...
@@ -509,6 +563,8 @@ Global___ReportDeploymentPlannedRequest: _TypeAlias = ReportDeploymentPlannedReq
 
 @_typing.final
 class ReportDeploymentPlannedResponse(_message.Message):
+    """The answer of ReportDeploymentPlanned: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -524,6 +580,8 @@ Global___ReportDeploymentPlannedResponse: _TypeAlias = ReportDeploymentPlannedRe
 
 @_typing.final
 class ReportDeploymentStatusChangedRequest(_message.Message):
+    """The request of ReportDeploymentStatusChanged."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -533,8 +591,10 @@ class ReportDeploymentStatusChangedRequest(_message.Message):
     DEPLOYMENT_CHAIN_BLOCK_INDEX_FIELD_NUMBER: _builtins.int
     deployment_id: _builtins.str
     status: _deployment_pb2.DeploymentStatus.ValueType
+    """RUNNING or ROLLING_BACK."""
     status_reason: _builtins.str
     deployment_chain_id: _builtins.str
+    """Not looked at, like the block index."""
     deployment_chain_block_index: _builtins.int
     def __init__(
         self,
@@ -555,6 +615,8 @@ Global___ReportDeploymentStatusChangedRequest: _TypeAlias = ReportDeploymentStat
 
 @_typing.final
 class ReportDeploymentStatusChangedResponse(_message.Message):
+    """The answer of ReportDeploymentStatusChanged: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -570,6 +632,8 @@ Global___ReportDeploymentStatusChangedResponse: _TypeAlias = ReportDeploymentSta
 
 @_typing.final
 class ReportDeploymentCompletedRequest(_message.Message):
+    """The request of ReportDeploymentCompleted."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -606,7 +670,9 @@ class ReportDeploymentCompletedRequest(_message.Message):
     deployment_chain_block_index: _builtins.int
     completed_at: _builtins.int
     @_builtins.property
-    def stage_statuses(self) -> _containers.ScalarMap[_builtins.str, _deployment_pb2.StageStatus.ValueType]: ...
+    def stage_statuses(self) -> _containers.ScalarMap[_builtins.str, _deployment_pb2.StageStatus.ValueType]:
+        """The last status of each stage, by stage id."""
+
     def __init__(
         self,
         *,
@@ -628,6 +694,8 @@ Global___ReportDeploymentCompletedRequest: _TypeAlias = ReportDeploymentComplete
 
 @_typing.final
 class ReportDeploymentCompletedResponse(_message.Message):
+    """The answer of ReportDeploymentCompleted: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -643,6 +711,8 @@ Global___ReportDeploymentCompletedResponse: _TypeAlias = ReportDeploymentComplet
 
 @_typing.final
 class SaveDeploymentMetadataRequest(_message.Message):
+    """The request of SaveDeploymentMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -686,6 +756,8 @@ Global___SaveDeploymentMetadataRequest: _TypeAlias = SaveDeploymentMetadataReque
 
 @_typing.final
 class SaveDeploymentMetadataResponse(_message.Message):
+    """The answer of SaveDeploymentMetadata: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -701,6 +773,8 @@ Global___SaveDeploymentMetadataResponse: _TypeAlias = SaveDeploymentMetadataResp
 
 @_typing.final
 class SaveDeploymentSharedMetadataRequest(_message.Message):
+    """The request of SaveDeploymentSharedMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -744,6 +818,8 @@ Global___SaveDeploymentSharedMetadataRequest: _TypeAlias = SaveDeploymentSharedM
 
 @_typing.final
 class SaveDeploymentSharedMetadataResponse(_message.Message):
+    """The answer of SaveDeploymentSharedMetadata: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -759,6 +835,8 @@ Global___SaveDeploymentSharedMetadataResponse: _TypeAlias = SaveDeploymentShared
 
 @_typing.final
 class SaveDeploymentPluginMetadataRequest(_message.Message):
+    """The request of SaveDeploymentPluginMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -805,6 +883,8 @@ Global___SaveDeploymentPluginMetadataRequest: _TypeAlias = SaveDeploymentPluginM
 
 @_typing.final
 class SaveDeploymentPluginMetadataResponse(_message.Message):
+    """The answer of SaveDeploymentPluginMetadata: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -820,6 +900,8 @@ Global___SaveDeploymentPluginMetadataResponse: _TypeAlias = SaveDeploymentPlugin
 
 @_typing.final
 class SaveStageMetadataRequest(_message.Message):
+    """The request of SaveStageMetadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -866,6 +948,8 @@ Global___SaveStageMetadataRequest: _TypeAlias = SaveStageMetadataRequest  # noqa
 
 @_typing.final
 class SaveStageMetadataResponse(_message.Message):
+    """The answer of SaveStageMetadata: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -881,6 +965,8 @@ Global___SaveStageMetadataResponse: _TypeAlias = SaveStageMetadataResponse  # no
 
 @_typing.final
 class ReportStageLogsRequest(_message.Message):
+    """The request of ReportStageLogs."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -890,6 +976,7 @@ class ReportStageLogsRequest(_message.Message):
     deployment_id: _builtins.str
     stage_id: _builtins.str
     retried_count: _builtins.int
+    """Always 0: stages are not retried."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]: ...
     def __init__(
@@ -910,6 +997,8 @@ Global___ReportStageLogsRequest: _TypeAlias = ReportStageLogsRequest  # noqa: Y0
 
 @_typing.final
 class ReportStageLogsResponse(_message.Message):
+    """The answer of ReportStageLogs: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -925,6 +1014,8 @@ Global___ReportStageLogsResponse: _TypeAlias = ReportStageLogsResponse  # noqa: 
 
 @_typing.final
 class ReportStageLogsFromLastCheckpointRequest(_message.Message):
+    """The request of ReportStageLogsFromLastCheckpoint."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -936,8 +1027,11 @@ class ReportStageLogsFromLastCheckpointRequest(_message.Message):
     stage_id: _builtins.str
     retried_count: _builtins.int
     completed: _builtins.bool
+    """Closes the log."""
     @_builtins.property
-    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]: ...
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]:
+        """Every block since the last checkpoint, those reported meanwhile included."""
+
     def __init__(
         self,
         *,
@@ -957,6 +1051,8 @@ Global___ReportStageLogsFromLastCheckpointRequest: _TypeAlias = ReportStageLogsF
 
 @_typing.final
 class ReportStageLogsFromLastCheckpointResponse(_message.Message):
+    """The answer of ReportStageLogsFromLastCheckpoint: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -972,6 +1068,8 @@ Global___ReportStageLogsFromLastCheckpointResponse: _TypeAlias = ReportStageLogs
 
 @_typing.final
 class ReportStageStatusChangedRequest(_message.Message):
+    """The request of ReportStageStatusChanged."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -989,8 +1087,11 @@ class ReportStageStatusChangedRequest(_message.Message):
     visible: _builtins.bool
     retried_count: _builtins.int
     completed_at: _builtins.int
+    """Never 0, also while the stage runs: pipeds send the current time."""
     @_builtins.property
-    def requires(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def requires(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Replaces the stages it waits for, unless empty."""
+
     def __init__(
         self,
         *,
@@ -1013,6 +1114,8 @@ Global___ReportStageStatusChangedRequest: _TypeAlias = ReportStageStatusChangedR
 
 @_typing.final
 class ReportStageStatusChangedResponse(_message.Message):
+    """The answer of ReportStageStatusChanged: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1028,6 +1131,8 @@ Global___ReportStageStatusChangedResponse: _TypeAlias = ReportStageStatusChanged
 
 @_typing.final
 class ListUnhandledCommandsRequest(_message.Message):
+    """The request of ListUnhandledCommands, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1043,6 +1148,8 @@ Global___ListUnhandledCommandsRequest: _TypeAlias = ListUnhandledCommandsRequest
 
 @_typing.final
 class ListUnhandledCommandsResponse(_message.Message):
+    """The answer of ListUnhandledCommands."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMANDS_FIELD_NUMBER: _builtins.int
@@ -1063,6 +1170,8 @@ Global___ListUnhandledCommandsResponse: _TypeAlias = ListUnhandledCommandsRespon
 
 @_typing.final
 class ReportCommandHandledRequest(_message.Message):
+    """The request of ReportCommandHandled."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -1094,6 +1203,7 @@ class ReportCommandHandledRequest(_message.Message):
     status: _command_pb2.CommandStatus.ValueType
     handled_at: _builtins.int
     output: _builtins.bytes
+    """A result that is kept as a file, for example a plan preview."""
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -1115,6 +1225,8 @@ Global___ReportCommandHandledRequest: _TypeAlias = ReportCommandHandledRequest  
 
 @_typing.final
 class ReportCommandHandledResponse(_message.Message):
+    """The answer of ReportCommandHandled: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1130,6 +1242,8 @@ Global___ReportCommandHandledResponse: _TypeAlias = ReportCommandHandledResponse
 
 @_typing.final
 class ReportApplicationLiveStateRequest(_message.Message):
+    """The request of ReportApplicationLiveState."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SNAPSHOT_FIELD_NUMBER: _builtins.int
@@ -1150,6 +1264,8 @@ Global___ReportApplicationLiveStateRequest: _TypeAlias = ReportApplicationLiveSt
 
 @_typing.final
 class ReportApplicationLiveStateResponse(_message.Message):
+    """The answer of ReportApplicationLiveState: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1165,6 +1281,8 @@ Global___ReportApplicationLiveStateResponse: _TypeAlias = ReportApplicationLiveS
 
 @_typing.final
 class ReportApplicationLiveStateEventsRequest(_message.Message):
+    """The request of ReportApplicationLiveStateEvents."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KUBERNETES_EVENTS_FIELD_NUMBER: _builtins.int
@@ -1185,11 +1303,15 @@ Global___ReportApplicationLiveStateEventsRequest: _TypeAlias = ReportApplication
 
 @_typing.final
 class ReportApplicationLiveStateEventsResponse(_message.Message):
+    """The answer of ReportApplicationLiveStateEvents."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     FAILED_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def failed_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def failed_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Always empty."""
+
     def __init__(
         self,
         *,
@@ -1205,6 +1327,8 @@ Global___ReportApplicationLiveStateEventsResponse: _TypeAlias = ReportApplicatio
 
 @_typing.final
 class GetLatestEventRequest(_message.Message):
+    """The request of GetLatestEvent."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -1248,6 +1372,8 @@ Global___GetLatestEventRequest: _TypeAlias = GetLatestEventRequest  # noqa: Y015
 
 @_typing.final
 class GetLatestEventResponse(_message.Message):
+    """The answer of GetLatestEvent."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: _builtins.int
@@ -1268,6 +1394,8 @@ Global___GetLatestEventResponse: _TypeAlias = GetLatestEventResponse  # noqa: Y0
 
 @_typing.final
 class ListEventsRequest(_message.Message):
+    """The request of ListEvents."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Status:
@@ -1282,7 +1410,9 @@ class ListEventsRequest(_message.Message):
         FAILURE: ListEventsRequest._Status.ValueType  # 3
         OUTDATED: ListEventsRequest._Status.ValueType  # 4
 
-    class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
+    class Status(_Status, metaclass=_StatusEnumTypeWrapper):
+        """Which events are listed."""
+
     ALL: ListEventsRequest.Status.ValueType  # 0
     NOT_HANDLED: ListEventsRequest.Status.ValueType  # 1
     SUCCESS: ListEventsRequest.Status.ValueType  # 2
@@ -1294,6 +1424,7 @@ class ListEventsRequest(_message.Message):
     ORDER_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     to: _builtins.int
+    """Unix seconds of creation, this one excluded; 0 means up to now."""
     order: Global___ListOrder.ValueType
     status: Global___ListEventsRequest.Status.ValueType
     def __init__(
@@ -1313,6 +1444,8 @@ Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
 
 @_typing.final
 class ListEventsResponse(_message.Message):
+    """The answer of ListEvents."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
@@ -1333,10 +1466,14 @@ Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
 
 @_typing.final
 class ReportEventStatusesRequest(_message.Message):
+    """The request of ReportEventStatuses."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Event(_message.Message):
+        """What became of one event."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         ID_FIELD_NUMBER: _builtins.int
@@ -1345,6 +1482,7 @@ class ReportEventStatusesRequest(_message.Message):
         id: _builtins.str
         status: _event_pb2.EventStatus.ValueType
         status_description: _builtins.str
+        """Shown to people; never empty."""
         def __init__(
             self,
             *,
@@ -1376,6 +1514,8 @@ Global___ReportEventStatusesRequest: _TypeAlias = ReportEventStatusesRequest  # 
 
 @_typing.final
 class ReportEventStatusesResponse(_message.Message):
+    """The answer of ReportEventStatuses: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1391,6 +1531,8 @@ Global___ReportEventStatusesResponse: _TypeAlias = ReportEventStatusesResponse  
 
 @_typing.final
 class GetLatestAnalysisResultRequest(_message.Message):
+    """The request of GetLatestAnalysisResult."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -1410,6 +1552,8 @@ Global___GetLatestAnalysisResultRequest: _TypeAlias = GetLatestAnalysisResultReq
 
 @_typing.final
 class GetLatestAnalysisResultResponse(_message.Message):
+    """The answer of GetLatestAnalysisResult."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ANALYSIS_RESULT_FIELD_NUMBER: _builtins.int
@@ -1430,6 +1574,8 @@ Global___GetLatestAnalysisResultResponse: _TypeAlias = GetLatestAnalysisResultRe
 
 @_typing.final
 class PutLatestAnalysisResultRequest(_message.Message):
+    """The request of PutLatestAnalysisResult."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -1453,6 +1599,8 @@ Global___PutLatestAnalysisResultRequest: _TypeAlias = PutLatestAnalysisResultReq
 
 @_typing.final
 class PutLatestAnalysisResultResponse(_message.Message):
+    """The answer of PutLatestAnalysisResult: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1468,6 +1616,8 @@ Global___PutLatestAnalysisResultResponse: _TypeAlias = PutLatestAnalysisResultRe
 
 @_typing.final
 class GetDesiredVersionRequest(_message.Message):
+    """The request of GetDesiredVersion, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1483,10 +1633,13 @@ Global___GetDesiredVersionRequest: _TypeAlias = GetDesiredVersionRequest  # noqa
 
 @_typing.final
 class GetDesiredVersionResponse(_message.Message):
+    """The answer of GetDesiredVersion."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
     version: _builtins.str
+    """Empty when nobody asked for a version."""
     def __init__(
         self,
         *,
@@ -1502,11 +1655,15 @@ Global___GetDesiredVersionResponse: _TypeAlias = GetDesiredVersionResponse  # no
 
 @_typing.final
 class UpdateApplicationConfigurationsRequest(_message.Message):
+    """The request of UpdateApplicationConfigurations."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def applications(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ApplicationInfo]: ...
+    def applications(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ApplicationInfo]:
+        """Only id, name, description and labels count."""
+
     def __init__(
         self,
         *,
@@ -1522,6 +1679,8 @@ Global___UpdateApplicationConfigurationsRequest: _TypeAlias = UpdateApplicationC
 
 @_typing.final
 class UpdateApplicationConfigurationsResponse(_message.Message):
+    """The answer of UpdateApplicationConfigurations: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1537,6 +1696,8 @@ Global___UpdateApplicationConfigurationsResponse: _TypeAlias = UpdateApplication
 
 @_typing.final
 class ReportUnregisteredApplicationConfigurationsRequest(_message.Message):
+    """The request of ReportUnregisteredApplicationConfigurations."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATIONS_FIELD_NUMBER: _builtins.int
@@ -1557,6 +1718,8 @@ Global___ReportUnregisteredApplicationConfigurationsRequest: _TypeAlias = Report
 
 @_typing.final
 class ReportUnregisteredApplicationConfigurationsResponse(_message.Message):
+    """The answer of ReportUnregisteredApplicationConfigurations: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1572,10 +1735,14 @@ Global___ReportUnregisteredApplicationConfigurationsResponse: _TypeAlias = Repor
 
 @_typing.final
 class CreateDeploymentChainRequest(_message.Message):
+    """The request of CreateDeploymentChain."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class ApplicationMatcher(_message.Message):
+        """Chooses the applications of one block; empty parts match everything."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         @_typing.final
@@ -1621,9 +1788,13 @@ class CreateDeploymentChainRequest(_message.Message):
     FIRST_DEPLOYMENT_FIELD_NUMBER: _builtins.int
     MATCHERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def first_deployment(self) -> _deployment_pb2.Deployment: ...
+    def first_deployment(self) -> _deployment_pb2.Deployment:
+        """The only node of the first block."""
+
     @_builtins.property
-    def matchers(self) -> _containers.RepeatedCompositeFieldContainer[Global___CreateDeploymentChainRequest.ApplicationMatcher]: ...
+    def matchers(self) -> _containers.RepeatedCompositeFieldContainer[Global___CreateDeploymentChainRequest.ApplicationMatcher]:
+        """One per following block."""
+
     def __init__(
         self,
         *,
@@ -1640,6 +1811,8 @@ Global___CreateDeploymentChainRequest: _TypeAlias = CreateDeploymentChainRequest
 
 @_typing.final
 class CreateDeploymentChainResponse(_message.Message):
+    """The answer of CreateDeploymentChain: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1655,6 +1828,8 @@ Global___CreateDeploymentChainResponse: _TypeAlias = CreateDeploymentChainRespon
 
 @_typing.final
 class InChainDeploymentPlannableRequest(_message.Message):
+    """The request of InChainDeploymentPlannable."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -1680,13 +1855,17 @@ Global___InChainDeploymentPlannableRequest: _TypeAlias = InChainDeploymentPlanna
 
 @_typing.final
 class InChainDeploymentPlannableResponse(_message.Message):
+    """The answer of InChainDeploymentPlannable."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PLANNABLE_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     CANCEL_REASON_FIELD_NUMBER: _builtins.int
     plannable: _builtins.bool
+    """The block before has succeeded."""
     cancel: _builtins.bool
+    """The chain is broken and this deployment must not run."""
     cancel_reason: _builtins.str
     def __init__(
         self,
@@ -1705,6 +1884,8 @@ Global___InChainDeploymentPlannableResponse: _TypeAlias = InChainDeploymentPlann
 
 @_typing.final
 class GetApplicationSharedObjectRequest(_message.Message):
+    """The request of GetApplicationSharedObject."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -1730,6 +1911,8 @@ Global___GetApplicationSharedObjectRequest: _TypeAlias = GetApplicationSharedObj
 
 @_typing.final
 class GetApplicationSharedObjectResponse(_message.Message):
+    """The answer of GetApplicationSharedObject."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     OBJECT_FIELD_NUMBER: _builtins.int
@@ -1749,6 +1932,8 @@ Global___GetApplicationSharedObjectResponse: _TypeAlias = GetApplicationSharedOb
 
 @_typing.final
 class PutApplicationSharedObjectRequest(_message.Message):
+    """The request of PutApplicationSharedObject."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -1777,6 +1962,8 @@ Global___PutApplicationSharedObjectRequest: _TypeAlias = PutApplicationSharedObj
 
 @_typing.final
 class PutApplicationSharedObjectResponse(_message.Message):
+    """The answer of PutApplicationSharedObject: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(

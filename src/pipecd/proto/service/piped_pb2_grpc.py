@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class PipedServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """What pipeds report to and ask of the control plane.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -217,220 +218,257 @@ class PipedServiceStub:
 
 
 class PipedServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """What pipeds report to and ask of the control plane.
+    """
 
     def ReportStat(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Says that the piped is alive, with its metrics.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportPipedMeta(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Introduces the piped when it starts.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApplications(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the enabled applications of this piped.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationSyncState(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells whether what runs is what Git says.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationDeployingStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells whether a deployment is under way.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationMostRecentDeployment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps a deployment as the last one of its application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplicationMostRecentDeployment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads the last deployment of an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeployment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads a deployment of this piped.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNotCompletedDeployments(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the deployments of this piped that are not over.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateDeployment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Stores a deployment that the piped triggered.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportDeploymentPlanned(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Stores the plan of a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportDeploymentStatusChanged(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells that a deployment runs or rolls back.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportDeploymentCompleted(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells how a deployment ended.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveDeploymentMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps notes of first-generation pipeds with a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveDeploymentSharedMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps notes for everybody with a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveDeploymentPluginMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps notes of one plugin with a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveStageMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps notes with a stage.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageLogs(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Adds new lines to a stage log; losing them until the next checkpoint is allowed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageLogsFromLastCheckpoint(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Stores lines of a stage log for good, and its end.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageStatusChanged(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells where a stage stands.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListUnhandledCommands(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists what this piped is asked to do.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportCommandHandled(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells how a command went.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationLiveState(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Stores everything that runs for an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationLiveStateEvents(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells what changed since, for Kubernetes.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLatestEvent(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads the newest event of a name and labels.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists events of the project.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportEventStatuses(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells what became of events.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLatestAnalysisResult(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads when the last good analysis of an application began.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutLatestAnalysisResult(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps when the last good analysis of an application began.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDesiredVersion(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks which version of piped should run; launchers call it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateApplicationConfigurations(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells new names, descriptions and labels found in Git.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportUnregisteredApplicationConfigurations(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells which application files in Git nobody has registered.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateDeploymentChain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Stores a deployment and the chain that follows it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InChainDeploymentPlannable(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks whether it is the turn of a deployment in a chain.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplicationSharedObject(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads bytes that a plugin keeps with an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutApplicationSharedObject(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps bytes of a plugin with an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -627,7 +665,8 @@ def add_PipedServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PipedService:
-    """Missing associated documentation comment in .proto file."""
+    """What pipeds report to and ask of the control plane.
+    """
 
     @staticmethod
     def ReportStat(request,

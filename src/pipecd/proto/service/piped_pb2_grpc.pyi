@@ -7,6 +7,7 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from pipecd.proto.service import piped_pb2 as _piped_pb2
 import abc as _abc_1
+import builtins as _builtins
 import grpc as _grpc
 import sys
 import typing as _typing
@@ -15,6 +16,11 @@ if sys.version_info >= (3, 11):
     from typing import Self as _Self
 else:
     from typing_extensions import Self as _Self
+
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
 
 _T = _typing.TypeVar("_T")
 
@@ -27,338 +33,467 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PipedServiceStub:
+    """What pipeds report to and ask of the control plane."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PipedServiceAsyncStub: ...
     ReportStat: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportStatRequest, _piped_pb2.ReportStatResponse]
+    """Says that the piped is alive, with its metrics."""
     ReportPipedMeta: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportPipedMetaRequest, _piped_pb2.ReportPipedMetaResponse]
+    """Introduces the piped when it starts."""
     ListApplications: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ListApplicationsRequest, _piped_pb2.ListApplicationsResponse]
+    """Lists the enabled applications of this piped."""
     ReportApplicationSyncState: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationSyncStateRequest, _piped_pb2.ReportApplicationSyncStateResponse]
+    """Tells whether what runs is what Git says."""
     ReportApplicationDeployingStatus: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationDeployingStatusRequest, _piped_pb2.ReportApplicationDeployingStatusResponse]
+    """Tells whether a deployment is under way."""
     ReportApplicationMostRecentDeployment: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationMostRecentDeploymentRequest, _piped_pb2.ReportApplicationMostRecentDeploymentResponse]
+    """Keeps a deployment as the last one of its application."""
     GetApplicationMostRecentDeployment: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetApplicationMostRecentDeploymentRequest, _piped_pb2.GetApplicationMostRecentDeploymentResponse]
+    """Reads the last deployment of an application."""
     GetDeployment: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetDeploymentRequest, _piped_pb2.GetDeploymentResponse]
+    """Reads a deployment of this piped."""
     ListNotCompletedDeployments: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ListNotCompletedDeploymentsRequest, _piped_pb2.ListNotCompletedDeploymentsResponse]
+    """Lists the deployments of this piped that are not over."""
     CreateDeployment: _grpc.UnaryUnaryMultiCallable[_piped_pb2.CreateDeploymentRequest, _piped_pb2.CreateDeploymentResponse]
+    """Stores a deployment that the piped triggered."""
     ReportDeploymentPlanned: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentPlannedRequest, _piped_pb2.ReportDeploymentPlannedResponse]
+    """Stores the plan of a deployment."""
     ReportDeploymentStatusChanged: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentStatusChangedRequest, _piped_pb2.ReportDeploymentStatusChangedResponse]
+    """Tells that a deployment runs or rolls back."""
     ReportDeploymentCompleted: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentCompletedRequest, _piped_pb2.ReportDeploymentCompletedResponse]
-    SaveDeploymentMetadata: _grpc.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentMetadataRequest, _piped_pb2.SaveDeploymentMetadataResponse]
+    """Tells how a deployment ended."""
+    @_builtins.property
+    @_deprecated("""This method has been marked as deprecated using proto method options.""")
+    def SaveDeploymentMetadata(self) -> _grpc.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentMetadataRequest, _piped_pb2.SaveDeploymentMetadataResponse]:
+        """Keeps notes of first-generation pipeds with a deployment."""
     SaveDeploymentSharedMetadata: _grpc.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentSharedMetadataRequest, _piped_pb2.SaveDeploymentSharedMetadataResponse]
+    """Keeps notes for everybody with a deployment."""
     SaveDeploymentPluginMetadata: _grpc.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentPluginMetadataRequest, _piped_pb2.SaveDeploymentPluginMetadataResponse]
+    """Keeps notes of one plugin with a deployment."""
     SaveStageMetadata: _grpc.UnaryUnaryMultiCallable[_piped_pb2.SaveStageMetadataRequest, _piped_pb2.SaveStageMetadataResponse]
+    """Keeps notes with a stage."""
     ReportStageLogs: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportStageLogsRequest, _piped_pb2.ReportStageLogsResponse]
+    """Adds new lines to a stage log; losing them until the next checkpoint is allowed."""
     ReportStageLogsFromLastCheckpoint: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportStageLogsFromLastCheckpointRequest, _piped_pb2.ReportStageLogsFromLastCheckpointResponse]
+    """Stores lines of a stage log for good, and its end."""
     ReportStageStatusChanged: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportStageStatusChangedRequest, _piped_pb2.ReportStageStatusChangedResponse]
+    """Tells where a stage stands."""
     ListUnhandledCommands: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ListUnhandledCommandsRequest, _piped_pb2.ListUnhandledCommandsResponse]
+    """Lists what this piped is asked to do."""
     ReportCommandHandled: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportCommandHandledRequest, _piped_pb2.ReportCommandHandledResponse]
+    """Tells how a command went."""
     ReportApplicationLiveState: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationLiveStateRequest, _piped_pb2.ReportApplicationLiveStateResponse]
+    """Stores everything that runs for an application."""
     ReportApplicationLiveStateEvents: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationLiveStateEventsRequest, _piped_pb2.ReportApplicationLiveStateEventsResponse]
+    """Tells what changed since, for Kubernetes."""
     GetLatestEvent: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetLatestEventRequest, _piped_pb2.GetLatestEventResponse]
+    """Reads the newest event of a name and labels."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ListEventsRequest, _piped_pb2.ListEventsResponse]
+    """Lists events of the project."""
     ReportEventStatuses: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportEventStatusesRequest, _piped_pb2.ReportEventStatusesResponse]
-    GetLatestAnalysisResult: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetLatestAnalysisResultRequest, _piped_pb2.GetLatestAnalysisResultResponse]
-    PutLatestAnalysisResult: _grpc.UnaryUnaryMultiCallable[_piped_pb2.PutLatestAnalysisResultRequest, _piped_pb2.PutLatestAnalysisResultResponse]
+    """Tells what became of events."""
+    @_builtins.property
+    @_deprecated("""This method has been marked as deprecated using proto method options.""")
+    def GetLatestAnalysisResult(self) -> _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetLatestAnalysisResultRequest, _piped_pb2.GetLatestAnalysisResultResponse]:
+        """Reads when the last good analysis of an application began."""
+    @_builtins.property
+    @_deprecated("""This method has been marked as deprecated using proto method options.""")
+    def PutLatestAnalysisResult(self) -> _grpc.UnaryUnaryMultiCallable[_piped_pb2.PutLatestAnalysisResultRequest, _piped_pb2.PutLatestAnalysisResultResponse]:
+        """Keeps when the last good analysis of an application began."""
     GetDesiredVersion: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetDesiredVersionRequest, _piped_pb2.GetDesiredVersionResponse]
+    """Asks which version of piped should run; launchers call it."""
     UpdateApplicationConfigurations: _grpc.UnaryUnaryMultiCallable[_piped_pb2.UpdateApplicationConfigurationsRequest, _piped_pb2.UpdateApplicationConfigurationsResponse]
+    """Tells new names, descriptions and labels found in Git."""
     ReportUnregisteredApplicationConfigurations: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportUnregisteredApplicationConfigurationsRequest, _piped_pb2.ReportUnregisteredApplicationConfigurationsResponse]
+    """Tells which application files in Git nobody has registered."""
     CreateDeploymentChain: _grpc.UnaryUnaryMultiCallable[_piped_pb2.CreateDeploymentChainRequest, _piped_pb2.CreateDeploymentChainResponse]
+    """Stores a deployment and the chain that follows it."""
     InChainDeploymentPlannable: _grpc.UnaryUnaryMultiCallable[_piped_pb2.InChainDeploymentPlannableRequest, _piped_pb2.InChainDeploymentPlannableResponse]
+    """Asks whether it is the turn of a deployment in a chain."""
     GetApplicationSharedObject: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetApplicationSharedObjectRequest, _piped_pb2.GetApplicationSharedObjectResponse]
+    """Reads bytes that a plugin keeps with an application."""
     PutApplicationSharedObject: _grpc.UnaryUnaryMultiCallable[_piped_pb2.PutApplicationSharedObjectRequest, _piped_pb2.PutApplicationSharedObjectResponse]
+    """Keeps bytes of a plugin with an application."""
 
 @_typing.type_check_only
 class PipedServiceAsyncStub(PipedServiceStub):
+    """What pipeds report to and ask of the control plane."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReportStat: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportStatRequest, _piped_pb2.ReportStatResponse]  # type: ignore[assignment]
+    """Says that the piped is alive, with its metrics."""
     ReportPipedMeta: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportPipedMetaRequest, _piped_pb2.ReportPipedMetaResponse]  # type: ignore[assignment]
+    """Introduces the piped when it starts."""
     ListApplications: _aio.UnaryUnaryMultiCallable[_piped_pb2.ListApplicationsRequest, _piped_pb2.ListApplicationsResponse]  # type: ignore[assignment]
+    """Lists the enabled applications of this piped."""
     ReportApplicationSyncState: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationSyncStateRequest, _piped_pb2.ReportApplicationSyncStateResponse]  # type: ignore[assignment]
+    """Tells whether what runs is what Git says."""
     ReportApplicationDeployingStatus: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationDeployingStatusRequest, _piped_pb2.ReportApplicationDeployingStatusResponse]  # type: ignore[assignment]
+    """Tells whether a deployment is under way."""
     ReportApplicationMostRecentDeployment: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationMostRecentDeploymentRequest, _piped_pb2.ReportApplicationMostRecentDeploymentResponse]  # type: ignore[assignment]
+    """Keeps a deployment as the last one of its application."""
     GetApplicationMostRecentDeployment: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetApplicationMostRecentDeploymentRequest, _piped_pb2.GetApplicationMostRecentDeploymentResponse]  # type: ignore[assignment]
+    """Reads the last deployment of an application."""
     GetDeployment: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetDeploymentRequest, _piped_pb2.GetDeploymentResponse]  # type: ignore[assignment]
+    """Reads a deployment of this piped."""
     ListNotCompletedDeployments: _aio.UnaryUnaryMultiCallable[_piped_pb2.ListNotCompletedDeploymentsRequest, _piped_pb2.ListNotCompletedDeploymentsResponse]  # type: ignore[assignment]
+    """Lists the deployments of this piped that are not over."""
     CreateDeployment: _aio.UnaryUnaryMultiCallable[_piped_pb2.CreateDeploymentRequest, _piped_pb2.CreateDeploymentResponse]  # type: ignore[assignment]
+    """Stores a deployment that the piped triggered."""
     ReportDeploymentPlanned: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentPlannedRequest, _piped_pb2.ReportDeploymentPlannedResponse]  # type: ignore[assignment]
+    """Stores the plan of a deployment."""
     ReportDeploymentStatusChanged: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentStatusChangedRequest, _piped_pb2.ReportDeploymentStatusChangedResponse]  # type: ignore[assignment]
+    """Tells that a deployment runs or rolls back."""
     ReportDeploymentCompleted: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentCompletedRequest, _piped_pb2.ReportDeploymentCompletedResponse]  # type: ignore[assignment]
-    SaveDeploymentMetadata: _aio.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentMetadataRequest, _piped_pb2.SaveDeploymentMetadataResponse]  # type: ignore[assignment]
+    """Tells how a deployment ended."""
+    @_builtins.property
+    @_deprecated("""This method has been marked as deprecated using proto method options.""")
+    def SaveDeploymentMetadata(self) -> _aio.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentMetadataRequest, _piped_pb2.SaveDeploymentMetadataResponse]:  # type: ignore[override]
+        """Keeps notes of first-generation pipeds with a deployment."""
     SaveDeploymentSharedMetadata: _aio.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentSharedMetadataRequest, _piped_pb2.SaveDeploymentSharedMetadataResponse]  # type: ignore[assignment]
+    """Keeps notes for everybody with a deployment."""
     SaveDeploymentPluginMetadata: _aio.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentPluginMetadataRequest, _piped_pb2.SaveDeploymentPluginMetadataResponse]  # type: ignore[assignment]
+    """Keeps notes of one plugin with a deployment."""
     SaveStageMetadata: _aio.UnaryUnaryMultiCallable[_piped_pb2.SaveStageMetadataRequest, _piped_pb2.SaveStageMetadataResponse]  # type: ignore[assignment]
+    """Keeps notes with a stage."""
     ReportStageLogs: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportStageLogsRequest, _piped_pb2.ReportStageLogsResponse]  # type: ignore[assignment]
+    """Adds new lines to a stage log; losing them until the next checkpoint is allowed."""
     ReportStageLogsFromLastCheckpoint: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportStageLogsFromLastCheckpointRequest, _piped_pb2.ReportStageLogsFromLastCheckpointResponse]  # type: ignore[assignment]
+    """Stores lines of a stage log for good, and its end."""
     ReportStageStatusChanged: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportStageStatusChangedRequest, _piped_pb2.ReportStageStatusChangedResponse]  # type: ignore[assignment]
+    """Tells where a stage stands."""
     ListUnhandledCommands: _aio.UnaryUnaryMultiCallable[_piped_pb2.ListUnhandledCommandsRequest, _piped_pb2.ListUnhandledCommandsResponse]  # type: ignore[assignment]
+    """Lists what this piped is asked to do."""
     ReportCommandHandled: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportCommandHandledRequest, _piped_pb2.ReportCommandHandledResponse]  # type: ignore[assignment]
+    """Tells how a command went."""
     ReportApplicationLiveState: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationLiveStateRequest, _piped_pb2.ReportApplicationLiveStateResponse]  # type: ignore[assignment]
+    """Stores everything that runs for an application."""
     ReportApplicationLiveStateEvents: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationLiveStateEventsRequest, _piped_pb2.ReportApplicationLiveStateEventsResponse]  # type: ignore[assignment]
+    """Tells what changed since, for Kubernetes."""
     GetLatestEvent: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetLatestEventRequest, _piped_pb2.GetLatestEventResponse]  # type: ignore[assignment]
+    """Reads the newest event of a name and labels."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_piped_pb2.ListEventsRequest, _piped_pb2.ListEventsResponse]  # type: ignore[assignment]
+    """Lists events of the project."""
     ReportEventStatuses: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportEventStatusesRequest, _piped_pb2.ReportEventStatusesResponse]  # type: ignore[assignment]
-    GetLatestAnalysisResult: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetLatestAnalysisResultRequest, _piped_pb2.GetLatestAnalysisResultResponse]  # type: ignore[assignment]
-    PutLatestAnalysisResult: _aio.UnaryUnaryMultiCallable[_piped_pb2.PutLatestAnalysisResultRequest, _piped_pb2.PutLatestAnalysisResultResponse]  # type: ignore[assignment]
+    """Tells what became of events."""
+    @_builtins.property
+    @_deprecated("""This method has been marked as deprecated using proto method options.""")
+    def GetLatestAnalysisResult(self) -> _aio.UnaryUnaryMultiCallable[_piped_pb2.GetLatestAnalysisResultRequest, _piped_pb2.GetLatestAnalysisResultResponse]:  # type: ignore[override]
+        """Reads when the last good analysis of an application began."""
+    @_builtins.property
+    @_deprecated("""This method has been marked as deprecated using proto method options.""")
+    def PutLatestAnalysisResult(self) -> _aio.UnaryUnaryMultiCallable[_piped_pb2.PutLatestAnalysisResultRequest, _piped_pb2.PutLatestAnalysisResultResponse]:  # type: ignore[override]
+        """Keeps when the last good analysis of an application began."""
     GetDesiredVersion: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetDesiredVersionRequest, _piped_pb2.GetDesiredVersionResponse]  # type: ignore[assignment]
+    """Asks which version of piped should run; launchers call it."""
     UpdateApplicationConfigurations: _aio.UnaryUnaryMultiCallable[_piped_pb2.UpdateApplicationConfigurationsRequest, _piped_pb2.UpdateApplicationConfigurationsResponse]  # type: ignore[assignment]
+    """Tells new names, descriptions and labels found in Git."""
     ReportUnregisteredApplicationConfigurations: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportUnregisteredApplicationConfigurationsRequest, _piped_pb2.ReportUnregisteredApplicationConfigurationsResponse]  # type: ignore[assignment]
+    """Tells which application files in Git nobody has registered."""
     CreateDeploymentChain: _aio.UnaryUnaryMultiCallable[_piped_pb2.CreateDeploymentChainRequest, _piped_pb2.CreateDeploymentChainResponse]  # type: ignore[assignment]
+    """Stores a deployment and the chain that follows it."""
     InChainDeploymentPlannable: _aio.UnaryUnaryMultiCallable[_piped_pb2.InChainDeploymentPlannableRequest, _piped_pb2.InChainDeploymentPlannableResponse]  # type: ignore[assignment]
+    """Asks whether it is the turn of a deployment in a chain."""
     GetApplicationSharedObject: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetApplicationSharedObjectRequest, _piped_pb2.GetApplicationSharedObjectResponse]  # type: ignore[assignment]
+    """Reads bytes that a plugin keeps with an application."""
     PutApplicationSharedObject: _aio.UnaryUnaryMultiCallable[_piped_pb2.PutApplicationSharedObjectRequest, _piped_pb2.PutApplicationSharedObjectResponse]  # type: ignore[assignment]
+    """Keeps bytes of a plugin with an application."""
 
 class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
+    """What pipeds report to and ask of the control plane."""
+
     @_abc_1.abstractmethod
     def ReportStat(
         self,
         request: _piped_pb2.ReportStatRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportStatResponse, _abc.Awaitable[_piped_pb2.ReportStatResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportStatResponse, _abc.Awaitable[_piped_pb2.ReportStatResponse]]:
+        """Says that the piped is alive, with its metrics."""
 
     @_abc_1.abstractmethod
     def ReportPipedMeta(
         self,
         request: _piped_pb2.ReportPipedMetaRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportPipedMetaResponse, _abc.Awaitable[_piped_pb2.ReportPipedMetaResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportPipedMetaResponse, _abc.Awaitable[_piped_pb2.ReportPipedMetaResponse]]:
+        """Introduces the piped when it starts."""
 
     @_abc_1.abstractmethod
     def ListApplications(
         self,
         request: _piped_pb2.ListApplicationsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ListApplicationsResponse, _abc.Awaitable[_piped_pb2.ListApplicationsResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ListApplicationsResponse, _abc.Awaitable[_piped_pb2.ListApplicationsResponse]]:
+        """Lists the enabled applications of this piped."""
 
     @_abc_1.abstractmethod
     def ReportApplicationSyncState(
         self,
         request: _piped_pb2.ReportApplicationSyncStateRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportApplicationSyncStateResponse, _abc.Awaitable[_piped_pb2.ReportApplicationSyncStateResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportApplicationSyncStateResponse, _abc.Awaitable[_piped_pb2.ReportApplicationSyncStateResponse]]:
+        """Tells whether what runs is what Git says."""
 
     @_abc_1.abstractmethod
     def ReportApplicationDeployingStatus(
         self,
         request: _piped_pb2.ReportApplicationDeployingStatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportApplicationDeployingStatusResponse, _abc.Awaitable[_piped_pb2.ReportApplicationDeployingStatusResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportApplicationDeployingStatusResponse, _abc.Awaitable[_piped_pb2.ReportApplicationDeployingStatusResponse]]:
+        """Tells whether a deployment is under way."""
 
     @_abc_1.abstractmethod
     def ReportApplicationMostRecentDeployment(
         self,
         request: _piped_pb2.ReportApplicationMostRecentDeploymentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportApplicationMostRecentDeploymentResponse, _abc.Awaitable[_piped_pb2.ReportApplicationMostRecentDeploymentResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportApplicationMostRecentDeploymentResponse, _abc.Awaitable[_piped_pb2.ReportApplicationMostRecentDeploymentResponse]]:
+        """Keeps a deployment as the last one of its application."""
 
     @_abc_1.abstractmethod
     def GetApplicationMostRecentDeployment(
         self,
         request: _piped_pb2.GetApplicationMostRecentDeploymentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.GetApplicationMostRecentDeploymentResponse, _abc.Awaitable[_piped_pb2.GetApplicationMostRecentDeploymentResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.GetApplicationMostRecentDeploymentResponse, _abc.Awaitable[_piped_pb2.GetApplicationMostRecentDeploymentResponse]]:
+        """Reads the last deployment of an application."""
 
     @_abc_1.abstractmethod
     def GetDeployment(
         self,
         request: _piped_pb2.GetDeploymentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.GetDeploymentResponse, _abc.Awaitable[_piped_pb2.GetDeploymentResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.GetDeploymentResponse, _abc.Awaitable[_piped_pb2.GetDeploymentResponse]]:
+        """Reads a deployment of this piped."""
 
     @_abc_1.abstractmethod
     def ListNotCompletedDeployments(
         self,
         request: _piped_pb2.ListNotCompletedDeploymentsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ListNotCompletedDeploymentsResponse, _abc.Awaitable[_piped_pb2.ListNotCompletedDeploymentsResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ListNotCompletedDeploymentsResponse, _abc.Awaitable[_piped_pb2.ListNotCompletedDeploymentsResponse]]:
+        """Lists the deployments of this piped that are not over."""
 
     @_abc_1.abstractmethod
     def CreateDeployment(
         self,
         request: _piped_pb2.CreateDeploymentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.CreateDeploymentResponse, _abc.Awaitable[_piped_pb2.CreateDeploymentResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.CreateDeploymentResponse, _abc.Awaitable[_piped_pb2.CreateDeploymentResponse]]:
+        """Stores a deployment that the piped triggered."""
 
     @_abc_1.abstractmethod
     def ReportDeploymentPlanned(
         self,
         request: _piped_pb2.ReportDeploymentPlannedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportDeploymentPlannedResponse, _abc.Awaitable[_piped_pb2.ReportDeploymentPlannedResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportDeploymentPlannedResponse, _abc.Awaitable[_piped_pb2.ReportDeploymentPlannedResponse]]:
+        """Stores the plan of a deployment."""
 
     @_abc_1.abstractmethod
     def ReportDeploymentStatusChanged(
         self,
         request: _piped_pb2.ReportDeploymentStatusChangedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportDeploymentStatusChangedResponse, _abc.Awaitable[_piped_pb2.ReportDeploymentStatusChangedResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportDeploymentStatusChangedResponse, _abc.Awaitable[_piped_pb2.ReportDeploymentStatusChangedResponse]]:
+        """Tells that a deployment runs or rolls back."""
 
     @_abc_1.abstractmethod
     def ReportDeploymentCompleted(
         self,
         request: _piped_pb2.ReportDeploymentCompletedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportDeploymentCompletedResponse, _abc.Awaitable[_piped_pb2.ReportDeploymentCompletedResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportDeploymentCompletedResponse, _abc.Awaitable[_piped_pb2.ReportDeploymentCompletedResponse]]:
+        """Tells how a deployment ended."""
 
+    @_deprecated("""Keeps notes of first-generation pipeds with a deployment.""")
     @_abc_1.abstractmethod
     def SaveDeploymentMetadata(
         self,
         request: _piped_pb2.SaveDeploymentMetadataRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.SaveDeploymentMetadataResponse, _abc.Awaitable[_piped_pb2.SaveDeploymentMetadataResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.SaveDeploymentMetadataResponse, _abc.Awaitable[_piped_pb2.SaveDeploymentMetadataResponse]]:
+        """Keeps notes of first-generation pipeds with a deployment."""
 
     @_abc_1.abstractmethod
     def SaveDeploymentSharedMetadata(
         self,
         request: _piped_pb2.SaveDeploymentSharedMetadataRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.SaveDeploymentSharedMetadataResponse, _abc.Awaitable[_piped_pb2.SaveDeploymentSharedMetadataResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.SaveDeploymentSharedMetadataResponse, _abc.Awaitable[_piped_pb2.SaveDeploymentSharedMetadataResponse]]:
+        """Keeps notes for everybody with a deployment."""
 
     @_abc_1.abstractmethod
     def SaveDeploymentPluginMetadata(
         self,
         request: _piped_pb2.SaveDeploymentPluginMetadataRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.SaveDeploymentPluginMetadataResponse, _abc.Awaitable[_piped_pb2.SaveDeploymentPluginMetadataResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.SaveDeploymentPluginMetadataResponse, _abc.Awaitable[_piped_pb2.SaveDeploymentPluginMetadataResponse]]:
+        """Keeps notes of one plugin with a deployment."""
 
     @_abc_1.abstractmethod
     def SaveStageMetadata(
         self,
         request: _piped_pb2.SaveStageMetadataRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.SaveStageMetadataResponse, _abc.Awaitable[_piped_pb2.SaveStageMetadataResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.SaveStageMetadataResponse, _abc.Awaitable[_piped_pb2.SaveStageMetadataResponse]]:
+        """Keeps notes with a stage."""
 
     @_abc_1.abstractmethod
     def ReportStageLogs(
         self,
         request: _piped_pb2.ReportStageLogsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportStageLogsResponse, _abc.Awaitable[_piped_pb2.ReportStageLogsResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportStageLogsResponse, _abc.Awaitable[_piped_pb2.ReportStageLogsResponse]]:
+        """Adds new lines to a stage log; losing them until the next checkpoint is allowed."""
 
     @_abc_1.abstractmethod
     def ReportStageLogsFromLastCheckpoint(
         self,
         request: _piped_pb2.ReportStageLogsFromLastCheckpointRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportStageLogsFromLastCheckpointResponse, _abc.Awaitable[_piped_pb2.ReportStageLogsFromLastCheckpointResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportStageLogsFromLastCheckpointResponse, _abc.Awaitable[_piped_pb2.ReportStageLogsFromLastCheckpointResponse]]:
+        """Stores lines of a stage log for good, and its end."""
 
     @_abc_1.abstractmethod
     def ReportStageStatusChanged(
         self,
         request: _piped_pb2.ReportStageStatusChangedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportStageStatusChangedResponse, _abc.Awaitable[_piped_pb2.ReportStageStatusChangedResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportStageStatusChangedResponse, _abc.Awaitable[_piped_pb2.ReportStageStatusChangedResponse]]:
+        """Tells where a stage stands."""
 
     @_abc_1.abstractmethod
     def ListUnhandledCommands(
         self,
         request: _piped_pb2.ListUnhandledCommandsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ListUnhandledCommandsResponse, _abc.Awaitable[_piped_pb2.ListUnhandledCommandsResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ListUnhandledCommandsResponse, _abc.Awaitable[_piped_pb2.ListUnhandledCommandsResponse]]:
+        """Lists what this piped is asked to do."""
 
     @_abc_1.abstractmethod
     def ReportCommandHandled(
         self,
         request: _piped_pb2.ReportCommandHandledRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportCommandHandledResponse, _abc.Awaitable[_piped_pb2.ReportCommandHandledResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportCommandHandledResponse, _abc.Awaitable[_piped_pb2.ReportCommandHandledResponse]]:
+        """Tells how a command went."""
 
     @_abc_1.abstractmethod
     def ReportApplicationLiveState(
         self,
         request: _piped_pb2.ReportApplicationLiveStateRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportApplicationLiveStateResponse, _abc.Awaitable[_piped_pb2.ReportApplicationLiveStateResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportApplicationLiveStateResponse, _abc.Awaitable[_piped_pb2.ReportApplicationLiveStateResponse]]:
+        """Stores everything that runs for an application."""
 
     @_abc_1.abstractmethod
     def ReportApplicationLiveStateEvents(
         self,
         request: _piped_pb2.ReportApplicationLiveStateEventsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportApplicationLiveStateEventsResponse, _abc.Awaitable[_piped_pb2.ReportApplicationLiveStateEventsResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportApplicationLiveStateEventsResponse, _abc.Awaitable[_piped_pb2.ReportApplicationLiveStateEventsResponse]]:
+        """Tells what changed since, for Kubernetes."""
 
     @_abc_1.abstractmethod
     def GetLatestEvent(
         self,
         request: _piped_pb2.GetLatestEventRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.GetLatestEventResponse, _abc.Awaitable[_piped_pb2.GetLatestEventResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.GetLatestEventResponse, _abc.Awaitable[_piped_pb2.GetLatestEventResponse]]:
+        """Reads the newest event of a name and labels."""
 
     @_abc_1.abstractmethod
     def ListEvents(
         self,
         request: _piped_pb2.ListEventsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ListEventsResponse, _abc.Awaitable[_piped_pb2.ListEventsResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ListEventsResponse, _abc.Awaitable[_piped_pb2.ListEventsResponse]]:
+        """Lists events of the project."""
 
     @_abc_1.abstractmethod
     def ReportEventStatuses(
         self,
         request: _piped_pb2.ReportEventStatusesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportEventStatusesResponse, _abc.Awaitable[_piped_pb2.ReportEventStatusesResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportEventStatusesResponse, _abc.Awaitable[_piped_pb2.ReportEventStatusesResponse]]:
+        """Tells what became of events."""
 
+    @_deprecated("""Reads when the last good analysis of an application began.""")
     @_abc_1.abstractmethod
     def GetLatestAnalysisResult(
         self,
         request: _piped_pb2.GetLatestAnalysisResultRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.GetLatestAnalysisResultResponse, _abc.Awaitable[_piped_pb2.GetLatestAnalysisResultResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.GetLatestAnalysisResultResponse, _abc.Awaitable[_piped_pb2.GetLatestAnalysisResultResponse]]:
+        """Reads when the last good analysis of an application began."""
 
+    @_deprecated("""Keeps when the last good analysis of an application began.""")
     @_abc_1.abstractmethod
     def PutLatestAnalysisResult(
         self,
         request: _piped_pb2.PutLatestAnalysisResultRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.PutLatestAnalysisResultResponse, _abc.Awaitable[_piped_pb2.PutLatestAnalysisResultResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.PutLatestAnalysisResultResponse, _abc.Awaitable[_piped_pb2.PutLatestAnalysisResultResponse]]:
+        """Keeps when the last good analysis of an application began."""
 
     @_abc_1.abstractmethod
     def GetDesiredVersion(
         self,
         request: _piped_pb2.GetDesiredVersionRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.GetDesiredVersionResponse, _abc.Awaitable[_piped_pb2.GetDesiredVersionResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.GetDesiredVersionResponse, _abc.Awaitable[_piped_pb2.GetDesiredVersionResponse]]:
+        """Asks which version of piped should run; launchers call it."""
 
     @_abc_1.abstractmethod
     def UpdateApplicationConfigurations(
         self,
         request: _piped_pb2.UpdateApplicationConfigurationsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.UpdateApplicationConfigurationsResponse, _abc.Awaitable[_piped_pb2.UpdateApplicationConfigurationsResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.UpdateApplicationConfigurationsResponse, _abc.Awaitable[_piped_pb2.UpdateApplicationConfigurationsResponse]]:
+        """Tells new names, descriptions and labels found in Git."""
 
     @_abc_1.abstractmethod
     def ReportUnregisteredApplicationConfigurations(
         self,
         request: _piped_pb2.ReportUnregisteredApplicationConfigurationsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.ReportUnregisteredApplicationConfigurationsResponse, _abc.Awaitable[_piped_pb2.ReportUnregisteredApplicationConfigurationsResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.ReportUnregisteredApplicationConfigurationsResponse, _abc.Awaitable[_piped_pb2.ReportUnregisteredApplicationConfigurationsResponse]]:
+        """Tells which application files in Git nobody has registered."""
 
     @_abc_1.abstractmethod
     def CreateDeploymentChain(
         self,
         request: _piped_pb2.CreateDeploymentChainRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.CreateDeploymentChainResponse, _abc.Awaitable[_piped_pb2.CreateDeploymentChainResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.CreateDeploymentChainResponse, _abc.Awaitable[_piped_pb2.CreateDeploymentChainResponse]]:
+        """Stores a deployment and the chain that follows it."""
 
     @_abc_1.abstractmethod
     def InChainDeploymentPlannable(
         self,
         request: _piped_pb2.InChainDeploymentPlannableRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.InChainDeploymentPlannableResponse, _abc.Awaitable[_piped_pb2.InChainDeploymentPlannableResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.InChainDeploymentPlannableResponse, _abc.Awaitable[_piped_pb2.InChainDeploymentPlannableResponse]]:
+        """Asks whether it is the turn of a deployment in a chain."""
 
     @_abc_1.abstractmethod
     def GetApplicationSharedObject(
         self,
         request: _piped_pb2.GetApplicationSharedObjectRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.GetApplicationSharedObjectResponse, _abc.Awaitable[_piped_pb2.GetApplicationSharedObjectResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.GetApplicationSharedObjectResponse, _abc.Awaitable[_piped_pb2.GetApplicationSharedObjectResponse]]:
+        """Reads bytes that a plugin keeps with an application."""
 
     @_abc_1.abstractmethod
     def PutApplicationSharedObject(
         self,
         request: _piped_pb2.PutApplicationSharedObjectRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_piped_pb2.PutApplicationSharedObjectResponse, _abc.Awaitable[_piped_pb2.PutApplicationSharedObjectResponse]]: ...
+    ) -> _typing.Union[_piped_pb2.PutApplicationSharedObjectResponse, _abc.Awaitable[_piped_pb2.PutApplicationSharedObjectResponse]]:
+        """Keeps bytes of a plugin with an application."""
 
 def add_PipedServiceServicer_to_server(servicer: PipedServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

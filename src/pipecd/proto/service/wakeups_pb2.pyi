@@ -22,6 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class WatchWakeupsRequest(_message.Message):
+    """Asks for hints from now on."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -56,7 +58,9 @@ class Wakeup(_message.Message):
         """A push arrived for the repository named below."""
         EVENTS: Wakeup._Kind.ValueType  # 5
 
-    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """Where to look."""
+
     CONNECTED: Wakeup.Kind.ValueType  # 0
     """Sent once when the stream is up; everything may have changed since the last stream."""
     COMMANDS: Wakeup.Kind.ValueType  # 1

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class WakeupsStub:
-    """Missing associated documentation comment in .proto file."""
+    """Types the stub; the method is served under the prefix of PipedService.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,10 +43,12 @@ class WakeupsStub:
 
 
 class WakeupsServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Types the stub; the method is served under the prefix of PipedService.
+    """
 
     def WatchWakeups(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Streams hints to the piped that calls, until either side goes away.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -67,7 +70,8 @@ def add_WakeupsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Wakeups:
-    """Missing associated documentation comment in .proto file."""
+    """Types the stub; the method is served under the prefix of PipedService.
+    """
 
     @staticmethod
     def WatchWakeups(request,

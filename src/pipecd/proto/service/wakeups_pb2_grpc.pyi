@@ -30,23 +30,32 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WakeupsStub:
+    """Types the stub; the method is served under the prefix of PipedService."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WakeupsAsyncStub: ...
     WatchWakeups: _grpc.UnaryStreamMultiCallable[_wakeups_pb2.WatchWakeupsRequest, _wakeups_pb2.Wakeup]
+    """Streams hints to the piped that calls, until either side goes away."""
 
 @_typing.type_check_only
 class WakeupsAsyncStub(WakeupsStub):
+    """Types the stub; the method is served under the prefix of PipedService."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchWakeups: _aio.UnaryStreamMultiCallable[_wakeups_pb2.WatchWakeupsRequest, _wakeups_pb2.Wakeup]  # type: ignore[assignment]
+    """Streams hints to the piped that calls, until either side goes away."""
 
 class WakeupsServicer(metaclass=_abc_1.ABCMeta):
+    """Types the stub; the method is served under the prefix of PipedService."""
+
     @_abc_1.abstractmethod
     def WatchWakeups(
         self,
         request: _wakeups_pb2.WatchWakeupsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_wakeups_pb2.Wakeup], _abc.AsyncIterator[_wakeups_pb2.Wakeup]]: ...
+    ) -> _typing.Union[_abc.Iterator[_wakeups_pb2.Wakeup], _abc.AsyncIterator[_wakeups_pb2.Wakeup]]:
+        """Streams hints to the piped that calls, until either side goes away."""
 
 def add_WakeupsServicer_to_server(servicer: WakeupsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

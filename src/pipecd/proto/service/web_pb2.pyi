@@ -34,6 +34,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RegisterPipedRequest(_message.Message):
+    """The request of RegisterPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -56,12 +58,15 @@ Global___RegisterPipedRequest: _TypeAlias = RegisterPipedRequest  # noqa: Y015
 
 @_typing.final
 class RegisterPipedResponse(_message.Message):
+    """The answer of RegisterPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     key: _builtins.str
+    """Told only this once."""
     def __init__(
         self,
         *,
@@ -78,6 +83,8 @@ Global___RegisterPipedResponse: _TypeAlias = RegisterPipedResponse  # noqa: Y015
 
 @_typing.final
 class UpdatePipedRequest(_message.Message):
+    """The request of UpdatePiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -103,6 +110,8 @@ Global___UpdatePipedRequest: _TypeAlias = UpdatePipedRequest  # noqa: Y015
 
 @_typing.final
 class UpdatePipedResponse(_message.Message):
+    """The answer of UpdatePiped: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -118,6 +127,8 @@ Global___UpdatePipedResponse: _TypeAlias = UpdatePipedResponse  # noqa: Y015
 
 @_typing.final
 class RecreatePipedKeyRequest(_message.Message):
+    """The request of RecreatePipedKey."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -137,10 +148,13 @@ Global___RecreatePipedKeyRequest: _TypeAlias = RecreatePipedKeyRequest  # noqa: 
 
 @_typing.final
 class RecreatePipedKeyResponse(_message.Message):
+    """The answer of RecreatePipedKey."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     key: _builtins.str
+    """Told only this once."""
     def __init__(
         self,
         *,
@@ -156,6 +170,8 @@ Global___RecreatePipedKeyResponse: _TypeAlias = RecreatePipedKeyResponse  # noqa
 
 @_typing.final
 class DeleteOldPipedKeysRequest(_message.Message):
+    """The request of DeleteOldPipedKeys."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -175,6 +191,8 @@ Global___DeleteOldPipedKeysRequest: _TypeAlias = DeleteOldPipedKeysRequest  # no
 
 @_typing.final
 class DeleteOldPipedKeysResponse(_message.Message):
+    """The answer of DeleteOldPipedKeys: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -190,6 +208,8 @@ Global___DeleteOldPipedKeysResponse: _TypeAlias = DeleteOldPipedKeysResponse  # 
 
 @_typing.final
 class EnablePipedRequest(_message.Message):
+    """The request of EnablePiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -209,6 +229,8 @@ Global___EnablePipedRequest: _TypeAlias = EnablePipedRequest  # noqa: Y015
 
 @_typing.final
 class EnablePipedResponse(_message.Message):
+    """The answer of EnablePiped: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -224,6 +246,8 @@ Global___EnablePipedResponse: _TypeAlias = EnablePipedResponse  # noqa: Y015
 
 @_typing.final
 class DisablePipedRequest(_message.Message):
+    """The request of DisablePiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -243,6 +267,8 @@ Global___DisablePipedRequest: _TypeAlias = DisablePipedRequest  # noqa: Y015
 
 @_typing.final
 class DisablePipedResponse(_message.Message):
+    """The answer of DisablePiped: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -258,15 +284,21 @@ Global___DisablePipedResponse: _TypeAlias = DisablePipedResponse  # noqa: Y015
 
 @_typing.final
 class ListPipedsRequest(_message.Message):
+    """The request of ListPipeds."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Options(_message.Message):
+        """Which pipeds are listed."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         ENABLED_FIELD_NUMBER: _builtins.int
         @_builtins.property
-        def enabled(self) -> _wrappers_pb2.BoolValue: ...
+        def enabled(self) -> _wrappers_pb2.BoolValue:
+            """Absent means both."""
+
         def __init__(
             self,
             *,
@@ -281,6 +313,7 @@ class ListPipedsRequest(_message.Message):
     WITH_STATUS_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     with_status: _builtins.bool
+    """Also find out who was heard of lately."""
     @_builtins.property
     def options(self) -> Global___ListPipedsRequest.Options: ...
     def __init__(
@@ -299,6 +332,8 @@ Global___ListPipedsRequest: _TypeAlias = ListPipedsRequest  # noqa: Y015
 
 @_typing.final
 class ListPipedsResponse(_message.Message):
+    """The answer of ListPipeds."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPEDS_FIELD_NUMBER: _builtins.int
@@ -319,6 +354,8 @@ Global___ListPipedsResponse: _TypeAlias = ListPipedsResponse  # noqa: Y015
 
 @_typing.final
 class GetPipedRequest(_message.Message):
+    """The request of GetPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -338,6 +375,8 @@ Global___GetPipedRequest: _TypeAlias = GetPipedRequest  # noqa: Y015
 
 @_typing.final
 class GetPipedResponse(_message.Message):
+    """The answer of GetPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_FIELD_NUMBER: _builtins.int
@@ -358,6 +397,8 @@ Global___GetPipedResponse: _TypeAlias = GetPipedResponse  # noqa: Y015
 
 @_typing.final
 class UpdatePipedDesiredVersionRequest(_message.Message):
+    """The request of UpdatePipedDesiredVersion."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
@@ -381,6 +422,8 @@ Global___UpdatePipedDesiredVersionRequest: _TypeAlias = UpdatePipedDesiredVersio
 
 @_typing.final
 class UpdatePipedDesiredVersionResponse(_message.Message):
+    """The answer of UpdatePipedDesiredVersion: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -396,6 +439,8 @@ Global___UpdatePipedDesiredVersionResponse: _TypeAlias = UpdatePipedDesiredVersi
 
 @_typing.final
 class RestartPipedRequest(_message.Message):
+    """The request of RestartPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -415,6 +460,8 @@ Global___RestartPipedRequest: _TypeAlias = RestartPipedRequest  # noqa: Y015
 
 @_typing.final
 class RestartPipedResponse(_message.Message):
+    """The answer of RestartPiped."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_ID_FIELD_NUMBER: _builtins.int
@@ -434,6 +481,8 @@ Global___RestartPipedResponse: _TypeAlias = RestartPipedResponse  # noqa: Y015
 
 @_typing.final
 class ListReleasedVersionsRequest(_message.Message):
+    """The request of ListReleasedVersions, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -449,6 +498,8 @@ Global___ListReleasedVersionsRequest: _TypeAlias = ListReleasedVersionsRequest  
 
 @_typing.final
 class ListReleasedVersionsResponse(_message.Message):
+    """The answer of ListReleasedVersions."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSIONS_FIELD_NUMBER: _builtins.int
@@ -469,10 +520,13 @@ Global___ListReleasedVersionsResponse: _TypeAlias = ListReleasedVersionsResponse
 
 @_typing.final
 class ListDeprecatedNotesRequest(_message.Message):
+    """The request of ListDeprecatedNotes."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PROJECT_ID_FIELD_NUMBER: _builtins.int
     project_id: _builtins.str
+    """Must be given and is not looked at."""
     def __init__(
         self,
         *,
@@ -488,10 +542,13 @@ Global___ListDeprecatedNotesRequest: _TypeAlias = ListDeprecatedNotesRequest  # 
 
 @_typing.final
 class ListDeprecatedNotesResponse(_message.Message):
+    """The answer of ListDeprecatedNotes."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NOTES_FIELD_NUMBER: _builtins.int
     notes: _builtins.str
+    """Markdown."""
     def __init__(
         self,
         *,
@@ -507,6 +564,8 @@ Global___ListDeprecatedNotesResponse: _TypeAlias = ListDeprecatedNotesResponse  
 
 @_typing.final
 class AddApplicationRequest(_message.Message):
+    """The request of AddApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -591,6 +650,8 @@ Global___AddApplicationRequest: _TypeAlias = AddApplicationRequest  # noqa: Y015
 
 @_typing.final
 class AddApplicationResponse(_message.Message):
+    """The answer of AddApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -610,6 +671,8 @@ Global___AddApplicationResponse: _TypeAlias = AddApplicationResponse  # noqa: Y0
 
 @_typing.final
 class UpdateApplicationRequest(_message.Message):
+    """The request of UpdateApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -642,6 +705,7 @@ class UpdateApplicationRequest(_message.Message):
     CONFIG_FILENAME_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     name: _builtins.str
+    """Must be given and is not looked at, like the kind: both come from Git."""
     piped_id: _builtins.str
     kind: _common_pb2.ApplicationKind.ValueType
     platform_provider: _builtins.str
@@ -669,6 +733,8 @@ Global___UpdateApplicationRequest: _TypeAlias = UpdateApplicationRequest  # noqa
 
 @_typing.final
 class UpdateApplicationResponse(_message.Message):
+    """The answer of UpdateApplication: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -684,6 +750,8 @@ Global___UpdateApplicationResponse: _TypeAlias = UpdateApplicationResponse  # no
 
 @_typing.final
 class EnableApplicationRequest(_message.Message):
+    """The request of EnableApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -703,6 +771,8 @@ Global___EnableApplicationRequest: _TypeAlias = EnableApplicationRequest  # noqa
 
 @_typing.final
 class EnableApplicationResponse(_message.Message):
+    """The answer of EnableApplication: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -718,6 +788,8 @@ Global___EnableApplicationResponse: _TypeAlias = EnableApplicationResponse  # no
 
 @_typing.final
 class DisableApplicationRequest(_message.Message):
+    """The request of DisableApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -737,6 +809,8 @@ Global___DisableApplicationRequest: _TypeAlias = DisableApplicationRequest  # no
 
 @_typing.final
 class DisableApplicationResponse(_message.Message):
+    """The answer of DisableApplication: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -752,6 +826,8 @@ Global___DisableApplicationResponse: _TypeAlias = DisableApplicationResponse  # 
 
 @_typing.final
 class DeleteApplicationRequest(_message.Message):
+    """The request of DeleteApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -771,6 +847,8 @@ Global___DeleteApplicationRequest: _TypeAlias = DeleteApplicationRequest  # noqa
 
 @_typing.final
 class DeleteApplicationResponse(_message.Message):
+    """The answer of DeleteApplication: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -786,10 +864,14 @@ Global___DeleteApplicationResponse: _TypeAlias = DeleteApplicationResponse  # no
 
 @_typing.final
 class ListApplicationsRequest(_message.Message):
+    """The request of ListApplications."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Options(_message.Message):
+        """Which applications are listed; of a list only the first element counts."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         @_typing.final
@@ -821,7 +903,9 @@ class ListApplicationsRequest(_message.Message):
         name: _builtins.str
         piped_id: _builtins.str
         @_builtins.property
-        def enabled(self) -> _wrappers_pb2.BoolValue: ...
+        def enabled(self) -> _wrappers_pb2.BoolValue:
+            """Absent means both."""
+
         @_builtins.property
         def kinds(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.ApplicationKind.ValueType]: ...
         @_builtins.property
@@ -862,6 +946,8 @@ Global___ListApplicationsRequest: _TypeAlias = ListApplicationsRequest  # noqa: 
 
 @_typing.final
 class ListApplicationsResponse(_message.Message):
+    """The answer of ListApplications."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATIONS_FIELD_NUMBER: _builtins.int
@@ -882,6 +968,8 @@ Global___ListApplicationsResponse: _TypeAlias = ListApplicationsResponse  # noqa
 
 @_typing.final
 class SyncApplicationRequest(_message.Message):
+    """The request of SyncApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -904,6 +992,8 @@ Global___SyncApplicationRequest: _TypeAlias = SyncApplicationRequest  # noqa: Y0
 
 @_typing.final
 class SyncApplicationResponse(_message.Message):
+    """The answer of SyncApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_ID_FIELD_NUMBER: _builtins.int
@@ -923,6 +1013,8 @@ Global___SyncApplicationResponse: _TypeAlias = SyncApplicationResponse  # noqa: 
 
 @_typing.final
 class GetApplicationRequest(_message.Message):
+    """The request of GetApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -942,6 +1034,8 @@ Global___GetApplicationRequest: _TypeAlias = GetApplicationRequest  # noqa: Y015
 
 @_typing.final
 class GetApplicationResponse(_message.Message):
+    """The answer of GetApplication."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_FIELD_NUMBER: _builtins.int
@@ -962,6 +1056,8 @@ Global___GetApplicationResponse: _TypeAlias = GetApplicationResponse  # noqa: Y0
 
 @_typing.final
 class GenerateApplicationSealedSecretRequest(_message.Message):
+    """The request of GenerateApplicationSealedSecret."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPED_ID_FIELD_NUMBER: _builtins.int
@@ -970,6 +1066,7 @@ class GenerateApplicationSealedSecretRequest(_message.Message):
     piped_id: _builtins.str
     data: _builtins.str
     base64_encoding: _builtins.bool
+    """Encodes the text before it is encrypted."""
     def __init__(
         self,
         *,
@@ -987,6 +1084,8 @@ Global___GenerateApplicationSealedSecretRequest: _TypeAlias = GenerateApplicatio
 
 @_typing.final
 class GenerateApplicationSealedSecretResponse(_message.Message):
+    """The answer of GenerateApplicationSealedSecret."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_FIELD_NUMBER: _builtins.int
@@ -1006,6 +1105,8 @@ Global___GenerateApplicationSealedSecretResponse: _TypeAlias = GenerateApplicati
 
 @_typing.final
 class ListUnregisteredApplicationsRequest(_message.Message):
+    """The request of ListUnregisteredApplications, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1021,6 +1122,8 @@ Global___ListUnregisteredApplicationsRequest: _TypeAlias = ListUnregisteredAppli
 
 @_typing.final
 class ListUnregisteredApplicationsResponse(_message.Message):
+    """The answer of ListUnregisteredApplications."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATIONS_FIELD_NUMBER: _builtins.int
@@ -1041,10 +1144,14 @@ Global___ListUnregisteredApplicationsResponse: _TypeAlias = ListUnregisteredAppl
 
 @_typing.final
 class ListDeploymentsRequest(_message.Message):
+    """The request of ListDeployments."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Options(_message.Message):
+        """Which deployments are listed; of a list only the first element counts."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         @_typing.final
@@ -1103,6 +1210,7 @@ class ListDeploymentsRequest(_message.Message):
     page_size: _builtins.int
     cursor: _builtins.str
     page_min_updated_at: _builtins.int
+    """Unix seconds; nothing that changed earlier is listed."""
     @_builtins.property
     def options(self) -> Global___ListDeploymentsRequest.Options: ...
     def __init__(
@@ -1123,6 +1231,8 @@ Global___ListDeploymentsRequest: _TypeAlias = ListDeploymentsRequest  # noqa: Y0
 
 @_typing.final
 class ListDeploymentsResponse(_message.Message):
+    """The answer of ListDeployments."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENTS_FIELD_NUMBER: _builtins.int
@@ -1146,6 +1256,8 @@ Global___ListDeploymentsResponse: _TypeAlias = ListDeploymentsResponse  # noqa: 
 
 @_typing.final
 class GetDeploymentRequest(_message.Message):
+    """The request of GetDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -1165,6 +1277,8 @@ Global___GetDeploymentRequest: _TypeAlias = GetDeploymentRequest  # noqa: Y015
 
 @_typing.final
 class GetDeploymentResponse(_message.Message):
+    """The answer of GetDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
@@ -1185,6 +1299,8 @@ Global___GetDeploymentResponse: _TypeAlias = GetDeploymentResponse  # noqa: Y015
 
 @_typing.final
 class GetStageLogRequest(_message.Message):
+    """The request of GetStageLog."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -1195,6 +1311,7 @@ class GetStageLogRequest(_message.Message):
     stage_id: _builtins.str
     retried_count: _builtins.int
     offset_index: _builtins.int
+    """Leaves out blocks with a smaller index."""
     def __init__(
         self,
         *,
@@ -1213,11 +1330,14 @@ Global___GetStageLogRequest: _TypeAlias = GetStageLogRequest  # noqa: Y015
 
 @_typing.final
 class GetStageLogResponse(_message.Message):
+    """The answer of GetStageLog."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCKS_FIELD_NUMBER: _builtins.int
     COMPLETED_FIELD_NUMBER: _builtins.int
     completed: _builtins.bool
+    """Nothing more will follow."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]: ...
     def __init__(
@@ -1236,6 +1356,8 @@ Global___GetStageLogResponse: _TypeAlias = GetStageLogResponse  # noqa: Y015
 
 @_typing.final
 class CancelDeploymentRequest(_message.Message):
+    """The request of CancelDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -1243,7 +1365,9 @@ class CancelDeploymentRequest(_message.Message):
     FORCE_NO_ROLLBACK_FIELD_NUMBER: _builtins.int
     deployment_id: _builtins.str
     force_rollback: _builtins.bool
+    """Roll back even if the application does not ask for it."""
     force_no_rollback: _builtins.bool
+    """Leave everything as it is, even if the application asks for a rollback."""
     def __init__(
         self,
         *,
@@ -1261,6 +1385,8 @@ Global___CancelDeploymentRequest: _TypeAlias = CancelDeploymentRequest  # noqa: 
 
 @_typing.final
 class CancelDeploymentResponse(_message.Message):
+    """The answer of CancelDeployment."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_ID_FIELD_NUMBER: _builtins.int
@@ -1280,6 +1406,8 @@ Global___CancelDeploymentResponse: _TypeAlias = CancelDeploymentResponse  # noqa
 
 @_typing.final
 class SkipStageRequest(_message.Message):
+    """The request of SkipStage."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -1302,6 +1430,8 @@ Global___SkipStageRequest: _TypeAlias = SkipStageRequest  # noqa: Y015
 
 @_typing.final
 class SkipStageResponse(_message.Message):
+    """The answer of SkipStage."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_ID_FIELD_NUMBER: _builtins.int
@@ -1321,6 +1451,8 @@ Global___SkipStageResponse: _TypeAlias = SkipStageResponse  # noqa: Y015
 
 @_typing.final
 class ApproveStageRequest(_message.Message):
+    """The request of ApproveStage."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
@@ -1343,6 +1475,8 @@ Global___ApproveStageRequest: _TypeAlias = ApproveStageRequest  # noqa: Y015
 
 @_typing.final
 class ApproveStageResponse(_message.Message):
+    """The answer of ApproveStage."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_ID_FIELD_NUMBER: _builtins.int
@@ -1362,10 +1496,14 @@ Global___ApproveStageResponse: _TypeAlias = ApproveStageResponse  # noqa: Y015
 
 @_typing.final
 class ListDeploymentTracesRequest(_message.Message):
+    """The request of ListDeploymentTraces."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Options(_message.Message):
+        """Which traces are listed."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         COMMIT_HASH_FIELD_NUMBER: _builtins.int
@@ -1388,6 +1526,7 @@ class ListDeploymentTracesRequest(_message.Message):
     page_size: _builtins.int
     cursor: _builtins.str
     page_min_updated_at: _builtins.int
+    """Unix seconds; nothing that changed earlier is listed."""
     @_builtins.property
     def options(self) -> Global___ListDeploymentTracesRequest.Options: ...
     def __init__(
@@ -1408,10 +1547,14 @@ Global___ListDeploymentTracesRequest: _TypeAlias = ListDeploymentTracesRequest  
 
 @_typing.final
 class ListDeploymentTracesResponse(_message.Message):
+    """The answer of ListDeploymentTraces."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class DeploymentTraceRes(_message.Message):
+        """A trace and the deployments it led to."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         TRACE_FIELD_NUMBER: _builtins.int
@@ -1453,6 +1596,8 @@ Global___ListDeploymentTracesResponse: _TypeAlias = ListDeploymentTracesResponse
 
 @_typing.final
 class GetApplicationLiveStateRequest(_message.Message):
+    """The request of GetApplicationLiveState."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
@@ -1472,6 +1617,8 @@ Global___GetApplicationLiveStateRequest: _TypeAlias = GetApplicationLiveStateReq
 
 @_typing.final
 class GetApplicationLiveStateResponse(_message.Message):
+    """The answer of GetApplicationLiveState."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SNAPSHOT_FIELD_NUMBER: _builtins.int
@@ -1492,6 +1639,8 @@ Global___GetApplicationLiveStateResponse: _TypeAlias = GetApplicationLiveStateRe
 
 @_typing.final
 class GetProjectRequest(_message.Message):
+    """The request of GetProject, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1507,6 +1656,8 @@ Global___GetProjectRequest: _TypeAlias = GetProjectRequest  # noqa: Y015
 
 @_typing.final
 class GetProjectResponse(_message.Message):
+    """The answer of GetProject."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PROJECT_FIELD_NUMBER: _builtins.int
@@ -1527,6 +1678,8 @@ Global___GetProjectResponse: _TypeAlias = GetProjectResponse  # noqa: Y015
 
 @_typing.final
 class UpdateProjectStaticAdminRequest(_message.Message):
+    """The request of UpdateProjectStaticAdmin."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     USERNAME_FIELD_NUMBER: _builtins.int
@@ -1549,6 +1702,8 @@ Global___UpdateProjectStaticAdminRequest: _TypeAlias = UpdateProjectStaticAdminR
 
 @_typing.final
 class UpdateProjectStaticAdminResponse(_message.Message):
+    """The answer of UpdateProjectStaticAdmin: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1564,6 +1719,8 @@ Global___UpdateProjectStaticAdminResponse: _TypeAlias = UpdateProjectStaticAdmin
 
 @_typing.final
 class UpdateProjectSSOConfigRequest(_message.Message):
+    """The request of UpdateProjectSSOConfig."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SSO_FIELD_NUMBER: _builtins.int
@@ -1584,6 +1741,8 @@ Global___UpdateProjectSSOConfigRequest: _TypeAlias = UpdateProjectSSOConfigReque
 
 @_typing.final
 class UpdateProjectSSOConfigResponse(_message.Message):
+    """The answer of UpdateProjectSSOConfig: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1599,6 +1758,8 @@ Global___UpdateProjectSSOConfigResponse: _TypeAlias = UpdateProjectSSOConfigResp
 
 @_typing.final
 class UpdateProjectRBACConfigRequest(_message.Message):
+    """The request of UpdateProjectRBACConfig."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RBAC_FIELD_NUMBER: _builtins.int
@@ -1619,6 +1780,8 @@ Global___UpdateProjectRBACConfigRequest: _TypeAlias = UpdateProjectRBACConfigReq
 
 @_typing.final
 class UpdateProjectRBACConfigResponse(_message.Message):
+    """The answer of UpdateProjectRBACConfig: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1634,6 +1797,8 @@ Global___UpdateProjectRBACConfigResponse: _TypeAlias = UpdateProjectRBACConfigRe
 
 @_typing.final
 class EnableStaticAdminRequest(_message.Message):
+    """The request of EnableStaticAdmin, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1649,6 +1814,8 @@ Global___EnableStaticAdminRequest: _TypeAlias = EnableStaticAdminRequest  # noqa
 
 @_typing.final
 class EnableStaticAdminResponse(_message.Message):
+    """The answer of EnableStaticAdmin: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1664,6 +1831,8 @@ Global___EnableStaticAdminResponse: _TypeAlias = EnableStaticAdminResponse  # no
 
 @_typing.final
 class DisableStaticAdminRequest(_message.Message):
+    """The request of DisableStaticAdmin, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1679,6 +1848,8 @@ Global___DisableStaticAdminRequest: _TypeAlias = DisableStaticAdminRequest  # no
 
 @_typing.final
 class DisableStaticAdminResponse(_message.Message):
+    """The answer of DisableStaticAdmin: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1694,6 +1865,8 @@ Global___DisableStaticAdminResponse: _TypeAlias = DisableStaticAdminResponse  # 
 
 @_typing.final
 class GetMeRequest(_message.Message):
+    """The request of GetMe, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1709,6 +1882,8 @@ Global___GetMeRequest: _TypeAlias = GetMeRequest  # noqa: Y015
 
 @_typing.final
 class GetMeResponse(_message.Message):
+    """The answer of GetMe."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SUBJECT_FIELD_NUMBER: _builtins.int
@@ -1734,6 +1909,8 @@ Global___GetMeResponse: _TypeAlias = GetMeResponse  # noqa: Y015
 
 @_typing.final
 class AddProjectRBACRoleRequest(_message.Message):
+    """The request of AddProjectRBACRole."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -1757,6 +1934,8 @@ Global___AddProjectRBACRoleRequest: _TypeAlias = AddProjectRBACRoleRequest  # no
 
 @_typing.final
 class AddProjectRBACRoleResponse(_message.Message):
+    """The answer of AddProjectRBACRole: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1772,6 +1951,8 @@ Global___AddProjectRBACRoleResponse: _TypeAlias = AddProjectRBACRoleResponse  # 
 
 @_typing.final
 class UpdateProjectRBACRoleRequest(_message.Message):
+    """The request of UpdateProjectRBACRole."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -1795,6 +1976,8 @@ Global___UpdateProjectRBACRoleRequest: _TypeAlias = UpdateProjectRBACRoleRequest
 
 @_typing.final
 class UpdateProjectRBACRoleResponse(_message.Message):
+    """The answer of UpdateProjectRBACRole: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1810,6 +1993,8 @@ Global___UpdateProjectRBACRoleResponse: _TypeAlias = UpdateProjectRBACRoleRespon
 
 @_typing.final
 class DeleteProjectRBACRoleRequest(_message.Message):
+    """The request of DeleteProjectRBACRole."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -1829,6 +2014,8 @@ Global___DeleteProjectRBACRoleRequest: _TypeAlias = DeleteProjectRBACRoleRequest
 
 @_typing.final
 class DeleteProjectRBACRoleResponse(_message.Message):
+    """The answer of DeleteProjectRBACRole: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1844,6 +2031,8 @@ Global___DeleteProjectRBACRoleResponse: _TypeAlias = DeleteProjectRBACRoleRespon
 
 @_typing.final
 class AddProjectUserGroupRequest(_message.Message):
+    """The request of AddProjectUserGroup."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SSO_GROUP_FIELD_NUMBER: _builtins.int
@@ -1866,6 +2055,8 @@ Global___AddProjectUserGroupRequest: _TypeAlias = AddProjectUserGroupRequest  # 
 
 @_typing.final
 class AddProjectUserGroupResponse(_message.Message):
+    """The answer of AddProjectUserGroup: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1881,6 +2072,8 @@ Global___AddProjectUserGroupResponse: _TypeAlias = AddProjectUserGroupResponse  
 
 @_typing.final
 class DeleteProjectUserGroupRequest(_message.Message):
+    """The request of DeleteProjectUserGroup."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SSO_GROUP_FIELD_NUMBER: _builtins.int
@@ -1900,6 +2093,8 @@ Global___DeleteProjectUserGroupRequest: _TypeAlias = DeleteProjectUserGroupReque
 
 @_typing.final
 class DeleteProjectUserGroupResponse(_message.Message):
+    """The answer of DeleteProjectUserGroup: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1915,6 +2110,8 @@ Global___DeleteProjectUserGroupResponse: _TypeAlias = DeleteProjectUserGroupResp
 
 @_typing.final
 class GetCommandRequest(_message.Message):
+    """The request of GetCommand."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_ID_FIELD_NUMBER: _builtins.int
@@ -1934,6 +2131,8 @@ Global___GetCommandRequest: _TypeAlias = GetCommandRequest  # noqa: Y015
 
 @_typing.final
 class GetCommandResponse(_message.Message):
+    """The answer of GetCommand."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMAND_FIELD_NUMBER: _builtins.int
@@ -1954,6 +2153,8 @@ Global___GetCommandResponse: _TypeAlias = GetCommandResponse  # noqa: Y015
 
 @_typing.final
 class GenerateAPIKeyRequest(_message.Message):
+    """The request of GenerateAPIKey."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -1976,10 +2177,13 @@ Global___GenerateAPIKeyRequest: _TypeAlias = GenerateAPIKeyRequest  # noqa: Y015
 
 @_typing.final
 class GenerateAPIKeyResponse(_message.Message):
+    """The answer of GenerateAPIKey."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     key: _builtins.str
+    """Told only this once."""
     def __init__(
         self,
         *,
@@ -1995,6 +2199,8 @@ Global___GenerateAPIKeyResponse: _TypeAlias = GenerateAPIKeyResponse  # noqa: Y0
 
 @_typing.final
 class DisableAPIKeyRequest(_message.Message):
+    """The request of DisableAPIKey."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -2014,6 +2220,8 @@ Global___DisableAPIKeyRequest: _TypeAlias = DisableAPIKeyRequest  # noqa: Y015
 
 @_typing.final
 class DisableAPIKeyResponse(_message.Message):
+    """The answer of DisableAPIKey: it is done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -2029,15 +2237,21 @@ Global___DisableAPIKeyResponse: _TypeAlias = DisableAPIKeyResponse  # noqa: Y015
 
 @_typing.final
 class ListAPIKeysRequest(_message.Message):
+    """The request of ListAPIKeys."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Options(_message.Message):
+        """Which keys are listed."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         ENABLED_FIELD_NUMBER: _builtins.int
         @_builtins.property
-        def enabled(self) -> _wrappers_pb2.BoolValue: ...
+        def enabled(self) -> _wrappers_pb2.BoolValue:
+            """Absent means both."""
+
         def __init__(
             self,
             *,
@@ -2067,6 +2281,8 @@ Global___ListAPIKeysRequest: _TypeAlias = ListAPIKeysRequest  # noqa: Y015
 
 @_typing.final
 class ListAPIKeysResponse(_message.Message):
+    """The answer of ListAPIKeys."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KEYS_FIELD_NUMBER: _builtins.int
@@ -2087,6 +2303,8 @@ Global___ListAPIKeysResponse: _TypeAlias = ListAPIKeysResponse  # noqa: Y015
 
 @_typing.final
 class GetInsightDataRequest(_message.Message):
+    """The request of GetInsightData."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -2117,6 +2335,7 @@ class GetInsightDataRequest(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     metrics_kind: _insight_pb2.InsightMetricsKind.ValueType
     range_from: _builtins.int
+    """Unix seconds, like the end; both days or months are included."""
     range_to: _builtins.int
     resolution: _insight_pb2.InsightResolution.ValueType
     application_id: _builtins.str
@@ -2142,6 +2361,8 @@ Global___GetInsightDataRequest: _TypeAlias = GetInsightDataRequest  # noqa: Y015
 
 @_typing.final
 class GetInsightDataResponse(_message.Message):
+    """The answer of GetInsightData."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     UPDATED_AT_FIELD_NUMBER: _builtins.int
@@ -2149,9 +2370,12 @@ class GetInsightDataResponse(_message.Message):
     VECTOR_FIELD_NUMBER: _builtins.int
     MATRIX_FIELD_NUMBER: _builtins.int
     updated_at: _builtins.int
+    """Always 0."""
     type: _insight_pb2.InsightResultType.ValueType
     @_builtins.property
-    def vector(self) -> _containers.RepeatedCompositeFieldContainer[_insight_pb2.InsightSample]: ...
+    def vector(self) -> _containers.RepeatedCompositeFieldContainer[_insight_pb2.InsightSample]:
+        """Filled according to `type`, like the matrix."""
+
     @_builtins.property
     def matrix(self) -> _containers.RepeatedCompositeFieldContainer[_insight_pb2.InsightSampleStream]: ...
     def __init__(
@@ -2172,6 +2396,8 @@ Global___GetInsightDataResponse: _TypeAlias = GetInsightDataResponse  # noqa: Y0
 
 @_typing.final
 class GetInsightApplicationCountRequest(_message.Message):
+    """The request of GetInsightApplicationCount, which needs nothing."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -2187,6 +2413,8 @@ Global___GetInsightApplicationCountRequest: _TypeAlias = GetInsightApplicationCo
 
 @_typing.final
 class GetInsightApplicationCountResponse(_message.Message):
+    """The answer of GetInsightApplicationCount."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     UPDATED_AT_FIELD_NUMBER: _builtins.int
@@ -2210,10 +2438,14 @@ Global___GetInsightApplicationCountResponse: _TypeAlias = GetInsightApplicationC
 
 @_typing.final
 class ListDeploymentChainsRequest(_message.Message):
+    """The request of ListDeploymentChains."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Options(_message.Message):
+        """Which chains are listed; there is nothing to choose."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         def __init__(
@@ -2232,6 +2464,7 @@ class ListDeploymentChainsRequest(_message.Message):
     page_size: _builtins.int
     cursor: _builtins.str
     page_min_updated_at: _builtins.int
+    """Unix seconds; nothing that changed earlier is listed."""
     @_builtins.property
     def options(self) -> Global___ListDeploymentChainsRequest.Options: ...
     def __init__(
@@ -2252,6 +2485,8 @@ Global___ListDeploymentChainsRequest: _TypeAlias = ListDeploymentChainsRequest  
 
 @_typing.final
 class ListDeploymentChainsResponse(_message.Message):
+    """The answer of ListDeploymentChains."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_CHAINS_FIELD_NUMBER: _builtins.int
@@ -2275,6 +2510,8 @@ Global___ListDeploymentChainsResponse: _TypeAlias = ListDeploymentChainsResponse
 
 @_typing.final
 class GetDeploymentChainRequest(_message.Message):
+    """The request of GetDeploymentChain."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_CHAIN_ID_FIELD_NUMBER: _builtins.int
@@ -2294,6 +2531,8 @@ Global___GetDeploymentChainRequest: _TypeAlias = GetDeploymentChainRequest  # no
 
 @_typing.final
 class GetDeploymentChainResponse(_message.Message):
+    """The answer of GetDeploymentChain."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_CHAIN_FIELD_NUMBER: _builtins.int
@@ -2314,10 +2553,14 @@ Global___GetDeploymentChainResponse: _TypeAlias = GetDeploymentChainResponse  # 
 
 @_typing.final
 class ListEventsRequest(_message.Message):
+    """The request of ListEvents."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Options(_message.Message):
+        """Which events are listed; of a list only the first element counts."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         @_typing.final
@@ -2368,6 +2611,7 @@ class ListEventsRequest(_message.Message):
     page_size: _builtins.int
     cursor: _builtins.str
     page_min_updated_at: _builtins.int
+    """Unix seconds; nothing that changed earlier is listed."""
     @_builtins.property
     def options(self) -> Global___ListEventsRequest.Options: ...
     def __init__(
@@ -2388,6 +2632,8 @@ Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
 
 @_typing.final
 class ListEventsResponse(_message.Message):
+    """The answer of ListEvents."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class WebServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """What the console asks of the control plane, over gRPC-Web, for a person who signed in.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -292,310 +293,362 @@ class WebServiceStub:
 
 
 class WebServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """What the console asks of the control plane, over gRPC-Web, for a person who signed in.
+    """
 
     def RegisterPiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Makes a piped and its first key.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Renames or describes a piped.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecreatePipedKey(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Adds a second key, so that the first can be given up.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteOldPipedKeys(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gives up all keys but the newest.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnablePiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lets a piped sign in again.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisablePiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps a piped from signing in.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPipeds(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the pipeds of the project.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows a piped, without its keys.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePipedDesiredVersion(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells launchers which version to run.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestartPiped(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks a piped to start anew.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListReleasedVersions(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the versions that can be chosen.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeprecatedNotes(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows what changed for the worse since the oldest piped in use.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Registers an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Moves an application to another piped, provider or file name.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnableApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lets an application be deployed again.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisableApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps an application from being deployed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Marks an application as deleted.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApplications(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists applications, the last changed first.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SyncApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks for a deployment of an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplication(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateApplicationSealedSecret(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Encrypts a secret for one piped.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListUnregisteredApplications(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists application files in Git that nobody has registered.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeployments(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists deployments, the last changed first.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeployment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows a deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStageLog(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows the log of a stage.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelDeployment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks for a deployment to stop.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SkipStage(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks for a stage to be skipped.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApproveStage(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Approves a waiting stage.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeploymentTraces(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists commits of other repositories with what they led to.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplicationLiveState(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows what runs for an application.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetProject(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows the project, without its secrets.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProjectStaticAdmin(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Changes name and password of the static admin.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnableStaticAdmin(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lets the static admin sign in.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisableStaticAdmin(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Keeps the static admin from signing in.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProjectSSOConfig(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Changes how people sign in.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProjectRBACConfig(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Changes the three groups of the older form.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMe(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells who is signed in.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddProjectRBACRole(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Makes a role.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProjectRBACRole(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Changes what a role may do.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteProjectRBACRole(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Removes a role that nobody built in.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddProjectUserGroup(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gives a role to a group of people.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteProjectUserGroup(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Takes the role from a group of people.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCommand(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows a command, to follow it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateAPIKey(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Makes an API key.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisableAPIKey(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Makes an API key useless for ever.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAPIKeys(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists API keys, without their hashes.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetInsightData(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gives the numbers of one chart.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetInsightApplicationCount(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Counts applications by kind and state.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeploymentChains(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists chains, the last changed first.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeploymentChain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows a chain.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists events, the last changed first.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -867,7 +920,8 @@ def add_WebServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WebService:
-    """Missing associated documentation comment in .proto file."""
+    """What the console asks of the control plane, over gRPC-Web, for a person who signed in.
+    """
 
     @staticmethod
     def RegisterPiped(request,

@@ -27,473 +27,632 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WebServiceStub:
+    """What the console asks of the control plane, over gRPC-Web, for a person who signed in."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WebServiceAsyncStub: ...
     RegisterPiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.RegisterPipedRequest, _web_pb2.RegisterPipedResponse]
+    """Makes a piped and its first key."""
     UpdatePiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdatePipedRequest, _web_pb2.UpdatePipedResponse]
+    """Renames or describes a piped."""
     RecreatePipedKey: _grpc.UnaryUnaryMultiCallable[_web_pb2.RecreatePipedKeyRequest, _web_pb2.RecreatePipedKeyResponse]
+    """Adds a second key, so that the first can be given up."""
     DeleteOldPipedKeys: _grpc.UnaryUnaryMultiCallable[_web_pb2.DeleteOldPipedKeysRequest, _web_pb2.DeleteOldPipedKeysResponse]
+    """Gives up all keys but the newest."""
     EnablePiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.EnablePipedRequest, _web_pb2.EnablePipedResponse]
+    """Lets a piped sign in again."""
     DisablePiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.DisablePipedRequest, _web_pb2.DisablePipedResponse]
+    """Keeps a piped from signing in."""
     ListPipeds: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListPipedsRequest, _web_pb2.ListPipedsResponse]
+    """Lists the pipeds of the project."""
     GetPiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetPipedRequest, _web_pb2.GetPipedResponse]
+    """Shows a piped, without its keys."""
     UpdatePipedDesiredVersion: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdatePipedDesiredVersionRequest, _web_pb2.UpdatePipedDesiredVersionResponse]
+    """Tells launchers which version to run."""
     RestartPiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.RestartPipedRequest, _web_pb2.RestartPipedResponse]
+    """Asks a piped to start anew."""
     ListReleasedVersions: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListReleasedVersionsRequest, _web_pb2.ListReleasedVersionsResponse]
+    """Lists the versions that can be chosen."""
     ListDeprecatedNotes: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListDeprecatedNotesRequest, _web_pb2.ListDeprecatedNotesResponse]
+    """Shows what changed for the worse since the oldest piped in use."""
     AddApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.AddApplicationRequest, _web_pb2.AddApplicationResponse]
+    """Registers an application."""
     UpdateApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateApplicationRequest, _web_pb2.UpdateApplicationResponse]
+    """Moves an application to another piped, provider or file name."""
     EnableApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.EnableApplicationRequest, _web_pb2.EnableApplicationResponse]
+    """Lets an application be deployed again."""
     DisableApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.DisableApplicationRequest, _web_pb2.DisableApplicationResponse]
+    """Keeps an application from being deployed."""
     DeleteApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.DeleteApplicationRequest, _web_pb2.DeleteApplicationResponse]
+    """Marks an application as deleted."""
     ListApplications: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListApplicationsRequest, _web_pb2.ListApplicationsResponse]
+    """Lists applications, the last changed first."""
     SyncApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.SyncApplicationRequest, _web_pb2.SyncApplicationResponse]
+    """Asks for a deployment of an application."""
     GetApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetApplicationRequest, _web_pb2.GetApplicationResponse]
+    """Shows an application."""
     GenerateApplicationSealedSecret: _grpc.UnaryUnaryMultiCallable[_web_pb2.GenerateApplicationSealedSecretRequest, _web_pb2.GenerateApplicationSealedSecretResponse]
+    """Encrypts a secret for one piped."""
     ListUnregisteredApplications: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListUnregisteredApplicationsRequest, _web_pb2.ListUnregisteredApplicationsResponse]
+    """Lists application files in Git that nobody has registered."""
     ListDeployments: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentsRequest, _web_pb2.ListDeploymentsResponse]
+    """Lists deployments, the last changed first."""
     GetDeployment: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetDeploymentRequest, _web_pb2.GetDeploymentResponse]
+    """Shows a deployment."""
     GetStageLog: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetStageLogRequest, _web_pb2.GetStageLogResponse]
+    """Shows the log of a stage."""
     CancelDeployment: _grpc.UnaryUnaryMultiCallable[_web_pb2.CancelDeploymentRequest, _web_pb2.CancelDeploymentResponse]
+    """Asks for a deployment to stop."""
     SkipStage: _grpc.UnaryUnaryMultiCallable[_web_pb2.SkipStageRequest, _web_pb2.SkipStageResponse]
+    """Asks for a stage to be skipped."""
     ApproveStage: _grpc.UnaryUnaryMultiCallable[_web_pb2.ApproveStageRequest, _web_pb2.ApproveStageResponse]
+    """Approves a waiting stage."""
     ListDeploymentTraces: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentTracesRequest, _web_pb2.ListDeploymentTracesResponse]
+    """Lists commits of other repositories with what they led to."""
     GetApplicationLiveState: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetApplicationLiveStateRequest, _web_pb2.GetApplicationLiveStateResponse]
+    """Shows what runs for an application."""
     GetProject: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetProjectRequest, _web_pb2.GetProjectResponse]
+    """Shows the project, without its secrets."""
     UpdateProjectStaticAdmin: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectStaticAdminRequest, _web_pb2.UpdateProjectStaticAdminResponse]
+    """Changes name and password of the static admin."""
     EnableStaticAdmin: _grpc.UnaryUnaryMultiCallable[_web_pb2.EnableStaticAdminRequest, _web_pb2.EnableStaticAdminResponse]
+    """Lets the static admin sign in."""
     DisableStaticAdmin: _grpc.UnaryUnaryMultiCallable[_web_pb2.DisableStaticAdminRequest, _web_pb2.DisableStaticAdminResponse]
+    """Keeps the static admin from signing in."""
     UpdateProjectSSOConfig: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectSSOConfigRequest, _web_pb2.UpdateProjectSSOConfigResponse]
+    """Changes how people sign in."""
     UpdateProjectRBACConfig: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectRBACConfigRequest, _web_pb2.UpdateProjectRBACConfigResponse]
+    """Changes the three groups of the older form."""
     GetMe: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetMeRequest, _web_pb2.GetMeResponse]
+    """Tells who is signed in."""
     AddProjectRBACRole: _grpc.UnaryUnaryMultiCallable[_web_pb2.AddProjectRBACRoleRequest, _web_pb2.AddProjectRBACRoleResponse]
+    """Makes a role."""
     UpdateProjectRBACRole: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectRBACRoleRequest, _web_pb2.UpdateProjectRBACRoleResponse]
+    """Changes what a role may do."""
     DeleteProjectRBACRole: _grpc.UnaryUnaryMultiCallable[_web_pb2.DeleteProjectRBACRoleRequest, _web_pb2.DeleteProjectRBACRoleResponse]
+    """Removes a role that nobody built in."""
     AddProjectUserGroup: _grpc.UnaryUnaryMultiCallable[_web_pb2.AddProjectUserGroupRequest, _web_pb2.AddProjectUserGroupResponse]
+    """Gives a role to a group of people."""
     DeleteProjectUserGroup: _grpc.UnaryUnaryMultiCallable[_web_pb2.DeleteProjectUserGroupRequest, _web_pb2.DeleteProjectUserGroupResponse]
+    """Takes the role from a group of people."""
     GetCommand: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetCommandRequest, _web_pb2.GetCommandResponse]
+    """Shows a command, to follow it."""
     GenerateAPIKey: _grpc.UnaryUnaryMultiCallable[_web_pb2.GenerateAPIKeyRequest, _web_pb2.GenerateAPIKeyResponse]
+    """Makes an API key."""
     DisableAPIKey: _grpc.UnaryUnaryMultiCallable[_web_pb2.DisableAPIKeyRequest, _web_pb2.DisableAPIKeyResponse]
+    """Makes an API key useless for ever."""
     ListAPIKeys: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListAPIKeysRequest, _web_pb2.ListAPIKeysResponse]
+    """Lists API keys, without their hashes."""
     GetInsightData: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetInsightDataRequest, _web_pb2.GetInsightDataResponse]
+    """Gives the numbers of one chart."""
     GetInsightApplicationCount: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetInsightApplicationCountRequest, _web_pb2.GetInsightApplicationCountResponse]
+    """Counts applications by kind and state."""
     ListDeploymentChains: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentChainsRequest, _web_pb2.ListDeploymentChainsResponse]
+    """Lists chains, the last changed first."""
     GetDeploymentChain: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetDeploymentChainRequest, _web_pb2.GetDeploymentChainResponse]
+    """Shows a chain."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListEventsRequest, _web_pb2.ListEventsResponse]
+    """Lists events, the last changed first."""
 
 @_typing.type_check_only
 class WebServiceAsyncStub(WebServiceStub):
+    """What the console asks of the control plane, over gRPC-Web, for a person who signed in."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterPiped: _aio.UnaryUnaryMultiCallable[_web_pb2.RegisterPipedRequest, _web_pb2.RegisterPipedResponse]  # type: ignore[assignment]
+    """Makes a piped and its first key."""
     UpdatePiped: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdatePipedRequest, _web_pb2.UpdatePipedResponse]  # type: ignore[assignment]
+    """Renames or describes a piped."""
     RecreatePipedKey: _aio.UnaryUnaryMultiCallable[_web_pb2.RecreatePipedKeyRequest, _web_pb2.RecreatePipedKeyResponse]  # type: ignore[assignment]
+    """Adds a second key, so that the first can be given up."""
     DeleteOldPipedKeys: _aio.UnaryUnaryMultiCallable[_web_pb2.DeleteOldPipedKeysRequest, _web_pb2.DeleteOldPipedKeysResponse]  # type: ignore[assignment]
+    """Gives up all keys but the newest."""
     EnablePiped: _aio.UnaryUnaryMultiCallable[_web_pb2.EnablePipedRequest, _web_pb2.EnablePipedResponse]  # type: ignore[assignment]
+    """Lets a piped sign in again."""
     DisablePiped: _aio.UnaryUnaryMultiCallable[_web_pb2.DisablePipedRequest, _web_pb2.DisablePipedResponse]  # type: ignore[assignment]
+    """Keeps a piped from signing in."""
     ListPipeds: _aio.UnaryUnaryMultiCallable[_web_pb2.ListPipedsRequest, _web_pb2.ListPipedsResponse]  # type: ignore[assignment]
+    """Lists the pipeds of the project."""
     GetPiped: _aio.UnaryUnaryMultiCallable[_web_pb2.GetPipedRequest, _web_pb2.GetPipedResponse]  # type: ignore[assignment]
+    """Shows a piped, without its keys."""
     UpdatePipedDesiredVersion: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdatePipedDesiredVersionRequest, _web_pb2.UpdatePipedDesiredVersionResponse]  # type: ignore[assignment]
+    """Tells launchers which version to run."""
     RestartPiped: _aio.UnaryUnaryMultiCallable[_web_pb2.RestartPipedRequest, _web_pb2.RestartPipedResponse]  # type: ignore[assignment]
+    """Asks a piped to start anew."""
     ListReleasedVersions: _aio.UnaryUnaryMultiCallable[_web_pb2.ListReleasedVersionsRequest, _web_pb2.ListReleasedVersionsResponse]  # type: ignore[assignment]
+    """Lists the versions that can be chosen."""
     ListDeprecatedNotes: _aio.UnaryUnaryMultiCallable[_web_pb2.ListDeprecatedNotesRequest, _web_pb2.ListDeprecatedNotesResponse]  # type: ignore[assignment]
+    """Shows what changed for the worse since the oldest piped in use."""
     AddApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.AddApplicationRequest, _web_pb2.AddApplicationResponse]  # type: ignore[assignment]
+    """Registers an application."""
     UpdateApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateApplicationRequest, _web_pb2.UpdateApplicationResponse]  # type: ignore[assignment]
+    """Moves an application to another piped, provider or file name."""
     EnableApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.EnableApplicationRequest, _web_pb2.EnableApplicationResponse]  # type: ignore[assignment]
+    """Lets an application be deployed again."""
     DisableApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.DisableApplicationRequest, _web_pb2.DisableApplicationResponse]  # type: ignore[assignment]
+    """Keeps an application from being deployed."""
     DeleteApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.DeleteApplicationRequest, _web_pb2.DeleteApplicationResponse]  # type: ignore[assignment]
+    """Marks an application as deleted."""
     ListApplications: _aio.UnaryUnaryMultiCallable[_web_pb2.ListApplicationsRequest, _web_pb2.ListApplicationsResponse]  # type: ignore[assignment]
+    """Lists applications, the last changed first."""
     SyncApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.SyncApplicationRequest, _web_pb2.SyncApplicationResponse]  # type: ignore[assignment]
+    """Asks for a deployment of an application."""
     GetApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.GetApplicationRequest, _web_pb2.GetApplicationResponse]  # type: ignore[assignment]
+    """Shows an application."""
     GenerateApplicationSealedSecret: _aio.UnaryUnaryMultiCallable[_web_pb2.GenerateApplicationSealedSecretRequest, _web_pb2.GenerateApplicationSealedSecretResponse]  # type: ignore[assignment]
+    """Encrypts a secret for one piped."""
     ListUnregisteredApplications: _aio.UnaryUnaryMultiCallable[_web_pb2.ListUnregisteredApplicationsRequest, _web_pb2.ListUnregisteredApplicationsResponse]  # type: ignore[assignment]
+    """Lists application files in Git that nobody has registered."""
     ListDeployments: _aio.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentsRequest, _web_pb2.ListDeploymentsResponse]  # type: ignore[assignment]
+    """Lists deployments, the last changed first."""
     GetDeployment: _aio.UnaryUnaryMultiCallable[_web_pb2.GetDeploymentRequest, _web_pb2.GetDeploymentResponse]  # type: ignore[assignment]
+    """Shows a deployment."""
     GetStageLog: _aio.UnaryUnaryMultiCallable[_web_pb2.GetStageLogRequest, _web_pb2.GetStageLogResponse]  # type: ignore[assignment]
+    """Shows the log of a stage."""
     CancelDeployment: _aio.UnaryUnaryMultiCallable[_web_pb2.CancelDeploymentRequest, _web_pb2.CancelDeploymentResponse]  # type: ignore[assignment]
+    """Asks for a deployment to stop."""
     SkipStage: _aio.UnaryUnaryMultiCallable[_web_pb2.SkipStageRequest, _web_pb2.SkipStageResponse]  # type: ignore[assignment]
+    """Asks for a stage to be skipped."""
     ApproveStage: _aio.UnaryUnaryMultiCallable[_web_pb2.ApproveStageRequest, _web_pb2.ApproveStageResponse]  # type: ignore[assignment]
+    """Approves a waiting stage."""
     ListDeploymentTraces: _aio.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentTracesRequest, _web_pb2.ListDeploymentTracesResponse]  # type: ignore[assignment]
+    """Lists commits of other repositories with what they led to."""
     GetApplicationLiveState: _aio.UnaryUnaryMultiCallable[_web_pb2.GetApplicationLiveStateRequest, _web_pb2.GetApplicationLiveStateResponse]  # type: ignore[assignment]
+    """Shows what runs for an application."""
     GetProject: _aio.UnaryUnaryMultiCallable[_web_pb2.GetProjectRequest, _web_pb2.GetProjectResponse]  # type: ignore[assignment]
+    """Shows the project, without its secrets."""
     UpdateProjectStaticAdmin: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectStaticAdminRequest, _web_pb2.UpdateProjectStaticAdminResponse]  # type: ignore[assignment]
+    """Changes name and password of the static admin."""
     EnableStaticAdmin: _aio.UnaryUnaryMultiCallable[_web_pb2.EnableStaticAdminRequest, _web_pb2.EnableStaticAdminResponse]  # type: ignore[assignment]
+    """Lets the static admin sign in."""
     DisableStaticAdmin: _aio.UnaryUnaryMultiCallable[_web_pb2.DisableStaticAdminRequest, _web_pb2.DisableStaticAdminResponse]  # type: ignore[assignment]
+    """Keeps the static admin from signing in."""
     UpdateProjectSSOConfig: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectSSOConfigRequest, _web_pb2.UpdateProjectSSOConfigResponse]  # type: ignore[assignment]
+    """Changes how people sign in."""
     UpdateProjectRBACConfig: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectRBACConfigRequest, _web_pb2.UpdateProjectRBACConfigResponse]  # type: ignore[assignment]
+    """Changes the three groups of the older form."""
     GetMe: _aio.UnaryUnaryMultiCallable[_web_pb2.GetMeRequest, _web_pb2.GetMeResponse]  # type: ignore[assignment]
+    """Tells who is signed in."""
     AddProjectRBACRole: _aio.UnaryUnaryMultiCallable[_web_pb2.AddProjectRBACRoleRequest, _web_pb2.AddProjectRBACRoleResponse]  # type: ignore[assignment]
+    """Makes a role."""
     UpdateProjectRBACRole: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectRBACRoleRequest, _web_pb2.UpdateProjectRBACRoleResponse]  # type: ignore[assignment]
+    """Changes what a role may do."""
     DeleteProjectRBACRole: _aio.UnaryUnaryMultiCallable[_web_pb2.DeleteProjectRBACRoleRequest, _web_pb2.DeleteProjectRBACRoleResponse]  # type: ignore[assignment]
+    """Removes a role that nobody built in."""
     AddProjectUserGroup: _aio.UnaryUnaryMultiCallable[_web_pb2.AddProjectUserGroupRequest, _web_pb2.AddProjectUserGroupResponse]  # type: ignore[assignment]
+    """Gives a role to a group of people."""
     DeleteProjectUserGroup: _aio.UnaryUnaryMultiCallable[_web_pb2.DeleteProjectUserGroupRequest, _web_pb2.DeleteProjectUserGroupResponse]  # type: ignore[assignment]
+    """Takes the role from a group of people."""
     GetCommand: _aio.UnaryUnaryMultiCallable[_web_pb2.GetCommandRequest, _web_pb2.GetCommandResponse]  # type: ignore[assignment]
+    """Shows a command, to follow it."""
     GenerateAPIKey: _aio.UnaryUnaryMultiCallable[_web_pb2.GenerateAPIKeyRequest, _web_pb2.GenerateAPIKeyResponse]  # type: ignore[assignment]
+    """Makes an API key."""
     DisableAPIKey: _aio.UnaryUnaryMultiCallable[_web_pb2.DisableAPIKeyRequest, _web_pb2.DisableAPIKeyResponse]  # type: ignore[assignment]
+    """Makes an API key useless for ever."""
     ListAPIKeys: _aio.UnaryUnaryMultiCallable[_web_pb2.ListAPIKeysRequest, _web_pb2.ListAPIKeysResponse]  # type: ignore[assignment]
+    """Lists API keys, without their hashes."""
     GetInsightData: _aio.UnaryUnaryMultiCallable[_web_pb2.GetInsightDataRequest, _web_pb2.GetInsightDataResponse]  # type: ignore[assignment]
+    """Gives the numbers of one chart."""
     GetInsightApplicationCount: _aio.UnaryUnaryMultiCallable[_web_pb2.GetInsightApplicationCountRequest, _web_pb2.GetInsightApplicationCountResponse]  # type: ignore[assignment]
+    """Counts applications by kind and state."""
     ListDeploymentChains: _aio.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentChainsRequest, _web_pb2.ListDeploymentChainsResponse]  # type: ignore[assignment]
+    """Lists chains, the last changed first."""
     GetDeploymentChain: _aio.UnaryUnaryMultiCallable[_web_pb2.GetDeploymentChainRequest, _web_pb2.GetDeploymentChainResponse]  # type: ignore[assignment]
+    """Shows a chain."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_web_pb2.ListEventsRequest, _web_pb2.ListEventsResponse]  # type: ignore[assignment]
+    """Lists events, the last changed first."""
 
 class WebServiceServicer(metaclass=_abc_1.ABCMeta):
+    """What the console asks of the control plane, over gRPC-Web, for a person who signed in."""
+
     @_abc_1.abstractmethod
     def RegisterPiped(
         self,
         request: _web_pb2.RegisterPipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.RegisterPipedResponse, _abc.Awaitable[_web_pb2.RegisterPipedResponse]]: ...
+    ) -> _typing.Union[_web_pb2.RegisterPipedResponse, _abc.Awaitable[_web_pb2.RegisterPipedResponse]]:
+        """Makes a piped and its first key."""
 
     @_abc_1.abstractmethod
     def UpdatePiped(
         self,
         request: _web_pb2.UpdatePipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.UpdatePipedResponse, _abc.Awaitable[_web_pb2.UpdatePipedResponse]]: ...
+    ) -> _typing.Union[_web_pb2.UpdatePipedResponse, _abc.Awaitable[_web_pb2.UpdatePipedResponse]]:
+        """Renames or describes a piped."""
 
     @_abc_1.abstractmethod
     def RecreatePipedKey(
         self,
         request: _web_pb2.RecreatePipedKeyRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.RecreatePipedKeyResponse, _abc.Awaitable[_web_pb2.RecreatePipedKeyResponse]]: ...
+    ) -> _typing.Union[_web_pb2.RecreatePipedKeyResponse, _abc.Awaitable[_web_pb2.RecreatePipedKeyResponse]]:
+        """Adds a second key, so that the first can be given up."""
 
     @_abc_1.abstractmethod
     def DeleteOldPipedKeys(
         self,
         request: _web_pb2.DeleteOldPipedKeysRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.DeleteOldPipedKeysResponse, _abc.Awaitable[_web_pb2.DeleteOldPipedKeysResponse]]: ...
+    ) -> _typing.Union[_web_pb2.DeleteOldPipedKeysResponse, _abc.Awaitable[_web_pb2.DeleteOldPipedKeysResponse]]:
+        """Gives up all keys but the newest."""
 
     @_abc_1.abstractmethod
     def EnablePiped(
         self,
         request: _web_pb2.EnablePipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.EnablePipedResponse, _abc.Awaitable[_web_pb2.EnablePipedResponse]]: ...
+    ) -> _typing.Union[_web_pb2.EnablePipedResponse, _abc.Awaitable[_web_pb2.EnablePipedResponse]]:
+        """Lets a piped sign in again."""
 
     @_abc_1.abstractmethod
     def DisablePiped(
         self,
         request: _web_pb2.DisablePipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.DisablePipedResponse, _abc.Awaitable[_web_pb2.DisablePipedResponse]]: ...
+    ) -> _typing.Union[_web_pb2.DisablePipedResponse, _abc.Awaitable[_web_pb2.DisablePipedResponse]]:
+        """Keeps a piped from signing in."""
 
     @_abc_1.abstractmethod
     def ListPipeds(
         self,
         request: _web_pb2.ListPipedsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListPipedsResponse, _abc.Awaitable[_web_pb2.ListPipedsResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListPipedsResponse, _abc.Awaitable[_web_pb2.ListPipedsResponse]]:
+        """Lists the pipeds of the project."""
 
     @_abc_1.abstractmethod
     def GetPiped(
         self,
         request: _web_pb2.GetPipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetPipedResponse, _abc.Awaitable[_web_pb2.GetPipedResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetPipedResponse, _abc.Awaitable[_web_pb2.GetPipedResponse]]:
+        """Shows a piped, without its keys."""
 
     @_abc_1.abstractmethod
     def UpdatePipedDesiredVersion(
         self,
         request: _web_pb2.UpdatePipedDesiredVersionRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.UpdatePipedDesiredVersionResponse, _abc.Awaitable[_web_pb2.UpdatePipedDesiredVersionResponse]]: ...
+    ) -> _typing.Union[_web_pb2.UpdatePipedDesiredVersionResponse, _abc.Awaitable[_web_pb2.UpdatePipedDesiredVersionResponse]]:
+        """Tells launchers which version to run."""
 
     @_abc_1.abstractmethod
     def RestartPiped(
         self,
         request: _web_pb2.RestartPipedRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.RestartPipedResponse, _abc.Awaitable[_web_pb2.RestartPipedResponse]]: ...
+    ) -> _typing.Union[_web_pb2.RestartPipedResponse, _abc.Awaitable[_web_pb2.RestartPipedResponse]]:
+        """Asks a piped to start anew."""
 
     @_abc_1.abstractmethod
     def ListReleasedVersions(
         self,
         request: _web_pb2.ListReleasedVersionsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListReleasedVersionsResponse, _abc.Awaitable[_web_pb2.ListReleasedVersionsResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListReleasedVersionsResponse, _abc.Awaitable[_web_pb2.ListReleasedVersionsResponse]]:
+        """Lists the versions that can be chosen."""
 
     @_abc_1.abstractmethod
     def ListDeprecatedNotes(
         self,
         request: _web_pb2.ListDeprecatedNotesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListDeprecatedNotesResponse, _abc.Awaitable[_web_pb2.ListDeprecatedNotesResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListDeprecatedNotesResponse, _abc.Awaitable[_web_pb2.ListDeprecatedNotesResponse]]:
+        """Shows what changed for the worse since the oldest piped in use."""
 
     @_abc_1.abstractmethod
     def AddApplication(
         self,
         request: _web_pb2.AddApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.AddApplicationResponse, _abc.Awaitable[_web_pb2.AddApplicationResponse]]: ...
+    ) -> _typing.Union[_web_pb2.AddApplicationResponse, _abc.Awaitable[_web_pb2.AddApplicationResponse]]:
+        """Registers an application."""
 
     @_abc_1.abstractmethod
     def UpdateApplication(
         self,
         request: _web_pb2.UpdateApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.UpdateApplicationResponse, _abc.Awaitable[_web_pb2.UpdateApplicationResponse]]: ...
+    ) -> _typing.Union[_web_pb2.UpdateApplicationResponse, _abc.Awaitable[_web_pb2.UpdateApplicationResponse]]:
+        """Moves an application to another piped, provider or file name."""
 
     @_abc_1.abstractmethod
     def EnableApplication(
         self,
         request: _web_pb2.EnableApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.EnableApplicationResponse, _abc.Awaitable[_web_pb2.EnableApplicationResponse]]: ...
+    ) -> _typing.Union[_web_pb2.EnableApplicationResponse, _abc.Awaitable[_web_pb2.EnableApplicationResponse]]:
+        """Lets an application be deployed again."""
 
     @_abc_1.abstractmethod
     def DisableApplication(
         self,
         request: _web_pb2.DisableApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.DisableApplicationResponse, _abc.Awaitable[_web_pb2.DisableApplicationResponse]]: ...
+    ) -> _typing.Union[_web_pb2.DisableApplicationResponse, _abc.Awaitable[_web_pb2.DisableApplicationResponse]]:
+        """Keeps an application from being deployed."""
 
     @_abc_1.abstractmethod
     def DeleteApplication(
         self,
         request: _web_pb2.DeleteApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.DeleteApplicationResponse, _abc.Awaitable[_web_pb2.DeleteApplicationResponse]]: ...
+    ) -> _typing.Union[_web_pb2.DeleteApplicationResponse, _abc.Awaitable[_web_pb2.DeleteApplicationResponse]]:
+        """Marks an application as deleted."""
 
     @_abc_1.abstractmethod
     def ListApplications(
         self,
         request: _web_pb2.ListApplicationsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListApplicationsResponse, _abc.Awaitable[_web_pb2.ListApplicationsResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListApplicationsResponse, _abc.Awaitable[_web_pb2.ListApplicationsResponse]]:
+        """Lists applications, the last changed first."""
 
     @_abc_1.abstractmethod
     def SyncApplication(
         self,
         request: _web_pb2.SyncApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.SyncApplicationResponse, _abc.Awaitable[_web_pb2.SyncApplicationResponse]]: ...
+    ) -> _typing.Union[_web_pb2.SyncApplicationResponse, _abc.Awaitable[_web_pb2.SyncApplicationResponse]]:
+        """Asks for a deployment of an application."""
 
     @_abc_1.abstractmethod
     def GetApplication(
         self,
         request: _web_pb2.GetApplicationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetApplicationResponse, _abc.Awaitable[_web_pb2.GetApplicationResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetApplicationResponse, _abc.Awaitable[_web_pb2.GetApplicationResponse]]:
+        """Shows an application."""
 
     @_abc_1.abstractmethod
     def GenerateApplicationSealedSecret(
         self,
         request: _web_pb2.GenerateApplicationSealedSecretRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GenerateApplicationSealedSecretResponse, _abc.Awaitable[_web_pb2.GenerateApplicationSealedSecretResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GenerateApplicationSealedSecretResponse, _abc.Awaitable[_web_pb2.GenerateApplicationSealedSecretResponse]]:
+        """Encrypts a secret for one piped."""
 
     @_abc_1.abstractmethod
     def ListUnregisteredApplications(
         self,
         request: _web_pb2.ListUnregisteredApplicationsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListUnregisteredApplicationsResponse, _abc.Awaitable[_web_pb2.ListUnregisteredApplicationsResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListUnregisteredApplicationsResponse, _abc.Awaitable[_web_pb2.ListUnregisteredApplicationsResponse]]:
+        """Lists application files in Git that nobody has registered."""
 
     @_abc_1.abstractmethod
     def ListDeployments(
         self,
         request: _web_pb2.ListDeploymentsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListDeploymentsResponse, _abc.Awaitable[_web_pb2.ListDeploymentsResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListDeploymentsResponse, _abc.Awaitable[_web_pb2.ListDeploymentsResponse]]:
+        """Lists deployments, the last changed first."""
 
     @_abc_1.abstractmethod
     def GetDeployment(
         self,
         request: _web_pb2.GetDeploymentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetDeploymentResponse, _abc.Awaitable[_web_pb2.GetDeploymentResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetDeploymentResponse, _abc.Awaitable[_web_pb2.GetDeploymentResponse]]:
+        """Shows a deployment."""
 
     @_abc_1.abstractmethod
     def GetStageLog(
         self,
         request: _web_pb2.GetStageLogRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetStageLogResponse, _abc.Awaitable[_web_pb2.GetStageLogResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetStageLogResponse, _abc.Awaitable[_web_pb2.GetStageLogResponse]]:
+        """Shows the log of a stage."""
 
     @_abc_1.abstractmethod
     def CancelDeployment(
         self,
         request: _web_pb2.CancelDeploymentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.CancelDeploymentResponse, _abc.Awaitable[_web_pb2.CancelDeploymentResponse]]: ...
+    ) -> _typing.Union[_web_pb2.CancelDeploymentResponse, _abc.Awaitable[_web_pb2.CancelDeploymentResponse]]:
+        """Asks for a deployment to stop."""
 
     @_abc_1.abstractmethod
     def SkipStage(
         self,
         request: _web_pb2.SkipStageRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.SkipStageResponse, _abc.Awaitable[_web_pb2.SkipStageResponse]]: ...
+    ) -> _typing.Union[_web_pb2.SkipStageResponse, _abc.Awaitable[_web_pb2.SkipStageResponse]]:
+        """Asks for a stage to be skipped."""
 
     @_abc_1.abstractmethod
     def ApproveStage(
         self,
         request: _web_pb2.ApproveStageRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ApproveStageResponse, _abc.Awaitable[_web_pb2.ApproveStageResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ApproveStageResponse, _abc.Awaitable[_web_pb2.ApproveStageResponse]]:
+        """Approves a waiting stage."""
 
     @_abc_1.abstractmethod
     def ListDeploymentTraces(
         self,
         request: _web_pb2.ListDeploymentTracesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListDeploymentTracesResponse, _abc.Awaitable[_web_pb2.ListDeploymentTracesResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListDeploymentTracesResponse, _abc.Awaitable[_web_pb2.ListDeploymentTracesResponse]]:
+        """Lists commits of other repositories with what they led to."""
 
     @_abc_1.abstractmethod
     def GetApplicationLiveState(
         self,
         request: _web_pb2.GetApplicationLiveStateRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetApplicationLiveStateResponse, _abc.Awaitable[_web_pb2.GetApplicationLiveStateResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetApplicationLiveStateResponse, _abc.Awaitable[_web_pb2.GetApplicationLiveStateResponse]]:
+        """Shows what runs for an application."""
 
     @_abc_1.abstractmethod
     def GetProject(
         self,
         request: _web_pb2.GetProjectRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetProjectResponse, _abc.Awaitable[_web_pb2.GetProjectResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetProjectResponse, _abc.Awaitable[_web_pb2.GetProjectResponse]]:
+        """Shows the project, without its secrets."""
 
     @_abc_1.abstractmethod
     def UpdateProjectStaticAdmin(
         self,
         request: _web_pb2.UpdateProjectStaticAdminRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.UpdateProjectStaticAdminResponse, _abc.Awaitable[_web_pb2.UpdateProjectStaticAdminResponse]]: ...
+    ) -> _typing.Union[_web_pb2.UpdateProjectStaticAdminResponse, _abc.Awaitable[_web_pb2.UpdateProjectStaticAdminResponse]]:
+        """Changes name and password of the static admin."""
 
     @_abc_1.abstractmethod
     def EnableStaticAdmin(
         self,
         request: _web_pb2.EnableStaticAdminRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.EnableStaticAdminResponse, _abc.Awaitable[_web_pb2.EnableStaticAdminResponse]]: ...
+    ) -> _typing.Union[_web_pb2.EnableStaticAdminResponse, _abc.Awaitable[_web_pb2.EnableStaticAdminResponse]]:
+        """Lets the static admin sign in."""
 
     @_abc_1.abstractmethod
     def DisableStaticAdmin(
         self,
         request: _web_pb2.DisableStaticAdminRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.DisableStaticAdminResponse, _abc.Awaitable[_web_pb2.DisableStaticAdminResponse]]: ...
+    ) -> _typing.Union[_web_pb2.DisableStaticAdminResponse, _abc.Awaitable[_web_pb2.DisableStaticAdminResponse]]:
+        """Keeps the static admin from signing in."""
 
     @_abc_1.abstractmethod
     def UpdateProjectSSOConfig(
         self,
         request: _web_pb2.UpdateProjectSSOConfigRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.UpdateProjectSSOConfigResponse, _abc.Awaitable[_web_pb2.UpdateProjectSSOConfigResponse]]: ...
+    ) -> _typing.Union[_web_pb2.UpdateProjectSSOConfigResponse, _abc.Awaitable[_web_pb2.UpdateProjectSSOConfigResponse]]:
+        """Changes how people sign in."""
 
     @_abc_1.abstractmethod
     def UpdateProjectRBACConfig(
         self,
         request: _web_pb2.UpdateProjectRBACConfigRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.UpdateProjectRBACConfigResponse, _abc.Awaitable[_web_pb2.UpdateProjectRBACConfigResponse]]: ...
+    ) -> _typing.Union[_web_pb2.UpdateProjectRBACConfigResponse, _abc.Awaitable[_web_pb2.UpdateProjectRBACConfigResponse]]:
+        """Changes the three groups of the older form."""
 
     @_abc_1.abstractmethod
     def GetMe(
         self,
         request: _web_pb2.GetMeRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetMeResponse, _abc.Awaitable[_web_pb2.GetMeResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetMeResponse, _abc.Awaitable[_web_pb2.GetMeResponse]]:
+        """Tells who is signed in."""
 
     @_abc_1.abstractmethod
     def AddProjectRBACRole(
         self,
         request: _web_pb2.AddProjectRBACRoleRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.AddProjectRBACRoleResponse, _abc.Awaitable[_web_pb2.AddProjectRBACRoleResponse]]: ...
+    ) -> _typing.Union[_web_pb2.AddProjectRBACRoleResponse, _abc.Awaitable[_web_pb2.AddProjectRBACRoleResponse]]:
+        """Makes a role."""
 
     @_abc_1.abstractmethod
     def UpdateProjectRBACRole(
         self,
         request: _web_pb2.UpdateProjectRBACRoleRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.UpdateProjectRBACRoleResponse, _abc.Awaitable[_web_pb2.UpdateProjectRBACRoleResponse]]: ...
+    ) -> _typing.Union[_web_pb2.UpdateProjectRBACRoleResponse, _abc.Awaitable[_web_pb2.UpdateProjectRBACRoleResponse]]:
+        """Changes what a role may do."""
 
     @_abc_1.abstractmethod
     def DeleteProjectRBACRole(
         self,
         request: _web_pb2.DeleteProjectRBACRoleRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.DeleteProjectRBACRoleResponse, _abc.Awaitable[_web_pb2.DeleteProjectRBACRoleResponse]]: ...
+    ) -> _typing.Union[_web_pb2.DeleteProjectRBACRoleResponse, _abc.Awaitable[_web_pb2.DeleteProjectRBACRoleResponse]]:
+        """Removes a role that nobody built in."""
 
     @_abc_1.abstractmethod
     def AddProjectUserGroup(
         self,
         request: _web_pb2.AddProjectUserGroupRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.AddProjectUserGroupResponse, _abc.Awaitable[_web_pb2.AddProjectUserGroupResponse]]: ...
+    ) -> _typing.Union[_web_pb2.AddProjectUserGroupResponse, _abc.Awaitable[_web_pb2.AddProjectUserGroupResponse]]:
+        """Gives a role to a group of people."""
 
     @_abc_1.abstractmethod
     def DeleteProjectUserGroup(
         self,
         request: _web_pb2.DeleteProjectUserGroupRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.DeleteProjectUserGroupResponse, _abc.Awaitable[_web_pb2.DeleteProjectUserGroupResponse]]: ...
+    ) -> _typing.Union[_web_pb2.DeleteProjectUserGroupResponse, _abc.Awaitable[_web_pb2.DeleteProjectUserGroupResponse]]:
+        """Takes the role from a group of people."""
 
     @_abc_1.abstractmethod
     def GetCommand(
         self,
         request: _web_pb2.GetCommandRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetCommandResponse, _abc.Awaitable[_web_pb2.GetCommandResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetCommandResponse, _abc.Awaitable[_web_pb2.GetCommandResponse]]:
+        """Shows a command, to follow it."""
 
     @_abc_1.abstractmethod
     def GenerateAPIKey(
         self,
         request: _web_pb2.GenerateAPIKeyRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GenerateAPIKeyResponse, _abc.Awaitable[_web_pb2.GenerateAPIKeyResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GenerateAPIKeyResponse, _abc.Awaitable[_web_pb2.GenerateAPIKeyResponse]]:
+        """Makes an API key."""
 
     @_abc_1.abstractmethod
     def DisableAPIKey(
         self,
         request: _web_pb2.DisableAPIKeyRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.DisableAPIKeyResponse, _abc.Awaitable[_web_pb2.DisableAPIKeyResponse]]: ...
+    ) -> _typing.Union[_web_pb2.DisableAPIKeyResponse, _abc.Awaitable[_web_pb2.DisableAPIKeyResponse]]:
+        """Makes an API key useless for ever."""
 
     @_abc_1.abstractmethod
     def ListAPIKeys(
         self,
         request: _web_pb2.ListAPIKeysRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListAPIKeysResponse, _abc.Awaitable[_web_pb2.ListAPIKeysResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListAPIKeysResponse, _abc.Awaitable[_web_pb2.ListAPIKeysResponse]]:
+        """Lists API keys, without their hashes."""
 
     @_abc_1.abstractmethod
     def GetInsightData(
         self,
         request: _web_pb2.GetInsightDataRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetInsightDataResponse, _abc.Awaitable[_web_pb2.GetInsightDataResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetInsightDataResponse, _abc.Awaitable[_web_pb2.GetInsightDataResponse]]:
+        """Gives the numbers of one chart."""
 
     @_abc_1.abstractmethod
     def GetInsightApplicationCount(
         self,
         request: _web_pb2.GetInsightApplicationCountRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetInsightApplicationCountResponse, _abc.Awaitable[_web_pb2.GetInsightApplicationCountResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetInsightApplicationCountResponse, _abc.Awaitable[_web_pb2.GetInsightApplicationCountResponse]]:
+        """Counts applications by kind and state."""
 
     @_abc_1.abstractmethod
     def ListDeploymentChains(
         self,
         request: _web_pb2.ListDeploymentChainsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListDeploymentChainsResponse, _abc.Awaitable[_web_pb2.ListDeploymentChainsResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListDeploymentChainsResponse, _abc.Awaitable[_web_pb2.ListDeploymentChainsResponse]]:
+        """Lists chains, the last changed first."""
 
     @_abc_1.abstractmethod
     def GetDeploymentChain(
         self,
         request: _web_pb2.GetDeploymentChainRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.GetDeploymentChainResponse, _abc.Awaitable[_web_pb2.GetDeploymentChainResponse]]: ...
+    ) -> _typing.Union[_web_pb2.GetDeploymentChainResponse, _abc.Awaitable[_web_pb2.GetDeploymentChainResponse]]:
+        """Shows a chain."""
 
     @_abc_1.abstractmethod
     def ListEvents(
         self,
         request: _web_pb2.ListEventsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_web_pb2.ListEventsResponse, _abc.Awaitable[_web_pb2.ListEventsResponse]]: ...
+    ) -> _typing.Union[_web_pb2.ListEventsResponse, _abc.Awaitable[_web_pb2.ListEventsResponse]]:
+        """Lists events, the last changed first."""
 
 def add_WebServiceServicer_to_server(servicer: WebServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The committed code is what the .proto files give."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tool", ROOT / "tools" / "regenerate_proto.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_code_is_up_to_date(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The plugins of protoc must be found without the environment being active.
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert tool.differences() == []
+
+
+def test_a_stale_file_is_named(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tool.generate(tmp_path)
+    stale = tmp_path / "pipecd/proto/rules_pb2.pyi"
+    stale.write_text(stale.read_text() + "x = 1\n")
+    (tmp_path / "pipecd/proto/left_over_pb2.py").touch()
+    (tmp_path / "pipecd/proto/service/api_pb2.py").unlink()
+    wanted = tool.generated_files(ROOT / "src")
+    present = tool.generated_files(tmp_path)
+    differing = {n for n in wanted.keys() | present.keys() if wanted.get(n) != present.get(n)}
+    assert differing == {
+        "pipecd/proto/rules_pb2.pyi",
+        "pipecd/proto/left_over_pb2.py",
+        "pipecd/proto/service/api_pb2.py",
+    }
+    assert sys.executable
