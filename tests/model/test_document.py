@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import symbol_database
+from google.protobuf import descriptor_pb2, descriptor_pool, symbol_database
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -239,6 +239,22 @@ def test_a_broken_document_says_where_it_is_broken(text: str, told: str) -> None
 def test_broken_base64_is_told() -> None:
     with pytest.raises(ValueError, match="plan_details: expected base64"):
         from_json('{"plan_details":"?"}', planpreview_pb2.ApplicationPlanPreviewResult)
+
+
+def test_a_map_with_other_keys_than_texts_has_no_stored_form() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="odd.proto", package="odd", syntax="proto3")
+    entry = descriptor_pb2.DescriptorProto(name="CountsEntry")
+    entry.options.map_entry = True
+    for number, name in enumerate(("key", "value"), 1):
+        entry.field.add(name=name, number=number, type=FieldDescriptor.TYPE_INT32, label=1)  # pyright: ignore[reportArgumentType]
+    odd = file.message_type.add(name="Odd", nested_type=[entry])
+    counts = odd.field.add(name="counts", number=1, label=3, type_name=".odd.Odd.CountsEntry")  # pyright: ignore[reportArgumentType]
+    counts.type = counts.TYPE_MESSAGE
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+    message: Any = GetMessageClass(pool.FindMessageTypeByName("odd.Odd"))(counts={1: 2})
+    with pytest.raises(TypeError, match=r"odd.Odd.counts: keys of stored maps are texts"):
+        to_json(message)
 
 
 def scalar_values(field: FieldDescriptor) -> st.SearchStrategy[Any]:

@@ -2,6 +2,7 @@
 """Every message, enum, service and RPC says what it is for, in the .proto files and in the stubs."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ def test_everything_with_a_name_has_a_comment(file: Path) -> None:
     lines = file.read_text().splitlines()
     bare = [
         line.strip()
-        for before, line in zip(lines, lines[1:], strict=False)
+        for before, line in pairwise(lines)
         if NAMED.match(line) and not before.strip().startswith("//")
     ]
     assert bare == []

@@ -107,6 +107,9 @@ def table(seen: Seen) -> RpcTable[str]:
             yield wakeups_pb2.Wakeup(kind=wakeups_pb2.Wakeup.COMMANDS)
             if caller == "broken":
                 raise ZeroDivisionError
+            if caller == "late":
+                # A timeout of the method itself is not the end of the server.
+                raise TimeoutError
             await asyncio.Event().wait()
         finally:
             seen.streams_open -= 1

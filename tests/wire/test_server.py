@@ -182,6 +182,24 @@ async def test_tls_serves_clients_that_trust_the_certificate(
         assert answer.command.id == "c1"
 
 
+async def test_a_socket_in_the_file_system_serves(table: RpcTable[str], tmp_path: Path) -> None:
+    socket_file = f"unix:{tmp_path / 'grpc.sock'}"
+    async with (
+        grpc_server([table], host=socket_file, port=0, grace=0),
+        open_channel(socket_file, authorization="API-KEY k", insecure=True) as channel,
+    ):
+        stub = api_pb2_grpc.APIServiceStub(channel)
+        answer = await stub.GetCommand(api_pb2.GetCommandRequest(command_id="c1"))
+        assert answer.command.id == "c1"
+
+
+async def test_a_socket_that_cannot_be_made_is_told(table: RpcTable[str], tmp_path: Path) -> None:
+    socket_file = f"unix:{tmp_path / 'none' / 'grpc.sock'}"
+    with pytest.raises(UserMistake, match="cannot listen on unix:"):
+        async with grpc_server([table], host=socket_file, port=0):
+            pytest.fail("serves without a socket")
+
+
 async def test_a_missing_tls_file_is_named(table: RpcTable[str], tmp_path: Path) -> None:
     tls = TlsFiles(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
     with pytest.raises(UserMistake, match=r"cannot read the TLS file .*cert.pem"):

@@ -10,6 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 import structlog.testing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pipecd.model.errors import PipecdError, Unauthenticated, Unsupported, UserMistake
 from pipecd.proto.service import api_pb2, api_pb2_grpc, wakeups_pb2
@@ -185,6 +187,11 @@ async def test_a_stream_is_guarded_like_any_call(table: RpcTable[str]) -> None:
         await stream.read()
         await stream.read()
         assert await failure(stream.read()) == (CODE.INTERNAL, INTERNAL)
+    async with serving(table, key="late") as channel:
+        stream = watch(channel)
+        await stream.read()
+        await stream.read()
+        assert await failure(stream.read()) == (CODE.INTERNAL, INTERNAL)
     async with (
         grpc_server([table], host="127.0.0.1", port=0, grace=0) as port,
         open_channel(f"127.0.0.1:{port}", authorization="", insecure=True) as channel,
@@ -221,6 +228,23 @@ async def test_dispatch_fails_with_our_errors(
 ) -> None:
     with pytest.raises(error):
         await table.dispatch(method, body, metadata)
+
+
+@given(
+    method=st.sampled_from([*SERVICE.methods_by_name, "Nothing", "", "/"]) | st.text(max_size=8),
+    body=st.binary(max_size=64),
+    authorization=st.text(st.characters(codec="latin-1"), max_size=16) | st.just("API-KEY k"),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+async def test_no_input_gets_past_the_gate_unguarded(
+    table: RpcTable[str], method: str, body: bytes, authorization: str
+) -> None:
+    try:
+        answer = await table.dispatch(method, body, (("authorization", authorization),))
+    except PipecdError as e:
+        assert e.message != INTERNAL
+    else:
+        assert isinstance(answer, bytes)
 
 
 class One:
@@ -271,6 +295,12 @@ def test_an_incomplete_table_is_refused_at_start(
 ) -> None:
     with pytest.raises(TypeError, match=told):
         RpcTable(SERVICE, parts, nobody, not_yet=not_yet)
+
+
+def test_a_streaming_rpc_of_the_service_must_be_given() -> None:
+    wakeups = wakeups_pb2.DESCRIPTOR.services_by_name["Wakeups"]
+    with pytest.raises(TypeError, match="WatchWakeups is missing in streams"):
+        RpcTable(wakeups, [], nobody)
 
 
 def test_a_stream_cannot_replace_an_rpc() -> None:

@@ -76,6 +76,7 @@ async def _stop(server: grpc.aio.Server, tables: Sequence[RpcTable[Any]], grace:
         for table in tables:
             table.drain()
         await asyncio.wait({stopping}, timeout=0.05)
+    await stopping
 
 
 def _bind(

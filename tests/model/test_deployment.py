@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows what in a deployment."""
+
+from itertools import product
+from typing import Any, cast
+
+import pytest
+
+from pipecd.model.deployment import DeploymentStatus, Next, StageStatus, after, may_become
+
+
+@pytest.mark.parametrize(
+    ("stage", "following"),
+    [
+        (StageStatus.SUCCESS, Next.CONTINUE),
+        (StageStatus.SKIPPED, Next.CONTINUE),
+        (StageStatus.EXITED, Next.STOP_SUCCEEDED),
+        (StageStatus.FAILURE, Next.STOP_UNSUCCESSFUL),
+        (StageStatus.CANCELLED, Next.STOP_UNSUCCESSFUL),
+    ],
+)
+def test_an_ended_stage_decides_what_follows(stage: StageStatus, following: Next) -> None:
+    assert stage.is_completed
+    assert after(stage) is following
+
+
+@pytest.mark.parametrize("stage", [StageStatus.NOT_STARTED_YET, StageStatus.RUNNING])
+def test_nothing_follows_a_stage_that_has_not_ended(stage: StageStatus) -> None:
+    assert not stage.is_completed
+    with pytest.raises(ValueError, match=f"stage is still {stage.name}"):
+        after(stage)
+
+
+def test_a_status_of_a_later_version_is_not_guessed_at() -> None:
+    with pytest.raises(AssertionError):
+        after(cast("Any", 99))
+
+
+def test_a_deployment_only_moves_forward_and_never_leaves_its_end() -> None:
+    open_ones = {s for s in DeploymentStatus if not s.is_completed}
+    assert open_ones == {
+        DeploymentStatus.PENDING,
+        DeploymentStatus.PLANNED,
+        DeploymentStatus.RUNNING,
+        DeploymentStatus.ROLLING_BACK,
+    }
+    for current, following in product(DeploymentStatus, repeat=2):
+        assert may_become(current, following) is (current in open_ones and current <= following)

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Points in time."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+from pipecd.model.moment import from_unix, to_unix, utc_now
+
+
+def test_moments_are_aware_and_survive_the_wire_to_the_second() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=timezone(timedelta(hours=9)))
+    assert from_unix(to_unix(moment)) == moment.replace(microsecond=0)
+    assert from_unix(0) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert utc_now().tzinfo is UTC
