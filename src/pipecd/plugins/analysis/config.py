@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from pipecd.plugins.analysis.check import HttpCheck, LogCheck, MetricCheck
 from pipecd.plugins.analysis.provider import AnalysisSettings
-from pipecd.sdk.config import Duration, PluginConfig, Section, SkipOn, Spec, V0Stage, plain
+from pipecd.sdk.config import Duration, PluginConfig, SkipOn, Spec, V0Stage
 
 
 class AnalysisApplication(Spec):
@@ -49,15 +49,11 @@ class AnalysisTemplate(Spec):
     https: Mapping[str, HttpCheck] = Field(default_factory=dict[str, HttpCheck])
 
 
-def _without_skip(options: V0AnalysisOptions) -> Section:
-    return {key: value for key, value in plain(options).items() if key != "skipOn"}
-
-
 CONFIG = PluginConfig(
     name="analysis",
     application=AnalysisApplication,
     stages={"ANALYSIS": AnalysisOptions},
     piped=AnalysisSettings,
     kinds={"AnalysisTemplate": AnalysisTemplate},
-    v0_stages={"ANALYSIS": V0Stage(V0AnalysisOptions, translate=_without_skip)},
+    v0_stages={"ANALYSIS": V0Stage(V0AnalysisOptions)},
 )

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from pipecd.plugins.aws_lambda.function import LambdaFunction
 from pipecd.sdk.config import (
     ApplicationKind,
     Duration,
@@ -88,6 +89,7 @@ CONFIG = PluginConfig(
         "LAMBDA_PROMOTE": PromoteOptions,
     },
     deploy_target=LambdaTarget,
+    kinds={"LambdaFunction": LambdaFunction},
     v0=V0Kind(
         kind="LambdaApp",
         application_kind=ApplicationKind.LAMBDA,

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the process plugin is told."""
+
+from operator import attrgetter
+from typing import Any
+
+import pytest
+
+from pipecd.config.decode import decode_plain
+from pipecd.config.duration import Duration
+from pipecd.config.replicas import Replicas
+from pipecd.config.report import ConfigMistake
+from pipecd.plugins.process.config import (
+    CONFIG,
+    CanaryRolloutOptions,
+    ProcessApplication,
+    ProcessTarget,
+    TrafficRoutingOptions,
+)
+
+
+def app(**fields: Any) -> ProcessApplication:
+    section = {"input": {"command": "./serve", **fields}}
+    return decode_plain(section, ProcessApplication, what="process")
+
+
+DEFAULTS = [
+    ("input.args", ()),
+    ("input.env", {}),
+    ("input.working_directory", ""),
+    ("input.port", 0),
+    ("input.health_check.path", "/"),
+    ("input.health_check.interval", Duration(1)),
+    ("input.health_check.timeout", Duration(30)),
+    ("input.replicas", 1),
+    ("input.grace_period", Duration(10)),
+]
+
+
+@pytest.mark.parametrize(("attribute", "expected"), DEFAULTS, ids=[name for name, _ in DEFAULTS])
+def test_a_program_has(attribute: str, expected: object) -> None:
+    assert attrgetter(attribute)(app()) == expected
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        pytest.param({}, "input: must be set", id="nothing to run"),
+        pytest.param({"input": {}}, "command must be set", id="no command"),
+        pytest.param({"input": {"command": "a", "port": 65536}}, "65535", id="no such port"),
+        pytest.param({"input": {"command": "a", "port": -1}}, "0", id="a negative port"),
+        pytest.param({"input": {"command": "a", "replicas": -1}}, "1", id="less than no copies"),
+        pytest.param(
+            {"input": {"command": "a", "gracePeriod": "-1s"}},
+            "must be greater than or equal to 0",
+            id="a negative grace period",
+        ),
+        pytest.param(
+            {"input": {"command": "a", "healthCheck": {"path": "healthz"}}},
+            "'healthz' must begin with /",
+            id="a path that is none",
+        ),
+        pytest.param(
+            {"input": {"command": "a", "healthCheck": {"timeout": "-1s"}}},
+            "must be longer than 0s",
+            id="a negative timeout",
+        ),
+        pytest.param(
+            {"input": {"command": "a", "healthCheck": {"interval": "-1s"}}},
+            "must be longer than 0s",
+            id="a negative interval",
+        ),
+    ],
+)
+def test_an_application_is_refused_with(section: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigMistake, match=told):
+        decode_plain(section, ProcessApplication, what="process")
+
+
+def test_every_key_of_a_program_is_read() -> None:
+    given: dict[str, Any] = {
+        "command": "./serve",
+        "args": ["-v"],
+        "env": {"A": "b"},
+        "workingDirectory": "bin",
+        "port": 8080,
+        "healthCheck": {"path": "/healthz", "interval": "2s", "timeout": "1m0s"},
+        "replicas": 3,
+        "gracePeriod": "5s",
+    }
+    assert app(**given).input.model_dump(mode="json", by_alias=True) == given
+
+
+def test_a_canary_is_one_copy_unless_told() -> None:
+    assert decode_plain({}, CanaryRolloutOptions, what="stage").replicas == Replicas(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [
+        pytest.param({"primary": 70}, (70, 30), id="by the share of primary"),
+        pytest.param({"canary": "20%"}, (80, 20), id="by the share of canary"),
+        pytest.param({"canary": 0}, (100, 0), id="nothing to canary"),
+        pytest.param({"primary": 0}, (0, 100), id="nothing to primary"),
+        pytest.param({"primary": 60, "canary": 40}, (60, 40), id="by both when they add up"),
+        pytest.param({}, (100, 0), id="all to primary when nothing is told"),
+    ],
+)
+def test_traffic_is_divided(options: dict[str, Any], shares: tuple[int, int]) -> None:
+    assert decode_plain(options, TrafficRoutingOptions, what="stage").shares() == shares
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        pytest.param({"canary": 101}, "must be from 0 to 100", id="more than all"),
+        pytest.param({"primary": -1}, "must be from 0 to 100", id="less than nothing"),
+        pytest.param(
+            {"primary": 60, "canary": 60}, "must add up to 100", id="shares that do not add up"
+        ),
+    ],
+)
+def test_traffic_cannot_be_divided_with(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigMistake, match=told):
+        decode_plain(options, TrafficRoutingOptions, what="stage")
+
+
+def test_only_this_machine_is_listened_to_unless_told() -> None:
+    target = decode_plain({}, ProcessTarget, what="target")
+    assert (target.host, target.directory) == ("127.0.0.1", "")
+
+
+def test_a_pipeline_may_name_every_stage_but_the_rollback() -> None:
+    assert set(CONFIG.stages) == {
+        "PROCESS_SYNC",
+        "PROCESS_CANARY_ROLLOUT",
+        "PROCESS_TRAFFIC_ROUTING",
+        "PROCESS_PRIMARY_ROLLOUT",
+        "PROCESS_CANARY_CLEAN",
+    }
