@@ -44,6 +44,10 @@ class Changes:
         """Lets a watch also hear of these changes."""
         self._watches.add(watch)
 
+    def remove(self, watch: Watch) -> None:
+        """Forgets a watch whose owner has ended."""
+        self._watches.discard(watch)
+
 
 def watch_any(*changes: Changes) -> Watch:
     """A watch that hears of the changes of several things."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from pipecd.piped.mirror.changes import Watch
 
-# The safety net while the wake-up stream is up.
-_STREAMING_FROM, _STREAMING_TO = 120.0, 300.0
+# The safety net while the wake-up stream is up, in seconds.
+NET = (120.0, 300.0)
 # Wake-ups come in flocks; one look answers those that come together.
 _GAP = 0.05
 
@@ -21,9 +21,13 @@ class Pace:
     """
 
     def __init__(
-        self, polling: float, *, chance: Callable[[float, float], float] = random.uniform
+        self,
+        polling: float,
+        *,
+        net: tuple[float, float] = NET,
+        chance: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self._polling, self._chance = polling, chance
+        self._polling, self._net, self._chance = polling, net, chance
         self._told = Watch()
         self._is_streaming = False
         self._last = float("-inf")
@@ -48,5 +52,5 @@ class Pace:
 
     def _interval(self) -> float:
         if self._is_streaming:
-            return max(self._polling, self._chance(_STREAMING_FROM, _STREAMING_TO))
+            return max(self._polling, self._chance(*self._net))
         return self._polling

@@ -80,6 +80,15 @@ class Sources:
         await mirror.materialise(commit, into)
         return await asyncio.to_thread(self._prepare, git_path, commit, config_filename, into)
 
+    async def changed_files(
+        self, git_path: ApplicationGitPath, old: str, new: str
+    ) -> tuple[str, ...]:
+        """The paths that differ between two commits of an application's repository."""
+        mirror = self._mirrors.of(git_path.repo.id)
+        await mirror.ensure(old)
+        await mirror.ensure(new)
+        return await mirror.changed_files(old, new)
+
     def _prepare(
         self, git_path: ApplicationGitPath, commit: str, config_filename: str, root: Path
     ) -> Source:

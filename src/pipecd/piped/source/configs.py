@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configurations of many applications at one commit, read without a checkout."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+from pipecd.config.catalog import Catalog
+from pipecd.config.read import ApplicationConfig, read_application
+from pipecd.git.objects import Blob, Missing, Objects
+from pipecd.model.errors import NotFound, PipecdError, UserMistake
+
+# A file that did not change between two commits is not read again.
+_REMEMBERED = 10_000
+
+Read = ApplicationConfig | PipecdError
+
+
+class Configs:
+    """Reads application files from mirrors; equal content is parsed once."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known: OrderedDict[tuple[str, str], Read] = OrderedDict()
+
+    async def at(self, mirror: Objects, commit: str, paths: Iterable[str]) -> Mapping[str, Read]:
+        """The configuration at each path, or why there is none."""
+        places = await mirror.locate(commit, dict.fromkeys(paths))
+        found = {path: blob for path, blob in places.items() if isinstance(blob, Blob)}
+        unread = {p: blob for p, blob in found.items() if (blob.id, p) not in self._known}
+        if unread:
+            contents = await mirror.read(unread.values())
+            texts = {path: contents[blob.id] for path, blob in unread.items()}
+            for path, read in (await asyncio.to_thread(self._parse, texts)).items():
+                self._remember(unread[path], path, read)
+        return {
+            path: _absent(path, place) if isinstance(place, Missing) else self._recall(place, path)
+            for path, place in places.items()
+        }
+
+    def _parse(self, texts: Mapping[str, bytes]) -> dict[str, Read]:
+        parsed: dict[str, Read] = {}
+        for path, text in texts.items():
+            try:
+                parsed[path] = read_application(text, file=path, catalog=self._catalog)
+            except PipecdError as e:
+                parsed[path] = e
+        return parsed
+
+    def _remember(self, blob: Blob, path: str, read: Read) -> None:
+        self._known[blob.id, path] = read
+
+    def _recall(self, blob: Blob, path: str) -> Read:
+        self._known.move_to_end((blob.id, path))
+        read = self._known[blob.id, path]
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        return read
+
+
+def _absent(path: str, missing: Missing) -> PipecdError:
+    if missing.reason == "was not found":
+        return NotFound(
+            f"application config file {path} was not found in Git",
+            hint="add the file, or correct the path of the application",
+        )
+    return UserMistake(f"application config file {path} {missing.reason}")

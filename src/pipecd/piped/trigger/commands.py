@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that ask for a deployment: whom they concern, what they want, how they ended."""
+
+import structlog
+
+from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.deployment import SyncStrategy
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.changes import watch_any
+from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.trigger.deployment import IN_CHAIN, SUMMARIES, Cause
+from pipecd.proto.model.command_pb2 import Command
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+TRIGGERED_KEY = "TriggeredDeploymentID"
+REASON_KEY = "Reason"
+
+_WAIT = 60.0
+
+
+def cause_of(command: Command) -> Cause:
+    """The deployment that a command asks for."""
+    if command.type == CommandKind.CHAIN_SYNC_APPLICATION:
+        chain = command.chain_sync_application
+        return Cause(
+            key=f"command\0{command.id}",
+            commander=chain.deployment_chain_id,
+            strategy=SyncStrategy(chain.sync_strategy),
+            summary=IN_CHAIN,
+            chain_id=chain.deployment_chain_id,
+            chain_block_index=chain.block_index,
+        )
+    strategy = SyncStrategy(command.sync_application.sync_strategy)
+    return Cause(
+        key=f"command\0{command.id}",
+        commander=command.commander,
+        strategy=strategy,
+        summary=SUMMARIES[strategy],
+    )
+
+
+class SyncCommands:
+    """The waiting commands that ask for a deployment."""
+
+    def __init__(self, commands: CommandMirror) -> None:
+        self._commands = commands
+        self.changes = commands.changes
+
+    @property
+    def all(self) -> tuple[Command, ...]:
+        return (
+            *self._commands.of_kind(CommandKind.SYNC_APPLICATION),
+            *self._commands.of_kind(CommandKind.CHAIN_SYNC_APPLICATION),
+        )
+
+    def of(self, application_id: str) -> tuple[Command, ...]:
+        return tuple(c for c in self.all if c.application_id == application_id)
+
+    async def succeeded(self, command: Command, deployment_id: str) -> None:
+        """The command led to a deployment."""
+        await self._commands.report(
+            command, CommandStatus.SUCCEEDED, metadata={TRIGGERED_KEY: deployment_id}
+        )
+
+    async def refused(self, command: Command, reason: str) -> None:
+        """The command cannot be followed; whoever waits for it learns why."""
+        log.warning("command refused", command=command.id, reason=reason)
+        await self._commands.report(command, CommandStatus.FAILED, metadata={REASON_KEY: reason})
+
+
+class StrayCommands:
+    """Answers commands for applications that this piped does not have."""
+
+    def __init__(self, commands: SyncCommands, applications: ApplicationMirror) -> None:
+        self._commands, self._applications = commands, applications
+        # How often the applications had been read when a command was first found to be astray.
+        self._since: dict[str, int] = {}
+
+    async def run(self) -> None:
+        watch = watch_any(self._commands.changes, self._applications.changes)
+        while True:
+            strays = [c for c in self._commands.all if self._is_astray(c)]
+            self._since = {c.id: self._since.get(c.id, self._applications.reads) for c in strays}
+            for command in strays:
+                # The application may be newer than our copy; a fresh copy decides.
+                if self._applications.reads > self._since[command.id]:
+                    await self._commands.refused(
+                        command, "the application is unknown to this piped, or disabled"
+                    )
+                else:
+                    self._applications.refresh_soon()
+            await watch.wait(0.2 if strays else _WAIT)
+
+    def _is_astray(self, command: Command) -> bool:
+        return self._applications.get(command.application_id) is None

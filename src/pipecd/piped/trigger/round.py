@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at the applications of a repository: which of them has a reason to deploy?
+
+Facts are gathered here (commits, files, commands, the last deployment); `piped.plan.reason`
+decides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.read import ApplicationConfig
+from pipecd.git.commit import Commit
+from pipecd.git.mirror import Mirror
+from pipecd.model.application import ApplicationKind, SyncStatus
+from pipecd.model.command import CommandKind
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import NotFound, PipecdError
+from pipecd.model.moment import Now, from_unix
+from pipecd.piped.api import PipedApi
+from pipecd.piped.plan import reason
+from pipecd.piped.source.configs import Configs, Read
+from pipecd.piped.source.sources import config_path
+from pipecd.piped.trigger.baseline import Baselines
+from pipecd.piped.trigger.commands import SyncCommands, cause_of
+from pipecd.piped.trigger.creation import Creation
+from pipecd.piped.trigger.deployment import Cause
+from pipecd.piped.trigger.states import ConfigStates
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.service.piped_pb2 import GetDeploymentRequest
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What every round needs."""
+
+    api: PipedApi
+    configs: Configs
+    commands: SyncCommands
+    baselines: Baselines
+    creation: Creation
+    states: ConfigStates
+    now: Now
+
+
+@dataclass
+class Round:
+    """One round over the applications of a repository at one head."""
+
+    tools: Tools
+    mirror: Mirror
+    head: Commit
+    _changed: dict[str, tuple[str, ...] | None] = field(
+        default_factory=dict[str, "tuple[str, ...] | None"]
+    )
+
+    async def run(self, applications: tuple[Application, ...]) -> None:
+        """Looks at every application; trouble with one does not touch the others."""
+        wanted = {a.id: a for a in applications if self._is_worth_a_look(a)}
+        if not wanted:
+            return
+        paths = {id_: config_path(a.git_path) for id_, a in wanted.items()}
+        configs = await self.tools.configs.at(self.mirror, self.head.hash, paths.values())
+        for id_, application in wanted.items():
+            try:
+                await self._look(application, configs, paths[id_])
+            except PipecdError as e:
+                log.warning("application not triggered", application=id_, error=str(e))
+
+    def _is_worth_a_look(self, application: Application) -> bool:
+        return (
+            self.tools.baselines.of(application).commit != self.head.hash
+            or application.sync_state.status == SyncStatus.OUT_OF_SYNC
+            or self.tools.states.is_invalid(application)
+            or bool(self.tools.commands.of(application.id))
+        )
+
+    async def _look(self, application: Application, configs: Mapping[str, Read], path: str) -> None:
+        config = configs[path]
+        mistake = str(config) if isinstance(config, PipecdError) else _kind(application, config)
+        if mistake or isinstance(config, PipecdError):
+            await self.tools.states.invalid(application, mistake)
+            for command in self.tools.commands.of(application.id):
+                await self.tools.commands.refused(command, mistake)
+            return
+        await self.tools.states.valid(application)
+        for command in self.tools.commands.of(application.id):
+            await self._follow(application, config.spec, command)
+        # A command has moved the baseline to the head, so a commit is not deployed twice.
+        if not await self._by_commit(application, config.spec):
+            await self._by_drift(application, config.spec)
+
+    async def _follow(
+        self, application: Application, spec: ApplicationSpec, command: Command
+    ) -> None:
+        if command.type == CommandKind.CHAIN_SYNC_APPLICATION:
+            decision = reason.on_chain(spec.trigger.on_chain)
+        else:
+            decision = reason.on_command(spec.trigger.on_command)
+        if not decision.deploy:
+            await self.tools.commands.refused(command, decision.reason)
+            return
+        try:
+            deployment_id = await self._deploy(
+                application, spec, cause_of(command), because=decision.reason
+            )
+        except PipecdError as e:
+            await self.tools.commands.refused(command, str(e))
+            return
+        await self.tools.commands.succeeded(command, deployment_id)
+
+    async def _by_commit(self, application: Application, spec: ApplicationSpec) -> bool:
+        baseline = self.tools.baselines.of(application)
+        if baseline.commit == self.head.hash:
+            return False
+        rule = spec.trigger.on_commit
+        changed: tuple[str, ...] | None = ()
+        if reason.needs_changes(rule, last=baseline.commit, head=self.head.hash):
+            changed = await self._changed_since(baseline.commit)
+        path = application.git_path.path
+        facts = reason.CommitFacts(path, baseline.commit, self.head.hash, changed)
+        decision = reason.on_commit(rule, facts)
+        if not decision.deploy:
+            self.tools.baselines.seen(application, self.head.hash)
+            return False
+        cause = Cause(key=f"commit\0{baseline.deployment_id}\0{self.head.hash}")
+        await self._deploy(application, spec, cause, because=decision.reason)
+        return True
+
+    async def _by_drift(self, application: Application, spec: ApplicationSpec) -> None:
+        rule = spec.trigger.on_out_of_sync
+        if rule.disabled or application.sync_state.status != SyncStatus.OUT_OF_SYNC:
+            return
+        baseline = self.tools.baselines.of(application)
+        last = await self._last_deployment(baseline.deployment_id)
+        decision = reason.on_out_of_sync(rule, last, now=self.tools.now())
+        if decision.deploy:
+            cause = Cause(key=f"drift\0{baseline.deployment_id}\0{self.head.hash}")
+            await self._deploy(application, spec, cause, because=decision.reason)
+
+    async def _last_deployment(self, deployment_id: str) -> reason.LastDeployment | None:
+        if not deployment_id:
+            return None
+        try:
+            answer = await self.tools.api.get_deployment(GetDeploymentRequest(id=deployment_id))
+        except NotFound:
+            return None
+        deployment = answer.deployment
+        if not DeploymentStatus(deployment.status).is_completed:
+            return reason.LastDeployment(None)
+        return reason.LastDeployment(from_unix(deployment.completed_at))
+
+    async def _changed_since(self, last: str) -> tuple[str, ...] | None:
+        """The paths that differ between a commit and the head; many applications share it."""
+        if last not in self._changed:
+            try:
+                await self.mirror.ensure(last)
+                changed = await self.mirror.changed_files(last, self.head.hash)
+            except NotFound:
+                changed = None
+            self._changed[last] = changed
+        return self._changed[last]
+
+    async def _deploy(
+        self, application: Application, spec: ApplicationSpec, cause: Cause, *, because: str
+    ) -> str:
+        deployment = await self.tools.creation.create(
+            application,
+            spec,
+            cause,
+            commit=self.head,
+            repository=self.mirror.repository,
+        )
+        log.info(
+            "deployment triggered",
+            application=application.id,
+            deployment=deployment.id,
+            commit=self.head.hash,
+            reason=because,
+        )
+        return deployment.id
+
+
+def _kind(application: Application, config: ApplicationConfig) -> str:
+    try:
+        registered = ApplicationKind(application.kind)
+    except ValueError:
+        return ""
+    has_provider = bool(application.platform_provider or application.cloud_provider)
+    return reason.kind_mistake(config.application_kind, registered, has_provider=has_provider)
