@@ -90,6 +90,8 @@ async def test_many_documents_are_read_at_once_and_missing_ones_left_out(
     found = await stores.applications.get_many((*ids, new_id(), "no-such-id"))
     assert set(found) == set(ids)
     assert await stores.applications.get_many(()) == {}
+    among_many = await stores.applications.get_many((*(str(i) for i in range(10_000)), *ids))
+    assert set(among_many) == set(ids)
 
 
 async def test_an_update_sets_the_time_and_gives_what_is_stored(

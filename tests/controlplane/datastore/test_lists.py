@@ -318,6 +318,6 @@ async def test_a_long_list_of_ids_is_one_question(
 ) -> None:
     wanted = deployment(application_id="application-700")
     await stores.deployments.add(wanted)
-    ids = tuple(f"application-{i}" for i in range(5000))
+    ids = tuple(f"application-{i}" for i in range(20_000))
     found = await stores.deployments.listed(DeploymentFilter("p", application_ids=ids))
     assert [d.id for d in found.items] == [wanted.id]

@@ -12,6 +12,8 @@ from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode
 from pipecd.controlplane.datastore.database import Database, Duplicate, Reading, Writing, given
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
+    OLDEST,
+    USUAL_LIST,
     Condition,
     Order,
     Selection,
@@ -75,14 +77,13 @@ class SqlDocuments(Generic[M]):
         return await self._database.read(lambda reading: self._one(reading, id))
 
     async def get_many(self, ids: tuple[str, ...]) -> dict[str, M]:
-        wanted = tuple(row_id(id) for id in ids)
-        if not wanted:
-            return {}
-        selection = Selection(
-            self._kind.table.name, tuple(when_given("Id", *wanted)), Order("UpdatedAt")
-        )
-        found = await self._select(selection)
-        return {_stored(document).id: document for document in found}
+        wanted = tuple({row_id(id): None for id in ids})
+        found: dict[str, M] = {}
+        for start in range(0, len(wanted), USUAL_LIST):
+            among = when_given("Id", *wanted[start : start + USUAL_LIST])
+            for document in await self.all_of(among, OLDEST):
+                found[_stored(document).id] = document
+        return found
 
     async def add(self, document: M) -> None:
         stored = _stored(document)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from sqlalchemy import ColumnElement, Table, false, select
+from sqlalchemy import ColumnElement, Table, exists, false, select
 from sqlalchemy import and_ as all_of
 from sqlalchemy import not_ as none_of
 
@@ -51,6 +51,8 @@ NEWEST_UPDATE = Order("UpdatedAt", descending=True)
 OLDEST = Order("CreatedAt")
 NEWEST = Order("CreatedAt", descending=True)
 BY_EXTRA = Order("Extra")
+
+USUAL_LIST = 4096
 
 NOT_DELETED = Condition("Data", Is.NOT_DELETED)
 
@@ -117,9 +119,10 @@ Shape = tuple[str, Is, int]
 
 
 def _places(condition: Condition) -> int:
-    """How many parameters a condition has: for a list the next power of two."""
+    """How many parameters a condition has: for a list of usual length the next power of two."""
     count = len(condition.values)
-    return 1 << (count - 1).bit_length() if condition.test is Is.ONE_OF else count
+    is_usual_list = condition.test is Is.ONE_OF and count <= USUAL_LIST
+    return 1 << (count - 1).bit_length() if is_usual_list else count
 
 
 @lru_cache(maxsize=512)
@@ -149,12 +152,11 @@ def _where(table: Table, number: int, shape: Shape) -> ColumnElement[bool]:
             return table.c[name] < values[0]
         case Is.LABELLED:
             key, value = values
-            return table.c.Id.in_(
-                select(EXT_LABEL.c.DocumentId).where(
-                    EXT_LABEL.c.Kind == table.name,
-                    EXT_LABEL.c.LabelKey == key,
-                    EXT_LABEL.c.LabelValue == value,
-                )
+            return exists().where(
+                EXT_LABEL.c.Kind == table.name,
+                EXT_LABEL.c.DocumentId == table.c.Id,
+                EXT_LABEL.c.LabelKey == key,
+                EXT_LABEL.c.LabelValue == value,
             )
         case Is.NOT_DELETED:
             return FlagInDocument("deleted") == false()

@@ -30,7 +30,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.types import UserDefinedType
 
 SCHEMA_VERSION = 1
-MYSQL_ONLY = "only on MySQL"
+# Which engines get an index; all of them when an index does not say.
+ENGINES = "engines"
 
 METADATA = MetaData()
 
@@ -115,6 +116,12 @@ def _computed_by_mysql(element: FromDocument, *_: Any, **__: Any) -> str:
     return f"GENERATED ALWAYS AS ({mysql_expression(element.path, element.reads)}) {kept}"
 
 
+# Virtual columns would be computed anew for every index at every write.
+@compiles(FromDocument, "sqlite")
+def _computed_by_sqlite(element: FromDocument, *_: Any, **__: Any) -> str:
+    return f"GENERATED ALWAYS AS ({sqlite_expression(element.path, element.reads)}) STORED"
+
+
 # PostgreSQL before 18 knows stored columns only.
 @compiles(FromDocument, "postgresql")
 def _computed_by_postgresql(element: FromDocument, *_: Any, **__: Any) -> str:
@@ -173,11 +180,12 @@ def _documents(name: str, *columns: Column[Any]) -> Table:
         name,
         METADATA,
         Column("Id", ROW_ID, primary_key=True),
-        Column("Data", Document(), nullable=False),
         Column("Extra", String(100), FromDocument("_extra", Reads.TEXT, stored=True)),
         _stored_number("CreatedAt", "created_at"),
         _stored_number("UpdatedAt", "updated_at"),
         *columns,
+        # A long document comes last, so that the columns before it are read without it.
+        Column("Data", Document(), nullable=False),
     )
 
 
@@ -252,8 +260,20 @@ _index(DEPLOYMENT, "deployment_completed_at_desc_id", "-CompletedAt", "Id")
 _index(DEPLOYMENT, "deployment_completed_at_id_asc", "CompletedAt", "Id")
 # Upstream creates this index on the wrong table; a shared MySQL database must not get it twice.
 _index(DEPLOYMENT, "deploymentchain_status_updated_at_desc", "Status", "-UpdatedAt").info[
-    MYSQL_ONLY
-] = True
+    ENGINES
+] = ("mysql",)
+# What pipeds and the console ask all the time; upstream's own database is left as upstream made it.
+# The list of deployments is walked in order, and what it is filtered by is read from the index.
+for _own in (
+    _index(
+        DEPLOYMENT,
+        "ext_deployment_list",
+        *("ProjectId", "-UpdatedAt", "Id", "Status", "Kind", "ApplicationName"),
+    ),
+    _index(DEPLOYMENT, "ext_deployment_piped_id_status", "PipedId", "Status", "CreatedAt"),
+    _index(COMMAND, "ext_command_piped_id_status", "PipedId", "Status", "CreatedAt"),
+):
+    _own.info[ENGINES] = ("sqlite", "postgresql")
 _index(COMMAND, "command_status_created_at_asc", "Status", "CreatedAt")
 _index(COMMAND, "command_piped_id", "PipedId")
 _index(PIPED, "piped_project_id_asc", "ProjectId")
@@ -317,11 +337,10 @@ EXT_LOG_BLOCK = Table(
 
 def definitions(dialect: Dialect) -> Iterator[str]:
     """The statements that create every missing table and index of an engine."""
-    is_mysql = dialect.name == "mysql"
     for table in METADATA.sorted_tables:
         yield str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
         for index in sorted(table.indexes, key=lambda i: str(i.name)):
-            if is_mysql or MYSQL_ONLY not in index.info:
+            if dialect.name in index.info.get(ENGINES, (dialect.name,)):
                 # MySQL cannot skip an index that exists; its ensurer ignores the refusal.
-                create = CreateIndex(index, if_not_exists=not is_mysql)
+                create = CreateIndex(index, if_not_exists=dialect.name != "mysql")
                 yield str(create.compile(dialect=dialect))
