@@ -184,76 +184,6 @@ REFUSED = [
         )
     ),
     pytest.param(
-        "plugins: [{url: 'file:///p'}]",
-        "spec.plugins[0].name: name must be set",
-        id="a plugin without a name",
-    ),
-    pytest.param(
-        "plugins: [{name: a, url: 'http://x/a'}]",
-        "spec.plugins[0].url: only file, https and oci schemes are supported",
-        id="a plugin fetched over plain HTTP",
-    ),
-    pytest.param(
-        "plugins: [{name: a, sourceURL: 'ftp://x/a'}]",
-        "spec.plugins[0].url: only file, https and oci schemes are supported",
-        id="a plugin of another scheme under the other spelling",
-    ),
-    pytest.param(
-        "plugins: [{name: a, url: a}]",
-        "spec.plugins[0].url: only file, https and oci schemes are supported",
-        id="a plugin url without a scheme",
-    ),
-    pytest.param(
-        "plugins: [{name: a, url: 'https://[x'}]",
-        "spec.plugins[0].url: invalid plugin url: Invalid IPv6 URL",
-        id="a plugin url that is none",
-    ),
-    pytest.param(
-        "plugins: [{name: a, url: 'builtin://'}]",
-        "spec.plugins[0].url: invalid plugin url: write builtin://NAME",
-        id="a built-in plugin without a name",
-    ),
-    pytest.param(
-        "plugins: [{name: a, url: 'file:///a', sourceURL: 'file:///b'}]",
-        "spec.plugins[0].url: url and sourceURL differ, write only one of them",
-        id="two urls for a plugin",
-    ),
-    pytest.param(
-        "plugins: [{name: a, url: 'file:///a', port: 65536}]",
-        "spec.plugins[0].port: must be less than or equal to 65535",
-        id="a port that does not exist",
-    ),
-    pytest.param(
-        "plugins: [{name: a, url: 'file:///a'}, {name: a, url: 'file:///b'}]",
-        "spec.plugins[1].name: two plugins are named a",
-        id="two plugins of one name",
-    ),
-    pytest.param(
-        "plugins: [{name: kubernetes, deployTargets: [{config: {}}]}]",
-        "spec.plugins[0].deployTargets[0].name: name must be set",
-        id="a deploy target without a name",
-    ),
-    pytest.param(
-        "plugins: [{name: kubernetes, deployTargets: [{name: t}, {name: t}]}]",
-        "spec.plugins[0].deployTargets[1].name: two deploy targets are named t",
-        id="two deploy targets of one name",
-    ),
-    pytest.param(
-        "plugins: [{name: ecs, deployTargets: [{name: t, config: {profile: p}}]}]",
-        "spec.plugins[0].deployTargets[0].config.region: region must be set",
-        id="settings of a target that its plugin refuses",
-    ),
-    pytest.param(
-        "plugins: [{name: k, url: 'builtin://ecs', deployTargets: [{name: t}]}]",
-        "spec.plugins[0].deployTargets[0].config.region: region must be set",
-        id="settings of a built-in plugin under another name",
-    ),
-    pytest.param(
-        "plugins: [{name: kubernetes, config: {chartRepositories: [{name: a}]}}]",
-        "spec.plugins[0].config.chartRepositories[0].address: address must be set",
-        id="settings that their plugin refuses",
-    ),
-    pytest.param(
         "repositories: {repoId: a}",
         "spec.repositories: must be a list, not an object",
         id="an object for a list",
@@ -292,11 +222,6 @@ ACCEPTED = [
         id="keys of Google Cloud, which start-up refuses",
     ),
     pytest.param("repositories: [{repoId: a}, {repoId: a}]", id="a repository twice"),
-    pytest.param("plugins: [{name: a, url: 'file:///p', port: 7001}]", id="a plugin from a file"),
-    pytest.param("plugins: [{name: a, url: 'oci://x/p:v1'}]", id="a plugin from a registry"),
-    pytest.param("plugins: [{name: a, url: 'https://x/p', config: {b: 1}}]", id="any settings"),
-    pytest.param("plugins: [{name: wait}]", id="a built-in plugin by its name"),
-    pytest.param("plugins: [{name: pause, url: 'builtin://wait'}]", id="a built-in under its url"),
     pytest.param("foo: bar", id="an unknown key"),
     pytest.param("PROJECTID: other", id="a key in other letters"),
     pytest.param("syncInterval: 5", id="a number of nanoseconds"),
@@ -329,30 +254,6 @@ def test_every_mistake_is_told_at_once_with_its_place() -> None:
         "piped.yaml:8:28: spec.planPreview.workerNum: "
         "planPreview.workerNum must be greater than or equal to 0",
     ]
-
-
-def test_a_built_in_plugin_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    [told] = mistakes(file_of("plugins: [{name: kubernets}]"))
-    assert told.startswith("spec.plugins[0].name: no built-in plugin is named kubernets, ")
-    assert "kubernetes" in told
-
-
-@pytest.mark.parametrize(
-    ("url", "builtin"),
-    [
-        pytest.param("", "wait", id="no url means the built-in plugin of that name"),
-        pytest.param("builtin://scriptrun", "scriptrun", id="a builtin url names another"),
-        pytest.param("file:///wait", "", id="a program of its own is not built in"),
-    ],
-)
-def test_where_a_plugin_comes_from(url: str, builtin: str) -> None:
-    plugin = read(file_of(f"plugins: [{{name: wait, url: '{url}'}}]")).plugins[0]
-    assert plugin.builtin == builtin
-
-
-def test_the_url_may_be_spelled_as_the_proposal_of_plugins_does() -> None:
-    plugin = read(file_of("plugins: [{name: a, sourceURL: 'oci://x/a'}]")).plugins[0]
-    assert plugin.url == "oci://x/a"
 
 
 def test_mentions_are_written_as_slack_reads_them() -> None:
