@@ -60,14 +60,16 @@ class Outer(Spec):
         return self
 
 
-def decode(text: str, **levels: Level) -> tuple[Outer | None, Report]:
+def decode(
+    text: str, *, unknown: Level = Level.WARNING, wrong: Level = Level.MISTAKE
+) -> tuple[Outer | None, Report]:
     decoder = Decoder("f.yaml")
-    value = decoder.decode(read_yaml(text), Outer, **levels)
+    value = decoder.decode(read_yaml(text), Outer, unknown=unknown, wrong=wrong)
     return value, decoder.report
 
 
-def mistakes(text: str, **levels: Level) -> list[str]:
-    value, report = decode(text, **levels)
+def mistakes(text: str, *, unknown: Level = Level.WARNING) -> list[str]:
+    value, report = decode(text, unknown=unknown)
     assert (value is None) == bool(report.mistakes)
     return [str(mistake) for mistake in report.mistakes]
 

@@ -182,5 +182,7 @@ def _required(spec: type[Spec]) -> list[str]:
         spec.model_validate({}, by_alias=True, by_name=False)
     except ValidationError as e:
         errors = [error for error in e.errors(include_url=False) if len(error["loc"]) == 1]
-        return sorted(str(error["loc"][0]) for error in errors if error["type"] in _FIELD_ERRORS)
+        # Pydantic names an absent field by its attribute or by its key.
+        absent = {error["loc"][0] for error in errors if error["type"] in _FIELD_ERRORS}
+        return [key for key, f in fields_of(spec).items() if {key, f.name} & absent]
     return []

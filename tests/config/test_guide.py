@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guide to application files is complete and its samples are right."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipecd.config.application import EVENTS, ApplicationSpec, EventWatcherFileSpec
+from pipecd.config.application.v0 import v0_type
+from pipecd.config.catalog import load_catalog
+from pipecd.config.decode.shape import Items, Object, Shape, Table, fields_of
+from pipecd.config.read import Generation, read_file
+from pipecd.config.schema import kinds_of
+from pipecd.config.spec import Spec
+from pipecd.config.yamltree import read_yaml, to_plain
+
+CATALOG = load_catalog()
+GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "configuration.md").read_text()
+SAMPLES = re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.M | re.S)
+WORDS = set(re.findall(r"[A-Za-z][A-Za-z0-9_]*", " ".join(re.findall(r"`([^`]*)`", GUIDE))))
+
+
+def keys(spec: type[Spec]) -> Iterator[str]:
+    """Yield every key of a type and of the types inside it."""
+    for key, field in fields_of(spec).items():
+        yield key
+        yield from keys_of_shape(field.shape)
+
+
+def keys_of_shape(shape: Shape) -> Iterator[str]:
+    match shape:
+        case Object():
+            yield from keys(shape.type)
+        case Items():
+            yield from keys_of_shape(shape.item)
+        case Table():
+            yield from keys_of_shape(shape.value)
+        case _:
+            return
+
+
+TYPES: dict[str, type[Spec]] = {
+    "Application": ApplicationSpec,
+    "EventWatcher": EventWatcherFileSpec,
+    **{p.v0.kind: v0_type(p.v0.spec) for p in CATALOG.plugins if p.v0},
+    **{f"plugins.{p.name}": p.application for p in CATALOG.plugins if p.application},
+    **{f"{name} of v0": stage.options for name, stage in CATALOG.v0_stages.items()},
+    **CATALOG.stages,
+    **CATALOG.kinds,
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_key_is_in_the_guide(name: str) -> None:
+    assert set(keys(TYPES[name])) - WORDS == set()
+
+
+def test_every_stage_event_and_section_is_in_the_guide() -> None:
+    plugins = {p.name for p in CATALOG.plugins if p.application}
+    assert {*CATALOG.stages, *CATALOG.v0_stages, *EVENTS, *plugins} - WORDS == set()
+
+
+def test_every_kind_has_a_sample() -> None:
+    assert {to_plain(read_yaml(sample))["kind"] for sample in SAMPLES} == set(kinds_of(CATALOG))
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=range(len(SAMPLES)))
+def test_a_sample_is_read_without_a_warning(sample: str) -> None:
+    assert read_file(sample, file="sample.yaml", catalog=CATALOG).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "sample", [s for s in SAMPLES if "kind: Application" not in s and "App\n" in s]
+)
+def test_a_sample_of_an_older_kind_is_read_by_an_older_piped(sample: str) -> None:
+    read = read_file(sample, file="sample.yaml", catalog=CATALOG, reader=Generation.V0)
+    assert read.warnings == ()
