@@ -45,7 +45,7 @@ def test_the_files_it_writes_can_be_read_whatever_the_path(tmp_path: Path) -> No
     assert spec.datastore.config.path == str(data.path / "pipecd.db")
     text = write_piped(data, Identity("p", "piped", "key"), host="127.0.0.1", port=1)
     piped = read_piped(text, file="piped", catalog=load_catalog()).spec
-    assert piped.repositories[0].remote == str(data.repository)
+    assert piped.repositories[0].remote == data.repository.as_uri()
 
 
 async def test_the_sample_repository_is_made_once(tmp_path: Path) -> None:

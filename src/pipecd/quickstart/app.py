@@ -14,7 +14,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.quickstart.datadir import DataDir, Identity, locked
 from pipecd.quickstart.files import write_control_plane, write_piped
-from pipecd.quickstart.follow import finished_deployments
+from pipecd.quickstart.follow import ended_deployments
 from pipecd.quickstart.sample import make_repository
 from pipecd.quickstart.seed import seed_application, seed_project
 from pipecd.quickstart.terminal import Terminal
@@ -26,11 +26,11 @@ _STOP_WITHIN = 5.0
 async def run_quickstart(directory: Path, port: int, terminal: Terminal) -> None:
     """Runs until it is cancelled; whatever it made is found again at the next start."""
     with locked(directory) as data:
-        port = chosen_port(port)
         try:
-            await _run(data, port, terminal)
-        finally:
+            await _run(data, chosen_port(port), terminal)
+        except asyncio.CancelledError:
             terminal.ended()
+            raise
 
 
 async def _run(data: DataDir, port: int, terminal: Terminal) -> None:
@@ -59,13 +59,13 @@ async def _with_piped(
 
 
 async def _tell_ends(plane: ControlPlane, terminal: Terminal) -> None:
-    async for deployment in finished_deployments(plane):
-        commit = deployment.trigger.commit
+    async for end in ended_deployments(plane):
+        commit = end.deployment.trigger.commit
         terminal.deployed(
-            f"{deployment.application_name} at {commit.hash[:7]} ({commit.message})",
-            DeploymentStatus(deployment.status),
-            deployment.completed_at - deployment.created_at,
-            f"{plane.cases.address}/deployments/{deployment.id}",
+            f"{end.deployment.application_name} at {commit.hash[:7]} ({commit.message})",
+            DeploymentStatus(end.deployment.status),
+            end.seconds,
+            f"{plane.cases.address}/deployments/{end.deployment.id}",
         )
 
 

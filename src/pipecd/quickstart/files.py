@@ -64,7 +64,7 @@ def write_piped(data: DataDir, identity: Identity, *, host: str, port: int) -> b
         api_address=f"{host}:{port}",
         address=f"http://{host}:{port}",
         repository_id=REPOSITORY_ID,
-        remote=_quoted(data.repository),
+        remote=data.repository.as_uri(),
         branch=BRANCH,
     )
     write_private(data.piped_config, text.encode())

@@ -2,6 +2,7 @@
 """Objects in a directory: whole, by path, and never outside."""
 
 import asyncio
+import gc
 import sys
 import threading
 from pathlib import Path
@@ -201,3 +202,22 @@ async def test_reading_many_objects_does_not_hold_the_loop(files: LocalFiles) ->
         await asyncio.gather(*(files.get("x") for _ in range(10)))
     assert used
     assert threading.get_ident() not in used
+
+
+async def test_a_read_that_is_given_up_leaves_nothing_to_complain_about(tmp_path: Path) -> None:
+    files = await LocalFiles.open(tmp_path)
+    complaints: list[dict[str, object]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    try:
+        reading = asyncio.ensure_future(files.get("log/nothing.txt"))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        del reading
+        gc.collect()
+        await asyncio.sleep(0)
+    finally:
+        loop.set_exception_handler(None)
+    assert complaints == []

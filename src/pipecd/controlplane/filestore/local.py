@@ -142,4 +142,6 @@ async def _in_thread(work: Callable[[], T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
+        # Nobody is left to hear how it ended; asked for, the loop does not complain about it.
+        task.exception()
         raise
