@@ -1,2 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plugin author imports."""
+"""What a plugin author imports, and nothing else is promised to stay.
+
+A plugin is a class with `stages` and `execute`; `serve` makes it a program:
+
+    class Greet(StagePlugin):
+        stages = (Stage("GREET"),)
+
+        async def execute(self, stage: StageContext) -> StageResult:
+            stage.log.info(f"Hello {stage.deployment.application_name}")
+            return StageResult.succeeded()
+
+    if __name__ == "__main__":
+        serve(Greet)
+"""
+
+from pipecd.model.deployment import ManualOperation, StageStatus, SyncStrategy
+from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.program.run import Finished
+from pipecd.sdk.config import Duration, PluginConfig, Spec
+from pipecd.sdk.facts import Commit, Deployment, DeployTarget, PluginEntry, Source
+from pipecd.sdk.log import StageLog
+from pipecd.sdk.metadata import (
+    APPROVED_USERS_KEY,
+    DISPLAY_KEY,
+    ApplicationObjects,
+    DeploymentMetadata,
+    StageMetadata,
+)
+from pipecd.sdk.plugin import (
+    DeploymentPlugin,
+    PlanContext,
+    PlannedStage,
+    RequestedStage,
+    Stage,
+    StagePlugin,
+    Strategy,
+    Version,
+)
+from pipecd.sdk.process import serve
+from pipecd.sdk.stage import StageCommand, StageCommandKind, StageContext, StageResult
+
+__all__ = [
+    "APPROVED_USERS_KEY",
+    "DISPLAY_KEY",
+    "ApplicationObjects",
+    "Commit",
+    "DeployTarget",
+    "Deployment",
+    "DeploymentMetadata",
+    "DeploymentPlugin",
+    "Duration",
+    "Finished",
+    "ManualOperation",
+    "PipecdError",
+    "PlanContext",
+    "PlannedStage",
+    "PluginConfig",
+    "PluginEntry",
+    "RequestedStage",
+    "Source",
+    "Spec",
+    "Stage",
+    "StageCommand",
+    "StageCommandKind",
+    "StageContext",
+    "StageLog",
+    "StageMetadata",
+    "StagePlugin",
+    "StageResult",
+    "StageStatus",
+    "Strategy",
+    "SyncStrategy",
+    "Unavailable",
+    "UserMistake",
+    "Version",
+    "serve",
+]

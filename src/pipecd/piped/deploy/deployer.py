@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Works on every open deployment of this piped, one at a time for each application.
+
+It looks at its mirrors whenever they change or work is finished: what people cancelled is stopped,
+and every idle application goes on with its next deployment. Nothing is remembered here that a
+restart would miss.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipecd.model.command import CommandKind
+from pipecd.model.moment import Now, utc_now
+from pipecd.piped.api import PipedApi
+from pipecd.piped.deploy.desk import Desk
+from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.deploy.reports import persistently
+from pipecd.piped.deploy.stop import Stop, stop_of
+from pipecd.piped.deploy.turns import next_turns
+from pipecd.piped.deploy.work import cancel_idle, carry_out
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.changes import Watch
+from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.registry import PluginRegistry
+from pipecd.piped.source.sources import Sources
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.piped_pb2 import (
+    ListNotCompletedDeploymentsRequest,
+    ReportApplicationDeployingStatusRequest,
+)
+
+# The safety net, should a change go unnoticed; upstream's controller looks as often.
+_LOOK_EVERY = 10.0
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A deployment at work and the way to stop it."""
+
+    deployment_id: str
+    stop: asyncio.Future[Stop]
+
+    def tell(self, command: Command) -> None:
+        """Passes an order to stop on; the first one counts."""
+        if not self.stop.done():
+            self.stop.set_result(stop_of(command))
+
+
+@dataclass(kw_only=True)
+class Deployer:
+    """Plans and carries out deployments."""
+
+    api: PipedApi
+    deployments: DeploymentMirror
+    commands: CommandMirror
+    applications: ApplicationMirror
+    sources: Sources
+    plugins: PluginRegistry
+    callbacks: Callbacks
+    metadata: MetadataStores
+    workspace: Path
+    now: Now = utc_now
+    _at_work: dict[str, _Work] = field(init=False, default_factory=dict[str, _Work])
+    """What is being done, by application."""
+    _settled: set[str] = field(init=False, default_factory=set[str])
+    """Deployments that are over, for as long as the mirror lists them."""
+    _held: dict[str, float] = field(init=False, default_factory=dict[str, float])
+    """Deployments that have to wait, and until when."""
+    _answering: dict[str, str] = field(init=False, default_factory=dict[str, str])
+    """Commands to cancel what is not at work, with the deployment of each."""
+    _woken: Watch = field(init=False, default_factory=Watch)
+
+    async def run(self) -> None:
+        desk = self._desk()
+        await desk.forget_sources()
+        for mirror in (self.deployments, self.commands):
+            mirror.changes.add(self._woken)
+        async with asyncio.TaskGroup() as works:
+            works.create_task(self._correct_deploying(), name="deploying")
+            while True:
+                self._look(desk, works)
+                await self._woken.wait(_LOOK_EVERY)
+
+    def _look(self, desk: Desk, works: asyncio.TaskGroup) -> None:
+        """One look at the mirrors; everything that takes time becomes a task."""
+        now = asyncio.get_running_loop().time()
+        self._settled &= {deployment.id for deployment in self.deployments.all}
+        self._held = {id: until for id, until in self._held.items() if until > now}
+        settled = self._settled.union(self._answering.values())
+        busy = self._at_work.keys()
+        for deployment in next_turns(self.deployments.all, busy=busy, settled=settled):
+            if deployment.id not in self._held:
+                self._begin(deployment, desk, works)
+        for command in self.commands.of_kind(CommandKind.CANCEL_DEPLOYMENT):
+            self._cancel(command, desk, works)
+
+    def _cancel(self, command: Command, desk: Desk, works: asyncio.TaskGroup) -> None:
+        """Stops the deployment where it is: at work, waiting for its turn, or over already."""
+        for work in self._at_work.values():
+            if work.deployment_id == command.deployment_id:
+                work.tell(command)
+                return
+        if command.id not in self._answering:
+            self._answering[command.id] = command.deployment_id
+            works.create_task(self._answer(command, desk), name=f"cancel {command.deployment_id}")
+
+    async def _answer(self, command: Command, desk: Desk) -> None:
+        try:
+            if await cancel_idle(desk, command):
+                self._settled.add(command.deployment_id)
+                self._woken.mark()
+        finally:
+            del self._answering[command.id]
+
+    def _begin(self, deployment: Deployment, desk: Desk, works: asyncio.TaskGroup) -> None:
+        work = _Work(deployment.id, asyncio.get_running_loop().create_future())
+        self._at_work[deployment.application_id] = work
+        works.create_task(self._carry_out(deployment, work, desk), name=deployment.id)
+
+    async def _carry_out(self, deployment: Deployment, work: _Work, desk: Desk) -> None:
+        try:
+            hold = await carry_out(desk, deployment, work.stop)
+        finally:
+            del self._at_work[deployment.application_id]
+        if hold is None:
+            self._settled.add(deployment.id)
+        else:
+            self._held[deployment.id] = asyncio.get_running_loop().time() + hold
+        # Nobody tells a piped what it reported itself.
+        self.deployments.refresh_soon()
+        self._woken.mark()
+
+    async def _correct_deploying(self) -> None:
+        """An application that lost its piped amid a deployment may say forever that it deploys."""
+        await self.applications.read()
+        request = ListNotCompletedDeploymentsRequest()
+        listed = await persistently(
+            lambda: self.api.list_not_completed_deployments(request), what="deployments"
+        )
+        open_ones = {deployment.application_id for deployment in listed.deployments}
+        for application in self.applications.all:
+            if application.deploying and application.id not in open_ones:
+                await self.api.report_application_deploying_status(
+                    ReportApplicationDeployingStatusRequest(application_id=application.id)
+                )
+
+    def _desk(self) -> Desk:
+        return Desk(
+            api=self.api,
+            commands=self.commands,
+            sources=self.sources,
+            plugins=self.plugins,
+            callbacks=self.callbacks,
+            metadata=self.metadata,
+            workspace=self.workspace,
+            now=self.now,
+        )

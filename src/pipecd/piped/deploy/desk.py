@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What everyone who works on deployments has at hand."""
+
+import asyncio
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.moment import Now, utc_now
+from pipecd.piped.api import PipedApi
+from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.registry import PluginRegistry
+from pipecd.piped.source.sources import Sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """The control plane, the sources, the plugins and a place to work."""
+
+    api: PipedApi
+    commands: CommandMirror
+    sources: Sources
+    plugins: PluginRegistry
+    callbacks: Callbacks
+    metadata: MetadataStores
+    workspace: Path
+    now: Now = utc_now
+
+    def journal(self, deployment_id: str) -> Path:
+        """The file that outlives this process."""
+        return self._place(deployment_id) / "journal.json"
+
+    def sources_of(self, deployment_id: str) -> Path:
+        """Where the working copies of a deployment lie, secrets and all."""
+        return self._place(deployment_id) / "sources"
+
+    async def forget_sources(self, deployment_id: str = "*") -> None:
+        """Removes working copies, also those that a killed piped left behind."""
+        await asyncio.to_thread(self._remove, f"{deployment_id}/sources")
+
+    async def forget(self, deployment_id: str) -> None:
+        """Removes everything about a deployment that is over."""
+        self.callbacks.masks.forget(deployment_id)
+        await asyncio.to_thread(self._remove, deployment_id)
+
+    async def answer_cancels(self, deployment_id: str, status: CommandStatus) -> None:
+        """Tells those who cancelled a deployment what became of it."""
+        for command in self.commands.for_deployment(deployment_id):
+            if command.type == CommandKind.CANCEL_DEPLOYMENT:
+                await self.commands.report(command, status)
+
+    def _place(self, deployment_id: str) -> Path:
+        return self.workspace / "deployments" / deployment_id
+
+    def _remove(self, pattern: str) -> None:
+        for path in (self.workspace / "deployments").glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this piped did for a deployment, on disk before the control plane is told.
+
+A piped that ends while the control plane is away would otherwise run a finished stage again.
+"""
+
+import asyncio
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.piped.deploy.outcome import Outcome
+from pipecd.proto.model import deployment_pb2
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+log = structlog.get_logger()
+
+
+@dataclass
+class Journal:
+    """The endings of stages and, once it is decided, of the deployment."""
+
+    path: Path
+    stages: dict[str, tuple[StageStatus, str]] = field(
+        default_factory=dict[str, tuple[StageStatus, str]]
+    )
+    outcome: Outcome | None = None
+
+    @classmethod
+    async def open(cls, path: Path) -> "Journal":
+        """Reads what an earlier life of this piped wrote, if anything."""
+        return await asyncio.to_thread(_read, path)
+
+    async def stage_ended(self, stage_id: str, status: StageStatus, reason: str) -> None:
+        """Remembers that a stage is over."""
+        self.stages[stage_id] = (status, reason)
+        await asyncio.to_thread(self._write)
+
+    async def decided(self, outcome: Outcome) -> None:
+        """Remembers how the deployment is going to end."""
+        self.outcome = outcome
+        await asyncio.to_thread(self._write)
+
+    def apply(self, deployment: Deployment) -> None:
+        """Brings a deployment up to what is known here."""
+        for stage in deployment.stages:
+            if stage.id in self.stages and not StageStatus(stage.status).is_completed:
+                status, reason = self.stages[stage.id]
+                stage.status = deployment_pb2.StageStatus.ValueType(status)
+                stage.status_reason = reason
+
+    def _write(self) -> None:
+        document = {
+            "stages": {id: [status.name, reason] for id, (status, reason) in self.stages.items()},
+            "outcome": None
+            if self.outcome is None
+            else {**asdict(self.outcome), "status": self.outcome.status.name},
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(".new")
+        with temporary.open("w") as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+
+
+def _read(path: Path) -> Journal:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+        stages = {
+            id: (StageStatus[status], str(reason))
+            for id, (status, reason) in document["stages"].items()
+        }
+        return Journal(path, stages, _outcome(document["outcome"]))
+    except FileNotFoundError:
+        return Journal(path)
+    except (ValueError, KeyError, TypeError) as e:
+        log.warning("a journal cannot be read, the control plane is asked instead", error=str(e))
+        return Journal(path)
+
+
+def _outcome(document: dict[str, Any] | None) -> Outcome | None:
+    if document is None:
+        return None
+    return Outcome(
+        status=DeploymentStatus[document["status"]],
+        reason=document["reason"],
+        last_stage=document["last_stage"],
+        rolls_back=document["rolls_back"],
+    )

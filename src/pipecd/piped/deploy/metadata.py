@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metadata of the deployments at work, in memory and written through to the control plane."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pipecd.model.errors import NotFound
+from pipecd.piped.api import PipedApi
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.service import piped_pb2
+
+
+class MetadataStores:
+    """One store for each deployment that is being planned or carried out."""
+
+    def __init__(self, api: PipedApi) -> None:
+        self._api = api
+        self._deployments: dict[str, Deployment] = {}
+
+    @contextmanager
+    def open(self, deployment: Deployment) -> Iterator[None]:
+        """Lets plugins use the metadata of the deployment while the block runs.
+
+        What plugins write also appears in the message, so that the next stage is handed it.
+        """
+        self._deployments[deployment.id] = deployment
+        try:
+            yield
+        finally:
+            del self._deployments[deployment.id]
+
+    def of_stage(self, deployment_id: str, stage_id: str) -> Mapping[str, str]:
+        return self._stage(deployment_id, stage_id).metadata
+
+    def of_plugin(self, deployment_id: str, plugin: str) -> Mapping[str, str]:
+        plugins = self._deployment(deployment_id).metadata_v2.plugins
+        return plugins[plugin].keyValues if plugin in plugins else {}
+
+    def shared(self, deployment_id: str) -> Mapping[str, str]:
+        return self._deployment(deployment_id).metadata_v2.shared.keyValues
+
+    async def put_stage(self, deployment_id: str, stage_id: str, values: Mapping[str, str]) -> None:
+        stage = self._stage(deployment_id, stage_id)
+        stage.metadata.update(values)
+        await self._api.save_stage_metadata(
+            piped_pb2.SaveStageMetadataRequest(
+                deployment_id=deployment_id, stage_id=stage_id, metadata=stage.metadata
+            )
+        )
+
+    async def put_plugin(self, deployment_id: str, plugin: str, values: Mapping[str, str]) -> None:
+        kept = self._deployment(deployment_id).metadata_v2.plugins[plugin].keyValues
+        kept.update(values)
+        await self._api.save_deployment_plugin_metadata(
+            piped_pb2.SaveDeploymentPluginMetadataRequest(
+                deployment_id=deployment_id, plugin_name=plugin, metadata=kept
+            )
+        )
+
+    def _deployment(self, deployment_id: str) -> Deployment:
+        if deployment_id not in self._deployments:
+            raise NotFound(f"metadata store not found for deployment {deployment_id}")
+        return self._deployments[deployment_id]
+
+    def _stage(self, deployment_id: str, stage_id: str) -> PipelineStage:
+        for stage in self._deployment(deployment_id).stages:
+            if stage.id == stage_id:
+                return stage
+        raise NotFound(f"deployment {deployment_id} has no stage {stage_id}")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns a pending deployment into a planned one, or says why that is not possible."""
+
+import asyncio
+
+import structlog
+
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import NotFound, PipecdError
+from pipecd.piped.deploy.desk import Desk
+from pipecd.piped.deploy.reports import Reports, persistently
+from pipecd.piped.deploy.stop import Stop, until_stopped
+from pipecd.piped.planning.gather import Plan, Planning, Running
+from pipecd.proto.model import deployment_pb2
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service import piped_pb2
+
+log = structlog.get_logger()
+
+
+class Planner:
+    """One pending deployment on its way to a plan."""
+
+    def __init__(self, desk: Desk, deployment: Deployment, stop: asyncio.Future[Stop]) -> None:
+        self._desk, self._deployment, self._stop = desk, deployment, stop
+        self._reports = Reports(desk.api, deployment, now=desk.now)
+
+    async def run(self) -> bool:
+        """Whether there is a plan now; without one the deployment is completed."""
+        running = await self._running()
+        work = asyncio.create_task(self._plan(running), name="plan")
+        try:
+            ended = await until_stopped(work, self._stop)
+        except PipecdError as e:
+            reason = f"Unable to plan the deployment ({e})"
+            await self._reports.completed(DeploymentStatus.FAILURE, reason)
+            return False
+        if isinstance(ended, Stop):
+            reason = f"Deployment was cancelled by {ended.by} while planning"
+            await self._reports.completed(DeploymentStatus.CANCELLED, reason)
+            return False
+        await self._reports.planned(ended, running)
+        log.info("deployment planned", summary=ended.summary)
+        return True
+
+    async def _plan(self, running: Running | None) -> Plan:
+        planning = Planning(self._desk.sources, self._desk.plugins, now=self._desk.now)
+        into = self._desk.sources_of(self._deployment.id) / "plan"
+        return await planning.plan(self._deployment, running, into)
+
+    async def _running(self) -> Running | None:
+        """What runs now, as the control plane remembers it."""
+        request = piped_pb2.GetApplicationMostRecentDeploymentRequest(
+            application_id=self._deployment.application_id,
+            status=deployment_pb2.DEPLOYMENT_SUCCESS,
+        )
+        try:
+            answer = await persistently(
+                lambda: self._desk.api.get_application_most_recent_deployment(request),
+                what="last success",
+            )
+        except NotFound:
+            return None
+        last = answer.deployment
+        return Running(last.trigger.commit.hash, last.config_filename)

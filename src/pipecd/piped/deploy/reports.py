@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells the control plane what became of a deployment, however long that takes.
+
+Every report is about a local copy of the deployment, which is changed first; a control plane that
+is away is asked again until it answers, so that the truth here and there is the same in the end.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import structlog
+
+from pipecd.model.deployment import DeploymentStatus, StageStatus, may_become
+from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.piped.api import PipedApi
+from pipecd.piped.planning.gather import Plan, Running
+from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.service import piped_pb2
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+_PAUSE_FIRST, _PAUSE_LAST = 0.5, 30.0
+
+PLANNED = "The deployment has been planned"
+STARTED = "The piped started handling this deployment"
+
+
+async def persistently(call: Callable[[], Awaitable[T]], *, what: str) -> T:
+    """Repeats a call until the other side is there; any other error is raised."""
+    pause = _PAUSE_FIRST
+    while True:
+        try:
+            return await call()
+        except Unavailable as e:
+            log.warning("the control plane is away, trying again", what=what, error=str(e))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _PAUSE_LAST)
+
+
+class Reports:
+    """The reports about one deployment."""
+
+    def __init__(self, api: PipedApi, deployment: Deployment, *, now: Now = utc_now) -> None:
+        self._api, self._deployment, self._now = api, deployment, now
+
+    async def planned(self, plan: Plan, running: Running | None) -> None:
+        """The deployment has stages now."""
+        own = self._deployment
+        self._become(DeploymentStatus.PLANNED, PLANNED)
+        own.summary = plan.summary
+        own.running_commit_hash = running.commit if running else ""
+        own.running_config_filename = running.config_filename if running else ""
+        own.trigger.sync_strategy = common_pb2.SyncStrategy.ValueType(plan.strategy)
+        del own.versions[:], own.stages[:]
+        own.versions.extend(plan.versions)
+        own.stages.extend(plan.stages)
+        request = piped_pb2.ReportDeploymentPlannedRequest(
+            deployment_id=own.id,
+            summary=own.summary,
+            status_reason=PLANNED,
+            running_commit_hash=own.running_commit_hash,
+            running_config_filename=own.running_config_filename,
+            sync_strategy=own.trigger.sync_strategy,
+            version=", ".join(v.version for v in plan.versions),
+            versions=own.versions,
+            stages=own.stages,
+            deployment_chain_id=own.deployment_chain_id,
+            deployment_chain_block_index=own.deployment_chain_block_index,
+        )
+        await persistently(lambda: self._api.report_deployment_planned(request), what="plan")
+
+    async def started(self) -> None:
+        """The deployment is being carried out, again after a restart."""
+        if may_become(DeploymentStatus(self._deployment.status), DeploymentStatus.RUNNING):
+            await self._status(DeploymentStatus.RUNNING, STARTED)
+
+    async def rolling_back(self, reason: str) -> None:
+        """The deployment failed and is being undone."""
+        if may_become(DeploymentStatus(self._deployment.status), DeploymentStatus.ROLLING_BACK):
+            await self._status(DeploymentStatus.ROLLING_BACK, reason)
+
+    async def stage(
+        self,
+        stage: PipelineStage,
+        status: StageStatus,
+        reason: str = "",
+        *,
+        requires: Sequence[str] = (),
+    ) -> None:
+        """A stage began or ended."""
+        now = to_unix(self._now())
+        stage.status = deployment_pb2.StageStatus.ValueType(status)
+        stage.status_reason = reason
+        stage.updated_at = now
+        stage.completed_at = now if status.is_completed else 0
+        if requires:
+            del stage.requires[:]
+            stage.requires.extend(requires)
+        request = piped_pb2.ReportStageStatusChangedRequest(
+            deployment_id=self._deployment.id,
+            stage_id=stage.id,
+            status=stage.status,
+            status_reason=reason,
+            requires=stage.requires,
+            visible=True,
+            completed_at=now,
+        )
+        await persistently(
+            lambda: self._api.report_stage_status_changed(request), what="stage status"
+        )
+
+    async def completed(self, status: DeploymentStatus, reason: str) -> None:
+        """The deployment is over.
+
+        The completion comes last: whoever is killed before it finds the deployment open and
+        reports the rest again.
+        """
+        if status is DeploymentStatus.SUCCESS:
+            await self._if_possible(self._most_recent_success, what="last success")
+        await self._if_possible(lambda: self.deploying(False), what="deploying")
+        await self.ended(status, reason)
+
+    async def ended(self, status: DeploymentStatus, reason: str) -> None:
+        """The deployment is over, which says nothing about its application."""
+        own = self._deployment
+        self._become(status, reason)
+        own.completed_at = to_unix(self._now())
+        request = piped_pb2.ReportDeploymentCompletedRequest(
+            deployment_id=own.id,
+            status=own.status,
+            status_reason=reason,
+            stage_statuses={stage.id: stage.status for stage in own.stages},
+            deployment_chain_id=own.deployment_chain_id,
+            deployment_chain_block_index=own.deployment_chain_block_index,
+            completed_at=own.completed_at,
+        )
+        await persistently(lambda: self._api.report_deployment_completed(request), what="ending")
+        log.info("deployment completed", status=status.name, reason=reason)
+
+    async def deploying(self, deploying: bool) -> None:
+        """Whether something is on its way for the application."""
+        request = piped_pb2.ReportApplicationDeployingStatusRequest(
+            application_id=self._deployment.application_id, deploying=deploying
+        )
+        await persistently(
+            lambda: self._api.report_application_deploying_status(request), what="deploying"
+        )
+
+    async def _status(self, status: DeploymentStatus, reason: str) -> None:
+        own = self._deployment
+        self._become(status, reason)
+        request = piped_pb2.ReportDeploymentStatusChangedRequest(
+            deployment_id=own.id,
+            status=own.status,
+            status_reason=reason,
+            deployment_chain_id=own.deployment_chain_id,
+            deployment_chain_block_index=own.deployment_chain_block_index,
+        )
+        await persistently(
+            lambda: self._api.report_deployment_status_changed(request), what="status"
+        )
+
+    async def _most_recent_success(self) -> None:
+        own = self._deployment
+        request = piped_pb2.ReportApplicationMostRecentDeploymentRequest(
+            application_id=own.application_id,
+            status=deployment_pb2.DEPLOYMENT_SUCCESS,
+            deployment=application_pb2.ApplicationDeploymentReference(
+                deployment_id=own.id,
+                trigger=own.trigger,
+                summary=own.summary,
+                version=", ".join(v.version for v in own.versions),
+                versions=own.versions,
+                config_filename=own.git_path.config_filename,
+                started_at=own.created_at,
+                completed_at=to_unix(self._now()),
+            ),
+        )
+        await persistently(
+            lambda: self._api.report_application_most_recent_deployment(request),
+            what="last success",
+        )
+
+    async def _if_possible(self, report: Callable[[], Awaitable[None]], *, what: str) -> None:
+        """A report about the application, which may have been deleted meanwhile."""
+        try:
+            await report()
+        except PipecdError as e:
+            log.warning("a report about the application was refused", what=what, error=str(e))
+
+    def _become(self, status: DeploymentStatus, reason: str) -> None:
+        own = self._deployment
+        current = DeploymentStatus(own.status)
+        if not may_become(current, status):
+            raise ValueError(f"a deployment that is {current.name} cannot become {status.name}")
+        own.status = deployment_pb2.DeploymentStatus.ValueType(status)
+        own.status_reason = reason

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out a planned deployment: its stages in order and, if need be, its rollback.
+
+Each step can be interrupted at any instruction; the next start finds in the control plane and in
+the journal how far it got and goes on from there. Called by the deployer, one at a time per
+application.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import structlog
+
+from pipecd.config.application.spec import ApplicationSpec
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.errors import PipecdError
+from pipecd.piped.deploy.desk import Desk
+from pipecd.piped.deploy.journal import Journal
+from pipecd.piped.deploy.outcome import (
+    SUCCEEDED,
+    Outcome,
+    cancelled_before,
+    outcome_after,
+    remembered,
+    resumed_rollback,
+)
+from pipecd.piped.deploy.reports import Reports, persistently
+from pipecd.piped.deploy.stage import StageRun
+from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+
+log = structlog.get_logger()
+
+
+class Scheduler:
+    """One planned, running or rolling-back deployment on its way to its end."""
+
+    def __init__(
+        self, desk: Desk, deployment: Deployment, journal: Journal, stop: asyncio.Future[Stop]
+    ) -> None:
+        self._desk, self._deployment, self._journal, self._stop = desk, deployment, journal, stop
+        self._reports = Reports(desk.api, deployment, now=desk.now)
+
+    async def run(self) -> None:
+        """Returns when the deployment is completed and the control plane knows it."""
+        self._journal.apply(self._deployment)
+        outcome = self._journal.outcome or await self._decide()
+        if outcome.rolls_back and any(True for _ in self._rollback_stages()):
+            await self._roll_back(outcome)
+        await self._reports.completed(outcome.status, outcome.reason)
+
+    async def _decide(self) -> Outcome:
+        """Runs the stages, unless a rollback had begun, and writes down what it comes to."""
+        if DeploymentStatus(self._deployment.status) is DeploymentStatus.ROLLING_BACK:
+            outcome = resumed_rollback(self._deployment)
+        else:
+            await self._reports.started()
+            outcome = await self._forward()
+        await self._journal.decided(outcome)
+        return outcome
+
+    async def _forward(self) -> Outcome:
+        try:
+            asking = asyncio.create_task(persistently(self._spec, what="source"), name="source")
+            spec = await until_stopped(asking, self._stop)
+        except PipecdError as e:
+            reason = f"Failed to get deploy source at target commit ({e})"
+            return Outcome(DeploymentStatus.FAILURE, reason)
+        if isinstance(spec, Stop):
+            return cancelled_before(next(self._forward_stages()), spec, "")
+        deadline = asyncio.get_running_loop().time() + spec.timeout
+        last = ""
+        for stage in self._forward_stages():
+            if StageStatus(stage.status).is_completed:
+                outcome = outcome_after(stage, remembered(stage))
+            elif (stopped := self._stopped(deadline)) is not None:
+                return cancelled_before(stage, stopped, last)
+            else:
+                left = deadline - asyncio.get_running_loop().time()
+                ending = await self._run_of(stage, spec).forward(self._stop, at_most=left)
+                outcome = outcome_after(stage, ending)
+            if outcome is not None:
+                return outcome
+            last = stage.id
+        return Outcome(DeploymentStatus.SUCCESS, SUCCEEDED, last)
+
+    async def _roll_back(self, outcome: Outcome) -> None:
+        """Runs every stage of the rollback, whatever becomes of each."""
+        await self._reports.rolling_back(outcome.reason)
+        remaining = [s for s in self._rollback_stages() if not StageStatus(s.status).is_completed]
+        try:
+            spec = await persistently(self._spec, what="source")
+        except PipecdError as e:
+            for stage in remaining:
+                await self._reports.stage(stage, StageStatus.FAILURE, str(e))
+            return
+        requires = [outcome.last_stage] if outcome.last_stage else []
+        for stage in remaining:
+            await self._run_of(stage, spec).undo(requires=requires)
+
+    def _stopped(self, deadline: float) -> Stop | None:
+        if self._stop.done():
+            return self._stop.result()
+        return TIME_IS_UP if asyncio.get_running_loop().time() >= deadline else None
+
+    def _run_of(self, stage: PipelineStage, spec: ApplicationSpec) -> StageRun:
+        return StageRun(
+            desk=self._desk,
+            reports=self._reports,
+            journal=self._journal,
+            deployment=self._deployment,
+            spec=spec,
+            stage=stage,
+        )
+
+    async def _spec(self) -> ApplicationSpec:
+        own = self._deployment
+        into = self._desk.sources_of(own.id) / "config"
+        source = await self._desk.sources.at(own.git_path, own.trigger.commit.hash, into=into)
+        return source.config.spec
+
+    def _forward_stages(self) -> Iterator[PipelineStage]:
+        return (stage for stage in self._deployment.stages if not stage.rollback)
+
+    def _rollback_stages(self) -> Iterator[PipelineStage]:
+        return (stage for stage in self._deployment.stages if stage.rollback)

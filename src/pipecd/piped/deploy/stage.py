@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one stage: skip it or call its plugin, stop it when told to, and say how it ended."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from pipecd.config.application.pipeline import StageSpec
+from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.duration import Duration
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import StageStatus, SyncStrategy
+from pipecd.model.errors import PipecdError
+from pipecd.piped.deploy.desk import Desk
+from pipecd.piped.deploy.journal import Journal
+from pipecd.piped.deploy.outcome import StageEnding, ending_of
+from pipecd.piped.deploy.reports import Reports
+from pipecd.piped.deploy.stop import Stop, StopReason, until_stopped
+from pipecd.piped.plan.skip import needs_changed_files, skip_reason
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.sdk.log import StageLog
+
+log = structlog.get_logger()
+
+# What a plugin may answer; upstream's SDK promises the same.
+_ANSWERS = frozenset(
+    {StageStatus.SUCCESS, StageStatus.FAILURE, StageStatus.SKIPPED, StageStatus.EXITED}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRun:
+    """One stage of one deployment."""
+
+    desk: Desk
+    reports: Reports
+    journal: Journal
+    deployment: Deployment
+    spec: ApplicationSpec
+    stage: PipelineStage
+
+    @property
+    def configured(self) -> StageSpec | None:
+        """The entry of the pipeline that the stage was planned from; a quick sync has none."""
+        if SyncStrategy(self.deployment.trigger.sync_strategy) is SyncStrategy.QUICK_SYNC:
+            return None
+        stages = self.spec.pipeline.stages
+        return stages[self.stage.index] if self.stage.index < len(stages) else None
+
+    async def forward(self, stop: asyncio.Future[Stop], *, at_most: float) -> StageEnding:
+        """Runs a stage of the pipeline or of a quick sync."""
+        entry = self.configured
+        limit = at_most if entry is None else min(at_most, entry.timeout)
+        return await self._run(stop, at_most=limit, requires=())
+
+    async def undo(self, *, requires: Sequence[str]) -> StageEnding:
+        """Runs a stage of the rollback, which nothing stops."""
+        never: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+        return await self._run(never, at_most=None, requires=requires)
+
+    async def _run(
+        self, stop: asyncio.Future[Stop], *, at_most: float | None, requires: Sequence[str]
+    ) -> StageEnding:
+        work = asyncio.create_task(self._work(requires), name=f"stage {self.stage.name}")
+        try:
+            ended = await until_stopped(work, stop, at_most=at_most)
+        except asyncio.CancelledError:
+            await self._keep_late_ending(work)
+            raise
+        if isinstance(ended, Stop):
+            ended = _late_success(work) or await self._stopped(ended, at_most)
+        await self.journal.stage_ended(self.stage.id, ended.status, ended.message)
+        await self.reports.stage(self.stage, ended.status, ended.message)
+        await self._settle_commands()
+        log.info("stage ended", stage=self.stage.name, status=ended.status.name)
+        return ended
+
+    async def _work(self, requires: Sequence[str]) -> StageEnding:
+        """Everything that may take time or fail; a failure ends in the log of the stage."""
+        try:
+            if (reason := await self._skip_reason()) is not None:
+                told = f"Skipped because {reason}"
+                await self._close_log(told, failed=False)
+                return StageEnding(StageStatus.SKIPPED, told)
+            await self.reports.stage(self.stage, StageStatus.RUNNING, requires=requires)
+            log.info("stage started", stage=self.stage.name)
+            return await self._execute()
+        except PipecdError as e:
+            await self._close_log(str(e))
+            return StageEnding(StageStatus.FAILURE, str(e))
+
+    async def _skip_reason(self) -> str | None:
+        entry = self.configured
+        if self.stage.rollback or entry is None:
+            return None
+        changed = None
+        before, commit = self.deployment.running_commit_hash, self.deployment.trigger.commit
+        if before and needs_changed_files(entry.skip_on):
+            changed = await self.desk.sources.changed_files(
+                self.deployment.git_path, before, commit.hash
+            )
+        return skip_reason(entry.skip_on, commit_message=commit.message, changed_files=changed)
+
+    async def _execute(self) -> StageEnding:
+        plugin = self.desk.plugins.for_stage(
+            self.stage.name, self.spec, targets=self.deployment.deploy_targets_by_plugin.keys()
+        )
+        answer = await plugin.ExecuteStage(pb.ExecuteStageRequest(input=await self._input()))
+        status = StageStatus(answer.status)
+        if status not in _ANSWERS:
+            told = f"plugin {plugin.name} answered {status.name}, which is not an ending"
+            return StageEnding(StageStatus.FAILURE, told)
+        told = self.desk.callbacks.masks.hide(self.deployment.id, answer.message)
+        return StageEnding(status, told)
+
+    async def _input(self) -> pb.ExecutePluginInput:
+        own, into = self.deployment, self.desk.sources_of(self.deployment.id) / self.stage.id
+        target = await self.desk.sources.at(
+            own.git_path, own.trigger.commit.hash, into=into / "target"
+        )
+        running = None
+        if own.running_commit_hash:
+            running = await self.desk.sources.at(
+                own.git_path,
+                own.running_commit_hash,
+                config_filename=own.running_config_filename,
+                into=into / "running",
+            )
+        for source in (target, running):
+            if source is not None:
+                self.desk.callbacks.masks.add(own.id, source.secrets)
+        entry = self.configured
+        return pb.ExecutePluginInput(
+            deployment=own,
+            stage=self.stage,
+            stage_config=b"" if entry is None else json.dumps(entry.with_).encode(),
+            target_deployment_source=target.to_proto(),
+            running_deployment_source=None if running is None else running.to_proto(),
+        )
+
+    async def _keep_late_ending(self, work: asyncio.Task[StageEnding]) -> None:
+        """Piped ends, and the stage ended before it could be stopped: it must not run again."""
+        if (ended := _late_success(work)) is not None:
+            await self.journal.stage_ended(self.stage.id, ended.status, ended.message)
+
+    async def _settle_commands(self) -> None:
+        """What people told the stage has been heard."""
+        for command in self.desk.commands.for_stage(self.deployment.id, self.stage.id):
+            await self.desk.commands.report(command, CommandStatus.SUCCEEDED)
+
+    async def _stopped(self, stop: Stop, at_most: float | None) -> StageEnding:
+        """The ending of a stage that was stopped, with the last line of its log."""
+        ending = ending_of(stop)
+        timed_out = stop.reason is StopReason.TIMED_OUT
+        limit = Duration(round(at_most or 0, 1))
+        await self._close_log(f"Timed out after {limit}" if timed_out else ending.message)
+        return ending
+
+    async def _close_log(self, text: str, *, failed: bool = True) -> None:
+        """Adds the last line for a stage that could not do so itself."""
+        stage_log = StageLog(self.desk.callbacks, self.deployment.id, self.stage.id)
+        async with stage_log.kept() as lines:
+            (lines.error if failed else lines.info)(text)
+
+
+def _late_success(work: asyncio.Task[StageEnding]) -> StageEnding | None:
+    """How a stage ended that was over before it could be stopped; a failure is due to the stop."""
+    if not work.done() or work.cancelled() or work.exception() is not None:
+        return None
+    return None if work.result().status is StageStatus.FAILURE else work.result()

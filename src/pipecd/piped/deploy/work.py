@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A turn: everything that is done for one deployment while its application is busy with it."""
+
+import asyncio
+
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import NotFound, PipecdError
+from pipecd.piped.deploy.desk import Desk
+from pipecd.piped.deploy.journal import Journal
+from pipecd.piped.deploy.planner import Planner
+from pipecd.piped.deploy.reports import Reports, persistently
+from pipecd.piped.deploy.scheduler import Scheduler
+from pipecd.piped.deploy.stop import Stop
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service import piped_pb2
+
+log = structlog.get_logger()
+
+# Before trying again what was refused, or asking again whether a chain has come this far.
+HOLD = 10.0
+
+_WAITING = (DeploymentStatus.PENDING, DeploymentStatus.PLANNED)
+
+
+async def carry_out(desk: Desk, listed: Deployment, stop: asyncio.Future[Stop]) -> float | None:
+    """Works on a deployment to its end; a number is how long to wait before trying again."""
+    with bound_contextvars(deployment=listed.id, application=listed.application_id):
+        try:
+            # The mirror may be older than what was reported a moment ago.
+            deployment = await _fresh(desk, listed.id)
+            if not DeploymentStatus(deployment.status).is_completed:
+                with desk.metadata.open(deployment):
+                    if not await _pass(desk, deployment, stop):
+                        return HOLD
+            is_cancelled = DeploymentStatus(deployment.status) is DeploymentStatus.CANCELLED
+            told = CommandStatus.SUCCEEDED if is_cancelled else CommandStatus.FAILED
+            await desk.answer_cancels(listed.id, told)
+            await desk.forget(listed.id)
+        except PipecdError as e:
+            log.warning("deployment is held up, trying again later", error=str(e))
+            return HOLD
+        finally:
+            await desk.forget_sources(listed.id)
+    return None
+
+
+async def cancel_idle(desk: Desk, command: Command) -> bool:
+    """Cancels a deployment that is not at work; whether that settles the matter.
+
+    A deployment that has begun is left to its turn, which starts with being stopped.
+    """
+    with bound_contextvars(deployment=command.deployment_id):
+        try:
+            status = await _cancel_if_waiting(desk, command)
+        except NotFound:
+            status = CommandStatus.FAILED
+        except PipecdError as e:
+            log.warning("deployment could not be cancelled", error=str(e))
+            return False
+        if status is not None:
+            await desk.commands.report(command, status)
+        return status is not None
+
+
+async def _cancel_if_waiting(desk: Desk, command: Command) -> CommandStatus | None:
+    deployment = await _fresh(desk, command.deployment_id)
+    status = DeploymentStatus(deployment.status)
+    if status.is_completed:
+        return CommandStatus.FAILED
+    if status not in _WAITING:
+        return None
+    reason = f"Deployment was cancelled by {command.commander} before it began"
+    reports = Reports(desk.api, deployment, now=desk.now)
+    # Another deployment of the application may be at work, so nothing is said about that.
+    await reports.ended(DeploymentStatus.CANCELLED, reason)
+    return CommandStatus.SUCCEEDED
+
+
+async def _fresh(desk: Desk, deployment_id: str) -> Deployment:
+    request = piped_pb2.GetDeploymentRequest(id=deployment_id)
+    answer = await persistently(lambda: desk.api.get_deployment(request), what="deployment")
+    return answer.deployment
+
+
+async def _pass(desk: Desk, deployment: Deployment, stop: asyncio.Future[Stop]) -> bool:
+    """Plans what is pending, then runs what is planned; False when it is not its time yet."""
+    if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
+        reports = Reports(desk.api, deployment, now=desk.now)
+        chain = await _chain(desk, deployment)
+        if chain is not None and chain.cancel:
+            await reports.completed(DeploymentStatus.CANCELLED, chain.cancel_reason)
+            return True
+        if chain is not None and not chain.plannable:
+            return False
+        await reports.deploying(True)
+        if not await Planner(desk, deployment, stop).run():
+            return True
+    journal = await Journal.open(desk.journal(deployment.id))
+    await Scheduler(desk, deployment, journal, stop).run()
+    return True
+
+
+async def _chain(
+    desk: Desk, deployment: Deployment
+) -> piped_pb2.InChainDeploymentPlannableResponse | None:
+    """Whether the chain of the deployment has come as far as its block."""
+    if not deployment.deployment_chain_id:
+        return None
+    return await desk.api.in_chain_deployment_plannable(
+        piped_pb2.InChainDeploymentPlannableRequest(
+            deployment_id=deployment.id,
+            deployment_chain_id=deployment.deployment_chain_id,
+            deployment_chain_block_index=deployment.deployment_chain_block_index,
+        )
+    )

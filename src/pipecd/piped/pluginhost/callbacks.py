@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What plugins ask of piped, in one object with the RPCs of upstream's PluginService.
+
+Built-in plugins call it directly, the others through gRPC on loopback. It holds no state: logs and
+shared objects go to the control plane, metadata to the deployment at work, commands come from their
+mirror.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from pipecd.piped.api import PipedApi
+from pipecd.piped.pluginhost.logs import LogRelay
+from pipecd.piped.pluginhost.tools import Tool, Toolbox
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.plugin import host_pb2 as pb
+from pipecd.proto.service import piped_pb2
+from pipecd.sdk.host import CommandWatch
+
+
+class Metadata(Protocol):
+    """The metadata of the deployments that are being planned or carried out.
+
+    For any other deployment every method raises `NotFound`.
+    """
+
+    def of_stage(self, deployment_id: str, stage_id: str) -> Mapping[str, str]: ...
+
+    def of_plugin(self, deployment_id: str, plugin: str) -> Mapping[str, str]: ...
+
+    def shared(self, deployment_id: str) -> Mapping[str, str]: ...
+
+    async def put_stage(
+        self, deployment_id: str, stage_id: str, values: Mapping[str, str]
+    ) -> None: ...
+
+    async def put_plugin(
+        self, deployment_id: str, plugin: str, values: Mapping[str, str]
+    ) -> None: ...
+
+
+class Watch(Protocol):
+    """Remembers whether something changed since it was last waited for."""
+
+    async def wait(self, at_most: float) -> bool: ...
+
+
+WatchT = TypeVar("WatchT", bound=Watch)
+
+
+class Changes(Protocol[WatchT]):
+    """Where one can wait for changes."""
+
+    def watch(self) -> WatchT: ...
+
+    def remove(self, watch: WatchT) -> None: ...
+
+
+class StageCommands(Protocol):
+    """The commands that people gave to running stages."""
+
+    @property
+    def changes(self) -> Changes[Any]: ...
+
+    def for_stage(self, deployment_id: str, stage_id: str) -> Sequence[Command]: ...
+
+
+class _CommandWatch:
+    """One plugin's watch over the commands."""
+
+    def __init__(self, changes: Changes[Any]) -> None:
+        self._changes, self._watch = changes, changes.watch()
+
+    async def wait(self, at_most: float) -> bool:
+        return await self._watch.wait(at_most)
+
+    def close(self) -> None:
+        self._changes.remove(self._watch)
+
+
+class Callbacks(LogRelay):
+    """Answers the calls of every plugin."""
+
+    def __init__(
+        self, api: PipedApi, *, commands: StageCommands, metadata: Metadata, tools: Toolbox
+    ) -> None:
+        super().__init__(api)
+        self._commands, self._metadata, self._tools = commands, metadata, tools
+
+    def watch_commands(self) -> CommandWatch:
+        """Wakes a plugin in this process as soon as a command arrives."""
+        return _CommandWatch(self._commands.changes)
+
+    async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse:
+        tool = Tool(request.name, request.version, request.install_script)
+        return pb.InstallToolResponse(installed_path=str(await self._tools.installed(tool)))
+
+    async def GetStageMetadata(
+        self, request: pb.GetStageMetadataRequest
+    ) -> pb.GetStageMetadataResponse:
+        value = self._metadata.of_stage(request.deployment_id, request.stage_id).get(request.key)
+        return pb.GetStageMetadataResponse(value=value or "", found=value is not None)
+
+    async def PutStageMetadata(
+        self, request: pb.PutStageMetadataRequest
+    ) -> pb.PutStageMetadataResponse:
+        values = {request.key: request.value}
+        await self._metadata.put_stage(request.deployment_id, request.stage_id, values)
+        return pb.PutStageMetadataResponse()
+
+    async def PutStageMetadataMulti(
+        self, request: pb.PutStageMetadataMultiRequest
+    ) -> pb.PutStageMetadataMultiResponse:
+        values = dict(request.metadata)
+        await self._metadata.put_stage(request.deployment_id, request.stage_id, values)
+        return pb.PutStageMetadataMultiResponse()
+
+    async def GetDeploymentPluginMetadata(
+        self, request: pb.GetDeploymentPluginMetadataRequest
+    ) -> pb.GetDeploymentPluginMetadataResponse:
+        known = self._metadata.of_plugin(request.deployment_id, request.plugin_name)
+        value = known.get(request.key)
+        return pb.GetDeploymentPluginMetadataResponse(value=value or "", found=value is not None)
+
+    async def PutDeploymentPluginMetadata(
+        self, request: pb.PutDeploymentPluginMetadataRequest
+    ) -> pb.PutDeploymentPluginMetadataResponse:
+        values = {request.key: request.value}
+        await self._metadata.put_plugin(request.deployment_id, request.plugin_name, values)
+        return pb.PutDeploymentPluginMetadataResponse()
+
+    async def PutDeploymentPluginMetadataMulti(
+        self, request: pb.PutDeploymentPluginMetadataMultiRequest
+    ) -> pb.PutDeploymentPluginMetadataMultiResponse:
+        values = dict(request.metadata)
+        await self._metadata.put_plugin(request.deployment_id, request.plugin_name, values)
+        return pb.PutDeploymentPluginMetadataMultiResponse()
+
+    async def GetDeploymentSharedMetadata(
+        self, request: pb.GetDeploymentSharedMetadataRequest
+    ) -> pb.GetDeploymentSharedMetadataResponse:
+        value = self._metadata.shared(request.deployment_id).get(request.key)
+        return pb.GetDeploymentSharedMetadataResponse(value=value or "", found=value is not None)
+
+    async def ListStageCommands(
+        self, request: pb.ListStageCommandsRequest
+    ) -> pb.ListStageCommandsResponse:
+        commands = self._commands.for_stage(request.deployment_id, request.stage_id)
+        return pb.ListStageCommandsResponse(commands=commands)
+
+    async def GetApplicationSharedObject(
+        self, request: pb.GetApplicationSharedObjectRequest
+    ) -> pb.GetApplicationSharedObjectResponse:
+        answer = await self._api.get_application_shared_object(
+            piped_pb2.GetApplicationSharedObjectRequest(
+                application_id=request.application_id,
+                plugin_name=request.plugin_name,
+                key=request.key,
+            )
+        )
+        return pb.GetApplicationSharedObjectResponse(object=answer.object)
+
+    async def PutApplicationSharedObject(
+        self, request: pb.PutApplicationSharedObjectRequest
+    ) -> pb.PutApplicationSharedObjectResponse:
+        await self._api.put_application_shared_object(
+            piped_pb2.PutApplicationSharedObjectRequest(
+                application_id=request.application_id,
+                plugin_name=request.plugin_name,
+                key=request.key,
+                object=request.object,
+            )
+        )
+        return pb.PutApplicationSharedObjectResponse()

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one interface behind which every plugin stands, built in or a process of its own."""
+
+from typing import Protocol
+
+from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest, GetLivestateResponse
+from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest, GetPlanPreviewResponse
+
+
+class Plugin(Protocol):
+    """A plugin, with methods named as the RPCs of upstream's plugin API.
+
+    What a plugin does not offer raises `Unsupported`; its own failures are `PipecdError`s that say
+    the cause.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that the configuration of piped gives it."""
+        ...
+
+    async def FetchDefinedStages(
+        self, request: pb.FetchDefinedStagesRequest
+    ) -> pb.FetchDefinedStagesResponse: ...
+
+    async def DetermineVersions(
+        self, request: pb.DetermineVersionsRequest
+    ) -> pb.DetermineVersionsResponse: ...
+
+    async def DetermineStrategy(
+        self, request: pb.DetermineStrategyRequest
+    ) -> pb.DetermineStrategyResponse: ...
+
+    async def BuildPipelineSyncStages(
+        self, request: pb.BuildPipelineSyncStagesRequest
+    ) -> pb.BuildPipelineSyncStagesResponse: ...
+
+    async def BuildQuickSyncStages(
+        self, request: pb.BuildQuickSyncStagesRequest
+    ) -> pb.BuildQuickSyncStagesResponse: ...
+
+    async def ExecuteStage(self, request: pb.ExecuteStageRequest) -> pb.ExecuteStageResponse: ...
+
+    async def GetLivestate(self, request: GetLivestateRequest) -> GetLivestateResponse: ...
+
+    async def GetPlanPreview(self, request: GetPlanPreviewRequest) -> GetPlanPreviewResponse: ...

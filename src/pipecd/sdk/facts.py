@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plugin is told: the deployment, its sources and its targets, as plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pipecd.config.catalog import load_catalog
+from pipecd.config.read import read_application
+from pipecd.model.moment import from_unix
+from pipecd.proto.model import deployment_pb2 as model_pb
+from pipecd.proto.plugin import source_pb2
+from pipecd.sdk.options import OptionsT, decode_value
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit, as the deployment knows it."""
+
+    hash: str
+    message: str
+    author: str
+    branch: str
+    pull_request: int = 0
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What is being deployed, why and for whom."""
+
+    id: str
+    application_id: str
+    application_name: str
+    project_id: str
+    piped_id: str
+    labels: Mapping[str, str]
+    repository_url: str
+    commit: Commit
+    commander: str
+    summary: str
+    running_commit: str
+    created_at: datetime
+    triggered_at: datetime
+    target_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    @classmethod
+    def of(cls, message: model_pb.Deployment) -> "Deployment":
+        """Takes the facts out of the message."""
+        trigger = message.trigger
+        return cls(
+            id=message.id,
+            application_id=message.application_id,
+            application_name=message.application_name,
+            project_id=message.project_id,
+            piped_id=message.piped_id,
+            labels=dict(message.labels),
+            repository_url=message.git_path.repo.remote,
+            commit=Commit(
+                hash=trigger.commit.hash,
+                message=trigger.commit.message,
+                author=trigger.commit.author,
+                branch=trigger.commit.branch,
+                pull_request=trigger.commit.pull_request,
+                url=trigger.commit.url,
+            ),
+            commander=trigger.commander,
+            summary=message.summary,
+            running_commit=message.running_commit_hash,
+            created_at=from_unix(message.created_at),
+            triggered_at=from_unix(trigger.timestamp),
+            target_names={
+                plugin: tuple(targets.deploy_targets)
+                for plugin, targets in message.deploy_targets_by_plugin.items()
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """A commit as a directory of the plugin's own, secrets decrypted."""
+
+    application_directory: Path
+    commit: str
+    config: bytes
+    config_filename: str
+    shared_config_directory: Path
+
+    @classmethod
+    def of(cls, message: source_pb2.DeploymentSource) -> "Source":
+        """Takes the facts out of the message."""
+        return cls(
+            application_directory=Path(message.application_directory),
+            commit=message.commit_hash,
+            config=message.application_config,
+            config_filename=message.application_config_filename,
+            shared_config_directory=Path(message.shared_config_directory),
+        )
+
+    def application_settings(self, plugin: str, settings: type[OptionsT]) -> OptionsT:
+        """Reads the section of a plugin in the application's file, of either generation."""
+        read = read_application(self.config, file=self.config_filename, catalog=load_catalog())
+        return decode_value(
+            settings, read.spec.plugins.get(plugin) or {}, what=f"spec.plugins.{plugin}"
+        )
+
+
+@dataclass(frozen=True)
+class DeployTarget:
+    """One place a plugin deploys to, such as a cluster."""
+
+    name: str
+    labels: Mapping[str, str]
+    config: Mapping[str, Any]
+
+    def settings(self, settings: type[OptionsT]) -> OptionsT:
+        """Reads the settings of this target."""
+        return decode_value(settings, self.config, what=f"deploy target {self.name}")
+
+
+@dataclass(frozen=True)
+class PluginEntry:
+    """The plugin's entry in the configuration of piped."""
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    targets: tuple[DeployTarget, ...] = ()
+
+    def settings(self, settings: type[OptionsT]) -> OptionsT:
+        """Reads the settings of the plugin."""
+        return decode_value(settings, self.config, what=f"config of plugin {self.name}")

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plugin may ask of the piped that runs it.
+
+The methods are the RPCs of upstream's PluginService. A built-in plugin calls the object of its
+piped directly, a plugin in a process of its own goes through `pipecd.sdk.remote`.
+"""
+
+from typing import Protocol
+
+from pipecd.proto.plugin import host_pb2 as pb
+
+
+class CommandWatch(Protocol):
+    """Tells when the commands of people may have changed."""
+
+    async def wait(self, at_most: float) -> object:
+        """Returns at a change since the last call, or after `at_most` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Ends the watch."""
+        ...
+
+
+class LogSink(Protocol):
+    """Where the lines of a stage log go."""
+
+    async def ReportStageLogs(
+        self, request: pb.ReportStageLogsRequest
+    ) -> pb.ReportStageLogsResponse: ...
+
+    async def ReportStageLogsFromLastCheckpoint(
+        self, request: pb.ReportStageLogsFromLastCheckpointRequest
+    ) -> pb.ReportStageLogsFromLastCheckpointResponse: ...
+
+
+class Host(LogSink, Protocol):
+    """The piped, as its plugins see it."""
+
+    def watch_commands(self) -> CommandWatch: ...
+
+    async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse: ...
+
+    async def GetStageMetadata(
+        self, request: pb.GetStageMetadataRequest
+    ) -> pb.GetStageMetadataResponse: ...
+
+    async def PutStageMetadata(
+        self, request: pb.PutStageMetadataRequest
+    ) -> pb.PutStageMetadataResponse: ...
+
+    async def PutStageMetadataMulti(
+        self, request: pb.PutStageMetadataMultiRequest
+    ) -> pb.PutStageMetadataMultiResponse: ...
+
+    async def GetDeploymentPluginMetadata(
+        self, request: pb.GetDeploymentPluginMetadataRequest
+    ) -> pb.GetDeploymentPluginMetadataResponse: ...
+
+    async def PutDeploymentPluginMetadata(
+        self, request: pb.PutDeploymentPluginMetadataRequest
+    ) -> pb.PutDeploymentPluginMetadataResponse: ...
+
+    async def PutDeploymentPluginMetadataMulti(
+        self, request: pb.PutDeploymentPluginMetadataMultiRequest
+    ) -> pb.PutDeploymentPluginMetadataMultiResponse: ...
+
+    async def GetDeploymentSharedMetadata(
+        self, request: pb.GetDeploymentSharedMetadataRequest
+    ) -> pb.GetDeploymentSharedMetadataResponse: ...
+
+    async def ListStageCommands(
+        self, request: pb.ListStageCommandsRequest
+    ) -> pb.ListStageCommandsResponse: ...
+
+    async def GetApplicationSharedObject(
+        self, request: pb.GetApplicationSharedObjectRequest
+    ) -> pb.GetApplicationSharedObjectResponse: ...
+
+    async def PutApplicationSharedObject(
+        self, request: pb.PutApplicationSharedObjectRequest
+    ) -> pb.PutApplicationSharedObjectResponse: ...

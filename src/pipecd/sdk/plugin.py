@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an author writes: a class with its stages and `execute`.
+
+A plugin that also decides how an application is deployed adds versions, strategy and quick sync.
+The plugin `wait` is the smallest example.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from pipecd.model.deployment import ManualOperation, SyncStrategy
+from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
+from pipecd.sdk.options import OptionsT, decode
+from pipecd.sdk.stage import StageContext, StageResult
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that a plugin offers; with `options` a mistake is found while planning."""
+
+    name: str
+    options: type[BaseModel] | None = None
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage of a deployment to be."""
+
+    name: str
+    index: int = 0
+    description: str = ""
+    is_rollback: bool = False
+    operation: ManualOperation = ManualOperation.NONE
+    operators: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class RequestedStage:
+    """A stage that the application's pipeline asks of this plugin."""
+
+    name: str
+    index: int
+    description: str
+    config: bytes
+
+    def options(self, options: type[OptionsT]) -> OptionsT:
+        """Reads `with` of the stage."""
+        return decode(options, self.config, what=f"stage {self.name}")
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """What is known while a deployment is planned."""
+
+    deployment: Deployment
+    target: Source
+    running: Source | None
+    targets: tuple[DeployTarget, ...]
+    plugin: PluginEntry
+
+
+@dataclass(frozen=True)
+class Version:
+    """The version of one artifact, as it is shown to people."""
+
+    version: str
+    name: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How to carry out a deployment, and why."""
+
+    strategy: SyncStrategy
+    summary: str
+
+
+class StagePlugin(ABC):
+    """A plugin that offers stages and leaves the rest of a deployment to others."""
+
+    stages: ClassVar[tuple[Stage, ...]]
+
+    @abstractmethod
+    async def execute(self, stage: StageContext) -> StageResult:
+        """Carries out one stage."""
+
+    async def plan_stage(
+        self, requested: RequestedStage, *, rollback: bool
+    ) -> Sequence[PlannedStage]:
+        """The stage itself and, if `rollback` is wanted, what undoes it, at the same index."""
+        for stage in self.stages:
+            if stage.name == requested.name and stage.options is not None:
+                requested.options(stage.options)
+        return (PlannedStage(requested.name, requested.index, requested.description),)
+
+    async def plan_pipeline(
+        self, requested: Sequence[RequestedStage], *, rollback: bool
+    ) -> Sequence[PlannedStage]:
+        """All stages of this plugin in the pipeline; override it to see them together."""
+        planned: list[PlannedStage] = []
+        for stage in requested:
+            planned += await self.plan_stage(stage, rollback=rollback)
+        return planned
+
+
+class DeploymentPlugin(StagePlugin):
+    """A plugin that knows a platform."""
+
+    @abstractmethod
+    async def versions(self, plan: PlanContext) -> Sequence[Version]:
+        """The versions that the target source deploys."""
+
+    @abstractmethod
+    async def quick_sync(self, *, rollback: bool) -> Sequence[PlannedStage]:
+        """The stages that deploy everything at once."""
+
+    async def strategy(self, plan: PlanContext) -> Strategy | None:
+        """Pipeline or quick sync for this change; None leaves it at the pipeline."""
+        return None

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plugin as a program: `serve(PLUGIN)` is the whole main module of a third-party plugin.
+
+The flags are those upstream's piped passes, so the same program runs under both.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
+
+import click
+import structlog
+from prometheus_client import REGISTRY
+
+from pipecd.commandline import flags
+from pipecd.commandline.main import run
+from pipecd.config.piped.plugin import PluginSpec
+from pipecd.model.errors import UserMistake
+from pipecd.observe.admin import admin_server, standard_pages
+from pipecd.observe.log import configure
+from pipecd.proto.plugin import deployment_pb2
+from pipecd.sdk.facts import DeployTarget, PluginEntry
+from pipecd.sdk.options import decode
+from pipecd.sdk.plugin import StagePlugin
+from pipecd.sdk.remote import RemoteHost
+from pipecd.sdk.serving import PluginServer, open_door
+from pipecd.wire.channel import open_channel
+from pipecd.wire.server import TlsFiles, grpc_server
+
+logger = structlog.get_logger()
+
+DEPLOYMENT_SERVICE = deployment_pb2.DESCRIPTOR.services_by_name["DeploymentService"]
+
+
+@dataclass(frozen=True)
+class PluginProcess:
+    """How one plugin process is to run."""
+
+    piped: str
+    spec: PluginSpec
+    grace: float = 30.0
+    tls: TlsFiles | None = None
+    with_metrics: bool = True
+
+
+class _Flags(TypedDict):
+    piped_plugin_service: str
+    config: str
+    grace_period: float
+    tls: bool
+    cert_file: str
+    key_file: str
+    enable_grpc_reflection: bool
+    log_level: str
+    log_encoding: str
+    metrics: bool
+    profile: bool
+    profile_debug_logging: bool
+    profiler_credentials_file: str
+
+
+def serve(plugin: Callable[[], StagePlugin], arguments: Sequence[str] | None = None) -> None:
+    """Runs the plugin as a program until it is told to stop."""
+    sys.exit(run(_command(plugin), arguments))
+
+
+def entry_of(spec: PluginSpec) -> PluginEntry:
+    """The entry of the configuration as a plugin sees it."""
+    return PluginEntry(
+        name=spec.name,
+        config=spec.config,
+        targets=tuple(DeployTarget(t.name, t.labels, t.config) for t in spec.deploy_targets),
+    )
+
+
+def _command(plugin: Callable[[], StagePlugin]) -> click.Group:
+    @click.group("pipecd-plugin", help="A plugin of piped.")
+    def program() -> None: ...
+
+    @program.command("start", help="Start the plugin.")
+    @flags.text("piped-plugin-service", "The address of piped's plugin service.", required=True)
+    @flags.text("config", "The JSON of the plugin's entry.", required=True)
+    @flags.duration("grace-period", "How long running calls may take to end.", default="30s")
+    @flags.switch("tls", "Serve with TLS.")
+    @flags.text("cert-file", "The certificate of the server.")
+    @flags.text("key-file", "The private key of the server.")
+    @flags.switch("enable-grpc-reflection", "Accepted for compatibility; has no effect.")
+    @flags.every_command
+    def start(**given: Unpack[_Flags]) -> None:  # pyright: ignore[reportUnusedFunction]
+        configure(given["log_level"], given["log_encoding"], program="pipecd-plugin")
+        how = PluginProcess(
+            piped=given["piped_plugin_service"],
+            spec=_spec(given["config"]),
+            grace=given["grace_period"],
+            tls=TlsFiles(given["cert_file"], given["key_file"]) if given["tls"] else None,
+            with_metrics=given["metrics"],
+        )
+        asyncio.run(run_plugin(plugin(), how))
+
+    return program
+
+
+def _spec(text: str) -> PluginSpec:
+    spec = decode(PluginSpec, _without_nulls(text), what="--config")
+    if not spec.url:
+        raise UserMistake("--config: url must be set")
+    return spec
+
+
+def _without_nulls(text: str) -> bytes:
+    """Drops empty settings, which upstream's piped writes as null."""
+    try:
+        return json.dumps(json.loads(text, object_hook=_given)).encode()
+    except ValueError as e:
+        raise UserMistake(f"--config: not JSON: {e}") from e
+
+
+def _given(members: dict[str, Any]) -> dict[str, Any]:
+    nothing = [key for key in ("config", "labels", "deployTargets") if members.get(key, 0) is None]
+    return {key: value for key, value in members.items() if key not in nothing}
+
+
+async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
+    """Serves the plugin until SIGTERM or SIGINT, which also stop its running calls."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    async with AsyncExitStack() as opened:
+        channel = await opened.enter_async_context(
+            open_channel(how.piped, authorization="", insecure=True)
+        )
+        server = PluginServer(plugin, entry_of(how.spec), RemoteHost(channel))
+        pages = standard_pages(REGISTRY if how.with_metrics else None)
+        admin = await opened.enter_async_context(admin_server(pages, host="localhost", port=0))
+        handlers = [open_door(DEPLOYMENT_SERVICE, server)]
+        port = await opened.enter_async_context(
+            grpc_server(
+                handlers, host="localhost", port=how.spec.port, tls=how.tls, grace=how.grace
+            )
+        )
+        logger.info("plugin is ready", plugin=server.name, port=port, admin_port=admin)
+        await told.wait()
+        # The grace of the server is for what the stopped stages still have to say.
+        server.stop_stages()

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The piped of a plugin that runs in a process of its own, reached over gRPC."""
+
+import asyncio
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from pipecd.proto.plugin import host_pb2 as pb
+from pipecd.proto.plugin.host_pb2_grpc import PluginServiceStub
+from pipecd.wire.status import from_rpc_error
+
+AnswerT = TypeVar("AnswerT")
+
+# Nothing tells a plugin in another process about new commands, and asking on loopback is cheap.
+_ASK_EVERY = 1.0
+
+
+class PollingWatch:
+    """Says "look again" every second."""
+
+    async def wait(self, at_most: float) -> None:
+        await asyncio.sleep(min(at_most, _ASK_EVERY))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class RemoteHost:
+    """Calls piped's PluginService."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = PluginServiceStub(channel)
+
+    def watch_commands(self) -> PollingWatch:
+        return PollingWatch()
+
+    async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse:
+        return await _answer(self._stub.InstallTool(request))
+
+    async def ReportStageLogs(
+        self, request: pb.ReportStageLogsRequest
+    ) -> pb.ReportStageLogsResponse:
+        return await _answer(self._stub.ReportStageLogs(request))
+
+    async def ReportStageLogsFromLastCheckpoint(
+        self, request: pb.ReportStageLogsFromLastCheckpointRequest
+    ) -> pb.ReportStageLogsFromLastCheckpointResponse:
+        return await _answer(self._stub.ReportStageLogsFromLastCheckpoint(request))
+
+    async def GetStageMetadata(
+        self, request: pb.GetStageMetadataRequest
+    ) -> pb.GetStageMetadataResponse:
+        return await _answer(self._stub.GetStageMetadata(request))
+
+    async def PutStageMetadata(
+        self, request: pb.PutStageMetadataRequest
+    ) -> pb.PutStageMetadataResponse:
+        return await _answer(self._stub.PutStageMetadata(request))
+
+    async def PutStageMetadataMulti(
+        self, request: pb.PutStageMetadataMultiRequest
+    ) -> pb.PutStageMetadataMultiResponse:
+        return await _answer(self._stub.PutStageMetadataMulti(request))
+
+    async def GetDeploymentPluginMetadata(
+        self, request: pb.GetDeploymentPluginMetadataRequest
+    ) -> pb.GetDeploymentPluginMetadataResponse:
+        return await _answer(self._stub.GetDeploymentPluginMetadata(request))
+
+    async def PutDeploymentPluginMetadata(
+        self, request: pb.PutDeploymentPluginMetadataRequest
+    ) -> pb.PutDeploymentPluginMetadataResponse:
+        return await _answer(self._stub.PutDeploymentPluginMetadata(request))
+
+    async def PutDeploymentPluginMetadataMulti(
+        self, request: pb.PutDeploymentPluginMetadataMultiRequest
+    ) -> pb.PutDeploymentPluginMetadataMultiResponse:
+        return await _answer(self._stub.PutDeploymentPluginMetadataMulti(request))
+
+    async def GetDeploymentSharedMetadata(
+        self, request: pb.GetDeploymentSharedMetadataRequest
+    ) -> pb.GetDeploymentSharedMetadataResponse:
+        return await _answer(self._stub.GetDeploymentSharedMetadata(request))
+
+    async def ListStageCommands(
+        self, request: pb.ListStageCommandsRequest
+    ) -> pb.ListStageCommandsResponse:
+        return await _answer(self._stub.ListStageCommands(request))
+
+    async def GetApplicationSharedObject(
+        self, request: pb.GetApplicationSharedObjectRequest
+    ) -> pb.GetApplicationSharedObjectResponse:
+        return await _answer(self._stub.GetApplicationSharedObject(request))
+
+    async def PutApplicationSharedObject(
+        self, request: pb.PutApplicationSharedObjectRequest
+    ) -> pb.PutApplicationSharedObjectResponse:
+        return await _answer(self._stub.PutApplicationSharedObject(request))
+
+
+async def _answer(call: grpc.aio.UnaryUnaryCall[Any, AnswerT]) -> AnswerT:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as e:
+        raise from_rpc_error(e) from e

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of a stage, as the plugin's author sees it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from pipecd.model.command import CommandKind
+from pipecd.model.deployment import StageStatus
+from pipecd.model.errors import Unavailable
+from pipecd.program.run import Finished
+from pipecd.program.run import run as run_program
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.plugin import host_pb2 as pb
+from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
+from pipecd.sdk.host import Host
+from pipecd.sdk.log import StageLog
+from pipecd.sdk.metadata import ApplicationObjects, DeploymentMetadata, StageMetadata
+from pipecd.sdk.options import OptionsT, decode
+
+# Where commands are pushed this is only the safety net.
+_LOOK_EVERY = 5.0
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """How a stage ended; the message is what people read."""
+
+    status: StageStatus
+    message: str = ""
+
+    @classmethod
+    def succeeded(cls, message: str = "") -> "StageResult":
+        """The pipeline goes on."""
+        return cls(StageStatus.SUCCESS, message)
+
+    @classmethod
+    def failed(cls, message: str) -> "StageResult":
+        """The deployment stops and is rolled back."""
+        return cls(StageStatus.FAILURE, message)
+
+    @classmethod
+    def skipped(cls, message: str = "") -> "StageResult":
+        """There was nothing to do; the pipeline goes on."""
+        return cls(StageStatus.SKIPPED, message)
+
+    @classmethod
+    def exited(cls, message: str = "") -> "StageResult":
+        """The deployment ends here, successfully."""
+        return cls(StageStatus.EXITED, message)
+
+
+class StageCommandKind(Enum):
+    """What a person may tell a running stage."""
+
+    APPROVE = "approve"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True)
+class StageCommand:
+    """What a person told this stage."""
+
+    kind: StageCommandKind
+    commander: str
+
+
+_KINDS = {
+    CommandKind.APPROVE_STAGE: StageCommandKind.APPROVE,
+    CommandKind.SKIP_STAGE: StageCommandKind.SKIP,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext:
+    """Everything a stage needs; being told to stop arrives as the cancellation of `execute`."""
+
+    id: str
+    name: str
+    index: int
+    is_rollback: bool
+    deployment: Deployment
+    target: Source
+    running: Source | None
+    targets: tuple[DeployTarget, ...]
+    plugin: PluginEntry
+    log: StageLog
+    config: bytes
+    host: Host
+
+    def options(self, options: type[OptionsT]) -> OptionsT:
+        """Reads `with` of the stage."""
+        return decode(options, self.config, what=f"stage {self.name}")
+
+    @property
+    def metadata(self) -> StageMetadata:
+        """Texts kept with this stage."""
+        return StageMetadata(self.host, self.deployment.id, self.id)
+
+    @property
+    def shared(self) -> DeploymentMetadata:
+        """Texts that the stages of this plugin share in this deployment."""
+        return DeploymentMetadata(self.host, self.deployment.id, self.plugin.name)
+
+    @property
+    def objects(self) -> ApplicationObjects:
+        """Bytes this plugin keeps with the application."""
+        return ApplicationObjects(self.host, self.deployment.application_id, self.plugin.name)
+
+    async def commands(self) -> AsyncIterator[StageCommand]:
+        """What people tell this stage, each command once, in the order they were given."""
+        request = pb.ListStageCommandsRequest(deployment_id=self.deployment.id, stage_id=self.id)
+        watch = self.host.watch_commands()
+        seen: set[str] = set()
+        try:
+            while True:
+                for command in await self._told(request):
+                    kind = _KINDS.get(CommandKind(command.type))
+                    if kind is not None and command.id not in seen:
+                        seen.add(command.id)
+                        yield StageCommand(kind, command.commander)
+                await watch.wait(_LOOK_EVERY)
+        finally:
+            watch.close()
+
+    async def _told(self, request: pb.ListStageCommandsRequest) -> Sequence[Command]:
+        try:
+            answer = await self.host.ListStageCommands(request)
+        except Unavailable:
+            return ()
+        return sorted(answer.commands, key=lambda command: command.created_at)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        grace: float = 10,
+    ) -> Finished:
+        """Runs a program with its output in the log; a stopped stage takes it along.
+
+        `env` is the whole environment; without it the program inherits that of piped.
+        """
+        where = cwd or self.target.application_directory
+        return await run_program(argv, cwd=where, env=env, on_line=self.log.info, grace=grace)
+
+    async def tool(self, name: str, version: str, script: str) -> Path:
+        """The path of a program, installed by the script when it is not there yet."""
+        answer = await self.host.InstallTool(
+            pb.InstallToolRequest(name=name, version=version, install_script=script)
+        )
+        return Path(answer.installed_path)

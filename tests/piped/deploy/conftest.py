@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: G004 - a stage log takes whole lines, it is no logger
+"""A real control plane, a real repository, and the part of a piped that deploys between them."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.controlplane.api.piped import piped_table
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.datastore.assemble import assemble_stores
+from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+from pipecd.controlplane.filestore.local import LocalFiles
+from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
+from pipecd.controlplane.usecases import UseCases, build_use_cases
+from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
+from pipecd.model.errors import NotFound
+from pipecd.model.ids import new_id
+from pipecd.piped.api import PipedApi
+from pipecd.piped.deploy.deployer import Deployer
+from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.host import PluginHost
+from pipecd.piped.pluginhost.local import builtin_plugins
+from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.source.sources import Sources
+from pipecd.proto.model import common_pb2 as common
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from pipecd.sdk import PlannedStage, Spec, Stage, StageContext, StagePlugin, StageResult
+from pipecd.wire.server import grpc_server
+
+T = TypeVar("T")
+
+PROJECT = "shop"
+ADMIN = Person(PROJECT, "root", ("Admin",))
+LOOK_EVERY = 0.03
+
+
+class Story(list[str]):
+    """What happened, line by line, with a way to wait for a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written = asyncio.Condition()
+
+    async def write(self, line: str) -> None:
+        self.append(line)
+        async with self._written:
+            self._written.notify_all()
+
+    async def told(self, line: str) -> None:
+        async with self._written:
+            await self._written.wait_for(lambda: line in self)
+
+
+class ActOptions(Spec):
+    """What a stage of the tests does: a word, see `ActPlugin`."""
+
+    do: str = "succeed"
+    undo: str = ""
+
+
+class ActPlugin(StagePlugin):
+    """Stages that do as they are told and remember that they ran."""
+
+    stages = (Stage("ACT", ActOptions), Stage("ACT_ROLLBACK"))
+
+    def __init__(self, story: Story, release: dict[str, asyncio.Event]) -> None:
+        self._story, self._release = story, release
+
+    async def plan_stage(self, requested: Any, *, rollback: bool) -> Sequence[PlannedStage]:
+        options = requested.options(ActOptions)
+        planned = PlannedStage("ACT", requested.index, requested.description)
+        undo = PlannedStage("ACT_ROLLBACK", requested.index, is_rollback=True)
+        return (planned, undo) if rollback and options.undo else (planned,)
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        options = stage.options(ActOptions)
+        what = options.undo if stage.is_rollback else options.do
+        me = f"{'undo' if stage.is_rollback else 'act'} {stage.index}"
+        await self._story.write(f"{me} begins")
+        stage.log.info(f"{me}: {what}")
+        try:
+            return await self._act(what, me)
+        except asyncio.CancelledError:
+            await self._story.write(f"{me} is stopped")
+            if what == "too late":
+                return StageResult.succeeded("it was too late to stop")
+            raise
+
+    async def _act(self, what: str, me: str) -> StageResult:
+        match what:
+            case "succeed":
+                return StageResult.succeeded()
+            case "fail":
+                return StageResult.failed("it did not work")
+            case "raise":
+                raise ZeroDivisionError("a bug in the plugin")
+            case "exit":
+                return StageResult.exited("nothing left to do")
+            case "skip":
+                return StageResult.skipped("not needed")
+            case _:  # "hang", "too late": until released
+                await self._release.setdefault(me, asyncio.Event()).wait()
+                return StageResult.succeeded("released")
+
+
+@dataclass
+class Gate(grpc.GenericRpcHandler):
+    """Stands before the control plane, counts the calls and may close."""
+
+    table: grpc.GenericRpcHandler
+    calls: list[str] = field(default_factory=list[str])
+    closed: bool = False
+    closed_for: set[str] = field(default_factory=set[str])
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        name = handler_call_details.method.rpartition("/")[2]
+        if self.closed or name in self.closed_for:
+            return grpc.unary_unary_rpc_method_handler(_away)  # type: ignore[arg-type]
+        self.calls.append(name)
+        return self.table.service(handler_call_details)
+
+
+async def _away(request: bytes, context: Any) -> bytes:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "gone fishing")
+    return b""
+
+
+@dataclass
+class Stand:
+    """What a test holds on to."""
+
+    directory: Path
+    cases: UseCases
+    gate: Gate
+    address: str
+    registered: Registered
+    application: Application
+    story: Story = field(default_factory=Story)
+    release: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+
+    @property
+    def caller(self) -> PipedCaller:
+        return PipedCaller(PROJECT, self.registered.id)
+
+    @property
+    def remote(self) -> Path:
+        return self.directory / "origin"
+
+    def git(self, *arguments: str) -> str:
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        who = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
+        done = subprocess.run(
+            ["git", *who, *arguments], cwd=self.remote, env=variables, check=True, capture_output=True
+        )  # fmt: skip
+        return done.stdout.decode().strip()
+
+    def push(self, spec: str, message: str = "a change", **files: str) -> str:
+        """Commits the application's configuration and other files of its directory."""
+        text = f"apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n{spec}"
+        for name, content in {"app.pipecd.yaml": text, **files}.items():
+            file = self.remote / "cart" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    async def trigger(self, commit: str, message: str = "a change", **changes: Any) -> str:
+        """Creates a deployment as the trigger of a piped would."""
+        strategy = changes.pop("strategy", SyncStrategy.AUTO)
+        when = changes.pop("when", 1_700_000_000)
+        deployment = Deployment(
+            id=new_id(),
+            application_id=self.application.id,
+            application_name="cart",
+            piped_id=self.registered.id,
+            project_id=PROJECT,
+            git_path=self.application.git_path,
+            trigger=DeploymentTrigger(
+                commit=Commit(hash=commit, message=message, author="ann", branch="main", created_at=when),
+                timestamp=when,
+                sync_strategy=strategy,
+                strategy_summary="as told" if strategy else "",
+            ),
+            **changes,
+        )  # fmt: skip
+        await self.cases.deployment_reports.create(deployment, by=self.caller)
+        return deployment.id
+
+    async def deployment(self, id: str) -> Deployment:
+        return await self.cases.deployments.get(id, by=self.caller)
+
+    async def seen(self, look: Callable[[], Awaitable[T]], is_so: Callable[[T], bool]) -> T:
+        """Looks whenever the control plane says that something changed, until it is so."""
+        async with asyncio.timeout(20), self.cases.bus.subscribe() as signals:
+            if is_so(found := await look()):
+                return found
+            async for _ in signals:
+                if is_so(found := await look()):
+                    return found
+        raise AssertionError("the bus ended")
+
+    async def until(self, id: str, is_so: Callable[[Deployment], bool]) -> Deployment:
+        """Waits until the deployment is so."""
+        return await self.seen(lambda: self.deployment(id), is_so)
+
+    async def app(self) -> Application:
+        return await self.cases.applications.get(self.application.id, by=self.caller)
+
+    async def finished(self, id: str) -> Deployment:
+        return await self.until(id, lambda d: DeploymentStatus(d.status).is_completed)
+
+    async def told(self, line: str) -> None:
+        """Waits until the stages of the tests have come so far."""
+        async with asyncio.timeout(20):
+            await self.story.told(line)
+
+    async def settled(self, command_id: str) -> Command:
+        """Waits until a command is handled."""
+        return await self.seen(
+            lambda: self.cases.commands.get(command_id, by=ADMIN), lambda c: c.status != 0
+        )
+
+    async def cancel(self, id: str, *, rollback: bool = False, no_rollback: bool = False) -> str:
+        return await self.cases.deployments.cancel(id, rollback, no_rollback, by=ADMIN)
+
+    async def log_of(self, id: str, stage_id: str) -> StageLogPart:
+        try:
+            return await self.cases.logs.stage_log(StageRun(id, stage_id), by=ADMIN)
+        except NotFound:
+            return StageLogPart((), completed=False)
+
+    async def lines_of(self, id: str, stage_id: str) -> list[str]:
+        return [block.log for block in (await self.log_of(id, stage_id)).blocks]
+
+    def let_go(self, me: str) -> None:
+        self.release.setdefault(me, asyncio.Event()).set()
+
+    def statuses(self, deployment: Deployment) -> list[str]:
+        return [f"{s.name} {StageStatus(s.status).name}" for s in deployment.stages]
+
+    @asynccontextmanager
+    async def piped(self) -> AsyncGenerator[Deployer, None]:
+        """The deploying part of a piped; leaving the block ends it as SIGTERM would."""
+        repository = Repository("site", f"file://{self.remote}", "main")
+        async with (
+            PipedApi.connect(
+                self.address,
+                project=PROJECT,
+                piped=self.registered.id,
+                key=self.registered.key,
+                insecure=True,
+            ) as api,
+            open_mirrors(
+                [repository], directory=self.directory / "mirrors", access=GitAccess()
+            ) as mirrors,
+        ):
+            commands = CommandMirror(api, every=LOOK_EVERY)
+            metadata = MetadataStores(api)
+            tools = Toolbox(self.directory / "tools")
+            callbacks = Callbacks(api, commands=commands, metadata=metadata, tools=tools)
+            act = {"act": lambda: ActPlugin(self.story, self.release)}
+            async with PluginHost.start(
+                [], callbacks=callbacks, builtins={**builtin_plugins(), **act}
+            ) as plugins:
+                deployer = Deployer(
+                    api=api,
+                    deployments=DeploymentMirror(api, every=LOOK_EVERY),
+                    commands=commands,
+                    applications=ApplicationMirror(api, every=LOOK_EVERY),
+                    sources=Sources(mirrors, load_catalog()),
+                    plugins=plugins,
+                    callbacks=callbacks,
+                    metadata=metadata,
+                    workspace=self.directory / "work",
+                )
+                async with asyncio.TaskGroup() as loops:
+                    parts = (deployer.deployments, commands, deployer.applications, deployer)
+                    tasks = [loops.create_task(part.run()) for part in parts]
+                    yield deployer
+                    for task in tasks:
+                        task.cancel()
+
+
+@pytest.fixture
+def open_stand(tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Stand]]:
+    """Opens a control plane with one application of one piped."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Stand, None]:
+        origin = tmp_path / "origin"
+        origin.mkdir()
+        files = await LocalFiles.open(tmp_path / "files")
+        async with open_sqlite(tmp_path / "pipecd.db") as database:
+            stores = assemble_stores(database, files, MemoryCache())
+            cases = build_use_cases(
+                stores, MemoryBus(), address="http://cp", encryption_key=b"k" * 32
+            )
+            await cases.projects.add(PROJECT, "the shop")
+            registered = await cases.pipeds.register("dev", "", by=ADMIN)
+            caller = PipedCaller(PROJECT, registered.id)
+            repository = common.ApplicationGitRepository(
+                id="site", remote=f"file://{origin}", branch="main"
+            )
+            await cases.pipeds.meta_reported(
+                ReportPipedMetaRequest(repositories=[repository], config="{}"), by=caller
+            )
+            draft = Application(
+                name="cart",
+                piped_id=registered.id,
+                git_path=common.ApplicationGitPath(
+                    repo=repository, path="cart", config_filename="app.pipecd.yaml"
+                ),
+                platform_provider="p",
+            )
+            id = await cases.applications.add(draft, by=ADMIN)
+            gate = Gate(piped_table(cases))
+            async with grpc_server([gate], host="127.0.0.1", port=0, grace=0) as port:
+                application = await cases.applications.get(id, by=ADMIN)
+                stand = Stand(tmp_path, cases, gate, f"127.0.0.1:{port}", registered, application)
+                stand.git("init", "-q", "-b", "main")
+                yield stand
+
+    return opened

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployments from pending to their end, against a real control plane."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
+
+OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
+
+RUNNING, ROLLING_BACK = DeploymentStatus.RUNNING, DeploymentStatus.ROLLING_BACK
+
+
+def pipeline(*stages: str, more: str = "") -> str:
+    """A pipeline of ACT stages, each written as `do`, `do/undo` or with fields after a space."""
+    lines = [more, "  pipeline:", "    stages:"]
+    for stage in stages:
+        word, _, fields = stage.partition(" ")
+        do, _, undo = word.partition("/")
+        what = {"too-late": "too late"}.get(do, do)
+        lines.append(f"      - {{name: ACT, with: {{do: {what!r}, undo: {undo!r}}}{fields}}}")
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+async def has(mirror: Any) -> None:
+    """Waits until the mirror of a piped is not empty."""
+    watch = mirror.changes.watch()
+    while not mirror.all:
+        assert await watch.wait(10)
+
+
+def status(deployment: Any) -> str:
+    return DeploymentStatus(deployment.status).name
+
+
+@pytest.mark.parametrize(
+    ("stages", "ends", "reason", "story"),
+    [
+        pytest.param(["succeed", "succeed/succeed"], "SUCCESS", "The deployment was completed successfully", ["act 0", "act 1"], id="every stage succeeds"),
+        pytest.param(["skip/succeed", "succeed"], "SUCCESS", "The deployment was completed successfully", ["act 0", "act 1"], id="a skipped stage lets the pipeline go on"),
+        pytest.param(["exit/succeed", "succeed"], "SUCCESS", "The deployment was completed successfully", ["act 0"], id="a stage that exits ends the deployment successfully"),
+        pytest.param(["succeed", "fail", "succeed"], "FAILURE", "Failed while executing stage {1} (it did not work)", ["act 0", "act 1"], id="without rollback stages a failure is the end"),
+        pytest.param(["succeed/succeed", "fail/succeed", "succeed/succeed"], "FAILURE", "Failed while executing stage {1} (it did not work)", ["act 0", "act 1", "undo 0", "undo 1", "undo 2"], id="a failure is rolled back"),
+        pytest.param(["raise/succeed"], "FAILURE", "Failed while executing stage {0} (plugin act failed: ZeroDivisionError: a bug in the plugin)", ["act 0", "undo 0"], id="a bug in a plugin is a failure with its cause"),
+        pytest.param(["fail/fail", "succeed/raise"], "FAILURE", "Failed while executing stage {0} (it did not work)", ["act 0", "undo 0", "undo 1"], id="a failing rollback goes on and does not change the ending"),
+    ],
+)  # fmt: skip
+async def test_what_stages_answer_decides_how_a_deployment_ends(
+    open_stand: OpenStand, stages: list[str], ends: str, reason: str, story: list[str]
+) -> None:
+    async with open_stand() as stand, stand.piped():
+        id = await stand.trigger(stand.push(pipeline(*stages)))
+        done = await stand.finished(id)
+        assert status(done) == ends
+        assert done.status_reason == reason.format(*(s.id for s in done.stages))
+        assert stand.story == [f"{line} begins" for line in story]
+        assert not (await stand.app()).deploying
+
+
+async def test_the_stages_tell_what_became_of_them(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped():
+        id = await stand.trigger(stand.push(pipeline("skip", "fail/fail", "succeed")))
+        done = await stand.finished(id)
+        assert stand.statuses(done) == [
+            "ACT SKIPPED",
+            "ACT FAILURE",
+            "ACT NOT_STARTED_YET",
+            "ACT_ROLLBACK FAILURE",
+        ]
+        assert done.stages[1].status_reason == "it did not work"
+        assert list(done.stages[3].requires) == [done.stages[1].id]
+        assert await stand.lines_of(id, done.stages[1].id) == ["act 1: fail", "it did not work"]
+        assert (await stand.log_of(id, done.stages[1].id)).completed
+
+
+async def test_a_success_is_what_the_next_deployment_compares_with(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped():
+        first = stand.push(pipeline("succeed"))
+        await stand.finished(await stand.trigger(first))
+        last = (await stand.app()).most_recently_successful_deployment
+        assert (last.trigger.commit.hash, last.config_filename) == (first, "app.pipecd.yaml")
+        assert last.completed_at > 0
+        second = await stand.finished(await stand.trigger(stand.push(pipeline("succeed"))))
+        assert second.running_commit_hash == first
+        assert second.running_config_filename == "app.pipecd.yaml"
+
+
+@pytest.mark.parametrize(
+    ("how", "rolls_back"),
+    [
+        pytest.param({}, True, id="cancelled"),
+        pytest.param({"rollback": True}, True, id="cancelled with a rollback demanded"),
+        pytest.param({"no_rollback": True}, False, id="cancelled with no rollback wanted"),
+    ],
+)
+async def test_a_person_cancels_a_running_stage(
+    open_stand: OpenStand, how: dict[str, bool], rolls_back: bool
+) -> None:
+    async with open_stand() as stand, stand.piped():
+        id = await stand.trigger(stand.push(pipeline("hang/succeed", "succeed")))
+        await stand.told("act 0 begins")
+        command = await stand.settled(await stand.cancel(id, **how))
+        assert command.status == CommandStatus.SUCCEEDED
+        done = await stand.deployment(id)
+        assert status(done) == "CANCELLED"
+        assert done.status_reason == f"Cancelled by root while executing stage {done.stages[0].id}"
+        assert StageStatus(done.stages[0].status) is StageStatus.CANCELLED
+        undone = ["undo 0 begins"] if rolls_back else []
+        assert stand.story == ["act 0 begins", "act 0 is stopped", *undone]
+        assert await stand.lines_of(id, done.stages[0].id) == ["act 0: hang", "Cancelled by root"]
+        assert (await stand.log_of(id, done.stages[0].id)).completed
+
+
+async def test_no_stage_begins_after_a_cancel(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped() as deployer:
+        id = await stand.trigger(stand.push(pipeline("hang/succeed", "succeed")))
+        await stand.told("act 0 begins")
+        # The stage ends by itself while its report waits for the control plane.
+        stand.gate.closed_for.add("ReportStageStatusChanged")
+        stand.let_go("act 0")
+        await stand.cancel(id)
+        await has(deployer.commands)
+        stand.gate.closed_for.clear()
+        done = await stand.finished(id)
+        assert status(done) == "CANCELLED"
+        assert stand.statuses(done)[:2] == ["ACT SUCCESS", "ACT NOT_STARTED_YET"]
+        assert done.status_reason == (
+            f"Cancelled by root while executing the previous stage of {done.stages[1].id}"
+        )
+        assert stand.story == ["act 0 begins", "undo 0 begins"]
+
+
+async def test_a_deployment_that_waits_for_its_turn_is_cancelled_at_once(
+    open_stand: OpenStand,
+) -> None:
+    async with open_stand() as stand, stand.piped():
+        commit = stand.push(pipeline("hang"))
+        first = await stand.trigger(commit, when=1_700_000_000)
+        await stand.told("act 0 begins")
+        second = await stand.trigger(commit, when=1_700_000_001)
+        command = await stand.settled(await stand.cancel(second))
+        assert command.status == CommandStatus.SUCCEEDED
+        assert status(await stand.deployment(second)) == "CANCELLED"
+        assert status(await stand.deployment(first)) == "RUNNING"
+        assert (await stand.app()).deploying
+        stand.let_go("act 0")
+        assert status(await stand.finished(first)) == "SUCCESS"
+
+
+async def test_a_deployment_is_cancelled_while_it_is_planned(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped() as deployer:
+        stand.gate.closed_for.add("GetApplicationMostRecentDeployment")
+        id = await stand.trigger(stand.push(pipeline("succeed")))
+        await has(deployer.deployments)
+        command_id = await stand.cancel(id)
+        await has(deployer.commands)
+        await asyncio.sleep(0.05)
+        stand.gate.closed_for.clear()
+        assert (await stand.settled(command_id)).status == CommandStatus.SUCCEEDED
+        done = await stand.deployment(id)
+        assert (status(done), stand.story) == ("CANCELLED", [])
+        assert done.status_reason == "Deployment was cancelled by root while planning"
+
+
+async def test_a_cancel_during_the_rollback_changes_nothing(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped():
+        id = await stand.trigger(stand.push(pipeline("fail/hang")))
+        await stand.told("undo 0 begins")
+        command_id = await stand.cancel(id)
+        await asyncio.sleep(0.05)
+        stand.let_go("undo 0")
+        done = await stand.finished(id)
+        assert (status(done), stand.statuses(done)[1]) == ("FAILURE", "ACT_ROLLBACK SUCCESS")
+        assert (await stand.settled(command_id)).status == CommandStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(pipeline("hang/succeed , timeout: 100ms"), id="the limit of the stage"),
+        pytest.param(pipeline("hang/succeed", more="  timeout: 100ms"), id="the limit of the deployment"),
+    ],
+)  # fmt: skip
+async def test_a_stage_that_takes_too_long_has_failed(open_stand: OpenStand, spec: str) -> None:
+    async with open_stand() as stand, stand.piped():
+        id = await stand.trigger(stand.push(spec))
+        done = await stand.finished(id)
+        assert status(done) == "FAILURE"
+        assert done.status_reason == f"Timed out while executing stage {done.stages[0].id}"
+        assert stand.statuses(done) == ["ACT FAILURE", "ACT_ROLLBACK SUCCESS"]
+        assert stand.story == ["act 0 begins", "act 0 is stopped", "undo 0 begins"]
+        assert (await stand.lines_of(id, done.stages[0].id))[-1] == "Timed out after 100ms"
+
+
+async def test_one_deployment_at_a_time_and_the_oldest_first(open_stand: OpenStand) -> None:
+    async with open_stand() as stand:
+        commit = stand.push(pipeline("hang"))
+        younger = await stand.trigger(commit, when=1_700_000_009)
+        older = await stand.trigger(commit, when=1_700_000_001)
+        async with stand.piped():
+            await stand.until(older, lambda d: d.status == RUNNING)
+            await asyncio.sleep(0.05)
+            assert status(await stand.deployment(younger)) == "PENDING"
+            stand.let_go("act 0")
+            assert status(await stand.finished(older)) == "SUCCESS"
+            assert status(await stand.finished(younger)) == "SUCCESS"
+        assert stand.story == ["act 0 begins", "act 0 begins"]
+
+
+async def test_a_stage_is_skipped_as_the_application_says(open_stand: OpenStand) -> None:
+    skip = " , skipOn: {commitMessagePrefixes: ['docs:'], paths: ['cart/*.md']}"
+    async with open_stand() as stand, stand.piped():
+        spec = pipeline(f"succeed{skip}", "succeed")
+        first = await stand.finished(await stand.trigger(stand.push(spec)))
+        assert stand.statuses(first) == ["ACT SUCCESS", "ACT SUCCESS"]
+        commit = stand.push(spec, "tidy up", **{"a.md": "words"})
+        by_path = await stand.finished(await stand.trigger(commit, "tidy up"))
+        assert stand.statuses(by_path) == ["ACT SKIPPED", "ACT SUCCESS"]
+        assert by_path.stages[0].status_reason == (
+            "Skipped because all changed files match skipOn.paths"
+        )
+        commit = stand.push(spec, "docs: more", code="x")
+        by_message = await stand.finished(await stand.trigger(commit, "docs: more"))
+        assert stand.statuses(by_message) == ["ACT SKIPPED", "ACT SUCCESS"]
+        lines = await stand.lines_of(by_message.id, by_message.stages[0].id)
+        assert lines == ['Skipped because the commit message starts with "docs:"']
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        pytest.param("  pipeline: {stages: [{name: DANCE}]}\n", "no plugin found for the stage DANCE; the plugins of this piped offer: ACT, ", id="a stage that no plugin offers"),
+        pytest.param("  pipeline: {stages: [{name: WAIT_APPROVAL}]}\n", "approvers must be set", id="an option that is missing"),
+        pytest.param("  description: nothing\n", "no plugin specified", id="nothing to deploy with"),
+        pytest.param("  plugins: {act: {}}\n", "no plugin of the application has a quick sync", id="nothing to quick sync with"),
+    ],
+)  # fmt: skip
+async def test_a_plan_that_fails_says_why(open_stand: OpenStand, spec: str, reason: str) -> None:
+    async with open_stand() as stand, stand.piped():
+        done = await stand.finished(await stand.trigger(stand.push(spec)))
+        assert status(done) == "FAILURE"
+        assert done.status_reason.startswith("Unable to plan the deployment (")
+        assert reason in done.status_reason
+
+
+async def test_a_commit_that_is_gone_is_named(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped():
+        stand.push(pipeline("succeed"))
+        done = await stand.finished(await stand.trigger("0123456789" * 4))
+        assert "commit 0123456789012345678901234567890123456789 is not in" in done.status_reason
+
+
+async def test_a_person_may_ask_for_the_pipeline(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped():
+        commit = stand.push(pipeline("succeed"))
+        id = await stand.trigger(commit, strategy=SyncStrategy.PIPELINE)
+        done = await stand.finished(id)
+        assert (done.summary, done.trigger.sync_strategy) == ("as told", SyncStrategy.PIPELINE)
+
+
+async def test_an_application_that_lost_its_piped_does_not_deploy_forever(
+    open_stand: OpenStand,
+) -> None:
+    async with open_stand() as stand:
+        await stand.cases.application_reports.deploying(stand.application.id, True, by=stand.caller)
+        async with stand.piped():
+            await stand.seen(stand.app, lambda application: not application.deploying)
