@@ -3,3 +3,119 @@
 
 Permission and ownership are checked here, once, for every door.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipecd.controlplane.auth.credentials import Credentials
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases.access import Access
+from pipecd.controlplane.usecases.applications import Applications
+from pipecd.controlplane.usecases.chains import Chains
+from pipecd.controlplane.usecases.commands import Commands
+from pipecd.controlplane.usecases.deployments import Deployments
+from pipecd.controlplane.usecases.encryption import Encryption
+from pipecd.controlplane.usecases.events import Events
+from pipecd.controlplane.usecases.logs import Logs
+from pipecd.controlplane.usecases.people.api_keys import ApiKeys
+from pipecd.controlplane.usecases.people.projects import ConfigProject, Projects
+from pipecd.controlplane.usecases.people.roles import Roles
+from pipecd.controlplane.usecases.people.sessions import Sessions
+from pipecd.controlplane.usecases.pipeds import Pipeds
+from pipecd.controlplane.usecases.previews import Previews
+from pipecd.controlplane.usecases.reports.applications import ApplicationReports
+from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
+from pipecd.controlplane.usecases.reports.livestate import LiveStates
+from pipecd.controlplane.usecases.reports.objects import Objects
+from pipecd.model.moment import Now, utc_now
+
+
+@dataclass(frozen=True)
+class UseCases:
+    """Everything that the doors of a control plane offer."""
+
+    address: str
+    bus: Bus
+    access: Access
+    credentials: Credentials
+    applications: Applications
+    application_reports: ApplicationReports
+    deployments: Deployments
+    deployment_reports: DeploymentReports
+    commands: Commands
+    pipeds: Pipeds
+    projects: Projects
+    roles: Roles
+    sessions: Sessions
+    api_keys: ApiKeys
+    events: Events
+    chains: Chains
+    logs: Logs
+    livestate: LiveStates
+    objects: Objects
+    encryption: Encryption
+    previews: Previews
+
+    async def run(self) -> None:
+        """Follows the bus and drops what other replicas changed: keys, pipeds, roles."""
+        async with self.bus.subscribe() as signals:
+            async for signal in signals:
+                self.hear(signal)
+
+    def hear(self, signal: Signal) -> None:
+        """Drops whatever this signal puts in doubt."""
+        match signal.topic:
+            case Topic.PIPED | Topic.API_KEY:
+                self.credentials.forget(signal.id)
+            case Topic.PROJECT:
+                self.access.forget(signal.id)
+            case Topic.EVERYTHING:
+                self.credentials.forget_everything()
+                self.access.forget_everything()
+            case _:
+                pass
+
+
+def build_use_cases(
+    stores: Stores,
+    bus: Bus,
+    *,
+    address: str,
+    encryption_key: bytes,
+    projects_from_config: Sequence[ConfigProject] = (),
+    now: Now = utc_now,
+) -> UseCases:
+    """Wires the use cases over their stores and bus."""
+    declared = frozenset(project.id for project in projects_from_config)
+    access = Access(stores, config_projects=declared, now=now)
+    credentials = Credentials(stores, encryption_key, config_projects=declared, now=now)
+    commands = Commands(stores, bus, access)
+    projects = Projects(stores, bus, access, encryption_key, projects_from_config)
+    deployment_reports = DeploymentReports(stores, bus, access)
+    return UseCases(
+        address=address,
+        bus=bus,
+        access=access,
+        credentials=credentials,
+        applications=Applications(stores, bus, access, commands, now),
+        application_reports=ApplicationReports(stores, bus, access),
+        deployments=Deployments(stores, access, commands),
+        deployment_reports=deployment_reports,
+        commands=commands,
+        pipeds=Pipeds(stores, bus, access, commands, credentials, now),
+        projects=projects,
+        roles=Roles(projects),
+        sessions=Sessions(projects, encryption_key, now),
+        api_keys=ApiKeys(stores, bus, access, credentials),
+        events=Events(stores, bus, access, now),
+        chains=Chains(stores, bus, access, commands, deployment_reports, now),
+        logs=Logs(stores, bus, access),
+        livestate=LiveStates(stores, bus, access),
+        objects=Objects(stores, access),
+        encryption=Encryption(access),
+        previews=Previews(stores, access, commands, address, now),
+    )
+
+
+__all__ = ["ConfigProject", "UseCases", "build_use_cases"]

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Applications as people and programs see and change them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import PipedCaller, Subject
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
+from pipecd.controlplane.usecases.access import (
+    Access,
+    User,
+    check_project,
+    check_scope,
+    commander,
+    sight,
+    visible,
+)
+from pipecd.controlplane.usecases.commands import Commands
+from pipecd.model.deployment import SyncStrategy
+from pipecd.model.errors import Conflict, NotFound, UserMistake
+from pipecd.model.giturl import directory_url
+from pipecd.model.ids import new_id
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.proto.model import common_pb2 as common
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import DeployTargets
+from pipecd.proto.model.piped_pb2 import Piped
+
+_GET = Permission(Resource.APPLICATION, Action.GET)
+_LIST = Permission(Resource.APPLICATION, Action.LIST)
+_CREATE = Permission(Resource.APPLICATION, Action.CREATE)
+_UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
+_DELETE = Permission(Resource.APPLICATION, Action.DELETE)
+
+
+@dataclass(frozen=True)
+class ApplicationUpdate:
+    """What an application is changed to; `deploy_targets` of None leaves them as they are."""
+
+    piped_id: str
+    platform_provider: str
+    config_filename: str
+    deploy_targets: Mapping[str, DeployTargets] | None = None
+
+
+class Applications:
+    """The registered applications."""
+
+    def __init__(
+        self, stores: Stores, bus: Bus, access: Access, commands: Commands, now: Now = utc_now
+    ) -> None:
+        self._stores, self._bus, self._access = stores, bus, access
+        self._commands, self._now = commands, now
+
+    async def listed(
+        self, wanted: ApplicationFilter, page: PageRequest = EVERYTHING, *, by: User
+    ) -> Page[Application]:
+        """Newest update first."""
+        scope = await self._access.scope(by, _LIST)
+        check_project(by, wanted.project, "project")
+        return await visible(
+            lambda part: self._stores.applications.listed(wanted, part), page, sight(scope)
+        )
+
+    async def enabled_of(self, *, by: PipedCaller) -> tuple[Application, ...]:
+        """What this piped has to look after."""
+        return await self._stores.applications.enabled_of(by.project, by.piped)
+
+    async def get(self, id: str, *, by: Subject) -> Application:
+        return await self._access.application(id, by=by, permission=_GET)
+
+    async def add(self, draft: Application, *, by: User) -> str:
+        """Registers an application and returns its id.
+
+        The draft carries name, kind, piped, git path, platform provider or deploy targets,
+        description and labels; the repository is looked up among those of the piped.
+        """
+        scope = await self._access.scope(by, _CREATE)
+        check_scope(scope, draft)
+        piped = await self._access.piped(draft.piped_id, by=by)
+        application = Application(
+            id=new_id(),
+            name=draft.name,
+            piped_id=piped.id,
+            project_id=by.project,
+            kind=draft.kind,
+            git_path=complete_git_path(draft.git_path, piped),
+            cloud_provider=draft.platform_provider,
+            platform_provider=draft.platform_provider,
+            deploy_targets_by_plugin=draft.deploy_targets_by_plugin,
+            description=draft.description,
+            labels=draft.labels,
+        )
+        await self._stores.applications.add(application)
+        await self._signal(application)
+        return application.id
+
+    async def update(self, id: str, to: ApplicationUpdate, *, by: User) -> None:
+        before = await self._access.application(id, by=by, permission=_UPDATE)
+        await self._access.piped(to.piped_id, by=by)
+
+        def change(application: Application) -> None:
+            application.piped_id = to.piped_id
+            application.platform_provider = to.platform_provider
+            application.cloud_provider = to.platform_provider
+            application.git_path.config_filename = to.config_filename
+            if to.deploy_targets is not None:
+                _replace_targets(application, to.deploy_targets)
+
+        after = await self._change(id, change)
+        if after.piped_id != before.piped_id:
+            # The piped that loses it has to let go.
+            await self._signal(before)
+
+    async def rename_config_file(self, ids: Sequence[str], filename: str, *, by: User) -> None:
+        """Gives several applications another name of their configuration file, one by one."""
+        for id in ids:
+            await self._access.application(id, by=by, permission=_UPDATE)
+
+        def change(application: Application) -> None:
+            application.git_path.config_filename = filename
+
+        for id in ids:
+            await self._change(id, change)
+
+    async def set_deploy_targets(
+        self, id: str, targets: Mapping[str, DeployTargets], *, by: User
+    ) -> None:
+        await self._access.application(id, by=by, permission=_UPDATE)
+        await self._change(id, lambda application: _replace_targets(application, targets))
+
+    async def enable(self, id: str, *, by: User) -> None:
+        await self._access.application(id, by=by, permission=_UPDATE)
+        await self._change(id, lambda application: _set_disabled(application, disabled=False))
+
+    async def disable(self, id: str, *, by: User) -> None:
+        await self._access.application(id, by=by, permission=_UPDATE)
+        await self._change(id, lambda application: _set_disabled(application, disabled=True))
+
+    async def delete(self, id: str, *, by: User) -> None:
+        """Hides the application for good; its deployments stay."""
+        await self._access.application(id, by=by, permission=_DELETE)
+        now = to_unix(self._now())
+
+        def change(application: Application) -> None:
+            application.deleted = True
+            application.disabled = True
+            application.deleted_at = now
+
+        await self._change(id, change)
+
+    async def sync(self, id: str, strategy: SyncStrategy = SyncStrategy.AUTO, *, by: User) -> str:
+        """Asks for a deployment and returns the id of the command."""
+        application = await self._access.application(id, by=by, permission=_UPDATE)
+        refuse_deleted(application)
+        if application.disabled:
+            raise Conflict(
+                f"application {application.name} is disabled", hint="enable it before the sync"
+            )
+        command = Command(
+            piped_id=application.piped_id,
+            application_id=application.id,
+            project_id=application.project_id,
+            commander=commander(by),
+            type=Command.SYNC_APPLICATION,
+            sync_application=Command.SyncApplication(
+                application_id=application.id,
+                sync_strategy=common.SyncStrategy.ValueType(strategy),
+            ),
+        )
+        return await self._commands.add(command)
+
+    async def _change(self, id: str, change: Callable[[Application], None]) -> Application:
+        def guarded(application: Application) -> None:
+            refuse_deleted(application)
+            change(application)
+
+        application = await self._stores.applications.update(id, guarded)
+        await self._signal(application)
+        return application
+
+    async def _signal(self, application: Application) -> None:
+        await self._bus.publish(
+            Signal(Topic.APPLICATION, application.id, application.project_id, application.piped_id)
+        )
+
+
+def refuse_deleted(application: Application) -> None:
+    if application.deleted:
+        raise UserMistake(f"application {application.name} is deleted")
+
+
+def complete_git_path(path: common.ApplicationGitPath, piped: Piped) -> common.ApplicationGitPath:
+    """The git path with everything the piped knows about its repository."""
+    repository = next((r for r in piped.repositories if r.id == path.repo.id), None)
+    if repository is None:
+        raise NotFound("The requested repository is not found in the Piped configuration")
+    return common.ApplicationGitPath(
+        repo=repository,
+        path=path.path,
+        config_filename=path.config_filename,
+        url=directory_url(repository.remote, repository.branch, path.path),
+    )
+
+
+def _set_disabled(application: Application, *, disabled: bool) -> None:
+    application.disabled = disabled
+
+
+def _replace_targets(application: Application, targets: Mapping[str, DeployTargets]) -> None:
+    application.deploy_targets_by_plugin.clear()
+    for plugin, chosen in targets.items():
+        application.deploy_targets_by_plugin[plugin].CopyFrom(chosen)

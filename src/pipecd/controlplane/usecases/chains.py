@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployment chains: applications that follow one another, block by block."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
+from pipecd.controlplane.usecases.access import Access, User, check_project, found
+from pipecd.controlplane.usecases.commands import Commands
+from pipecd.controlplane.usecases.enumeration import named
+from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
+from pipecd.model.application import ApplicationKind
+from pipecd.model.errors import Denied, NotFound, UserMistake
+from pipecd.model.ids import new_id
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.proto.model import chain_pb2 as pb
+from pipecd.proto.model import common_pb2 as common
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.chain_pb2 import ChainBlock, ChainNode, DeploymentChain
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+_GET = Permission(Resource.DEPLOYMENT_CHAIN, Action.GET)
+_LIST = Permission(Resource.DEPLOYMENT_CHAIN, Action.LIST)
+
+_ENDED = (
+    pb.DEPLOYMENT_BLOCK_SUCCESS,
+    pb.DEPLOYMENT_BLOCK_FAILURE,
+    pb.DEPLOYMENT_BLOCK_CANCELLED,
+)
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """Which applications form a block; empty fields do not narrow, but one must be given."""
+
+    name: str = ""
+    kind: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Whether a deployment in a chain may be planned now, or must be cancelled."""
+
+    plannable: bool = False
+    cancel_reason: str = ""
+
+
+class Chains:
+    """Chains of deployments."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        bus: Bus,
+        access: Access,
+        commands: Commands,
+        reports: DeploymentReports,
+        now: Now = utc_now,
+    ) -> None:
+        self._stores, self._bus, self._access = stores, bus, access
+        self._commands, self._reports, self._now = commands, reports, now
+
+    async def create(
+        self, first: Deployment, matchers: Sequence[Matcher], *, by: PipedCaller
+    ) -> None:
+        """Starts a chain with this deployment and asks the applications after it to follow."""
+        await self._access.own_application(first.application_id, by=by)
+        followers = [await self._matched(matcher, by) for matcher in matchers]
+        chain = DeploymentChain(
+            id=new_id(),
+            project_id=by.project,
+            status=pb.DEPLOYMENT_CHAIN_PENDING,
+            blocks=[_first_block(first, to_unix(self._now())), *map(_block, followers)],
+        )
+        first.deployment_chain_id = chain.id
+        first.deployment_chain_block_index = 0
+        # The deployment is checked before anything is stored, so a refusal leaves no chain behind.
+        self._reports.check_new(first, by=by)
+        await self._stores.chains.add(chain)
+        await self._reports.create(first, by=by)
+        for index, applications in enumerate(followers, start=1):
+            for application in applications:
+                await self._commands.add(_follow(chain, index, application))
+        await self._bus.publish(Signal(Topic.CHAIN, chain.id, by.project))
+
+    async def turn(
+        self, deployment_id: str, chain_id: str, block_index: int, *, by: PipedCaller
+    ) -> Turn:
+        """Whether the deployment may be planned yet."""
+        await self._access.own_deployment(deployment_id, by=by)
+        try:
+            chain = await self._stores.chains.get(chain_id)
+        except NotFound as e:
+            raise UserMistake(f"deployment chain {chain_id} does not exist") from e
+        if chain.project_id != by.project:
+            raise Denied("requested deployment chain doesn't belong to the piped")
+        return turn_of(chain, block_index)
+
+    async def listed(self, page: PageRequest = EVERYTHING, *, by: User) -> Page[DeploymentChain]:
+        """Newest update first."""
+        await self._access.require(by, _LIST)
+        return await self._stores.chains.listed(by.project, page)
+
+    async def get(self, id: str, *, by: User) -> DeploymentChain:
+        await self._access.require(by, _GET)
+        chain = await found(self._stores.chains.get(id), "Deployment chain is not found")
+        check_project(by, chain.project_id, "deployment chain")
+        return chain
+
+    async def _matched(self, matcher: Matcher, by: PipedCaller) -> tuple[Application, ...]:
+        if not (matcher.name or matcher.kind or matcher.labels):
+            raise UserMistake('at least one of "name", "kind" or "labels" must be set')
+        mistake = "invalid application kind given as application matcher value"
+        kinds = (named(ApplicationKind, matcher.kind, mistake),) if matcher.kind else ()
+        wanted = ApplicationFilter(
+            project=by.project,
+            enabled=True,
+            kinds=kinds,
+            name=matcher.name,
+            labels=matcher.labels,
+        )
+        return (await self._stores.applications.listed(wanted)).items
+
+
+def turn_of(chain: DeploymentChain, block_index: int) -> Turn:
+    """A block begins once the block before it has succeeded."""
+    if block_index >= len(chain.blocks):
+        raise UserMistake(f"the chain has no block {block_index}")
+    if chain.blocks[block_index].status in _ENDED:
+        return Turn(cancel_reason="The block of this deployment in its chain was already completed")
+    if block_index == 0:
+        return Turn(plannable=True)
+    previous = chain.blocks[block_index - 1]
+    if previous.status not in _ENDED:
+        return Turn()
+    if previous.status == pb.DEPLOYMENT_BLOCK_SUCCESS:
+        return Turn(plannable=True)
+    ended = pb.ChainBlockStatus.Name(previous.status).removeprefix("DEPLOYMENT_BLOCK_")
+    return Turn(cancel_reason=f"The previous block of the deployment chain ended with {ended}")
+
+
+def _first_block(first: Deployment, now: int) -> ChainBlock:
+    node = ChainNode(
+        application_ref=pb.ChainApplicationRef(
+            application_id=first.application_id, application_name=first.application_name
+        ),
+        deployment_ref=pb.ChainDeploymentRef(
+            deployment_id=first.id, status=first.status, status_reason=first.status_reason
+        ),
+    )
+    return ChainBlock(nodes=[node], status=pb.DEPLOYMENT_BLOCK_PENDING, started_at=now)
+
+
+def _block(applications: Sequence[Application]) -> ChainBlock:
+    nodes = [
+        ChainNode(
+            application_ref=pb.ChainApplicationRef(
+                application_id=application.id, application_name=application.name
+            )
+        )
+        for application in applications
+    ]
+    return ChainBlock(nodes=nodes, status=pb.DEPLOYMENT_BLOCK_PENDING)
+
+
+def _follow(chain: DeploymentChain, index: int, application: Application) -> Command:
+    return Command(
+        piped_id=application.piped_id,
+        application_id=application.id,
+        project_id=chain.project_id,
+        commander=chain.id,
+        type=Command.CHAIN_SYNC_APPLICATION,
+        chain_sync_application=Command.ChainSyncApplication(
+            deployment_chain_id=chain.id,
+            block_index=index,
+            application_id=application.id,
+            sync_strategy=common.AUTO,
+        ),
+    )

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a piped is there: it is while it goes on reporting its metrics."""
+
+from pipecd.controlplane.stores.files import Cache
+from pipecd.model.document import from_json, to_json
+from pipecd.model.errors import PipecdError
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.proto.model.piped_pb2 import Piped, PipedStat
+
+STATS_KEY = "HASHKEY:PIPED:STATS"
+SILENCE_SECONDS = 120
+
+Status = Piped.ConnectionStatus.ValueType
+
+
+class Connections:
+    """The last report of every piped."""
+
+    def __init__(self, cache: Cache, now: Now = utc_now) -> None:
+        self._cache, self._now = cache, now
+
+    async def report(self, piped_id: str, metrics: bytes) -> None:
+        stat = PipedStat(piped_id=piped_id, metrics=metrics, timestamp=to_unix(self._now()))
+        await self._cache.put_field(STATS_KEY, piped_id, to_json(stat).encode())
+
+    async def status(self, piped_id: str) -> Status:
+        return self._read(await self._cache.get_field(STATS_KEY, piped_id))
+
+    async def statuses(self) -> dict[str, Status]:
+        """Of every piped that ever reported."""
+        stats = await self._cache.fields(STATS_KEY)
+        return {piped_id: self._read(stat) for piped_id, stat in stats.items()}
+
+    def _read(self, stat: bytes | None) -> Status:
+        if stat is None:
+            return Piped.OFFLINE
+        try:
+            heard = from_json(stat, PipedStat).timestamp
+        except (ValueError, PipecdError):
+            return Piped.UNKNOWN
+        silent = to_unix(self._now()) - heard
+        return Piped.ONLINE if silent <= SILENCE_SECONDS else Piped.OFFLINE

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployments as people and programs see and steer them."""
+
+from dataclasses import dataclass
+
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import Subject
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
+from pipecd.controlplane.usecases.access import (
+    Access,
+    User,
+    check_project,
+    commander,
+    sight,
+    visible,
+)
+from pipecd.controlplane.usecases.commands import Commands
+from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
+from pipecd.model.errors import Conflict, Denied
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.model.trace_pb2 import DeploymentTrace
+
+_GET = Permission(Resource.DEPLOYMENT, Action.GET)
+_LIST = Permission(Resource.DEPLOYMENT, Action.LIST)
+_UPDATE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
+
+# Stages of the first generation do not say what a person may do to them; this one may be skipped.
+ANALYSIS_STAGE = "ANALYSIS"
+APPROVERS_KEY = "Approvers"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a commit of a source repository led to."""
+
+    trace: DeploymentTrace
+    deployments: tuple[Deployment, ...]
+
+
+@dataclass(frozen=True)
+class TracePage:
+    """One part of the list of traces; an empty `cursor` means that nothing follows."""
+
+    items: tuple[Trace, ...]
+    cursor: str
+
+
+class Deployments:
+    """Every deployment of a project, and the commands that steer a running one."""
+
+    def __init__(self, stores: Stores, access: Access, commands: Commands) -> None:
+        self._stores, self._access, self._commands = stores, access, commands
+
+    async def listed(
+        self, wanted: DeploymentFilter, page: PageRequest = EVERYTHING, *, by: User
+    ) -> Page[Deployment]:
+        """Newest update first."""
+        scope = await self._access.scope(by, _LIST)
+        check_project(by, wanted.project, "project")
+        return await visible(
+            lambda part: self._stores.deployments.listed(wanted, part), page, sight(scope)
+        )
+
+    async def traces(
+        self, commit_hash: str, page: PageRequest = EVERYTHING, *, by: User
+    ) -> TracePage:
+        """Commits of source repositories with the deployments they led to, newest update first."""
+        scope = await self._access.scope(by, _LIST)
+        found = await self._stores.traces.listed(by.project, commit_hash, page)
+        traces: list[Trace] = []
+        for trace in found.items:
+            wanted = DeploymentFilter(project=by.project, trace_commit_hash=trace.commit_hash)
+            deployments = await self._stores.deployments.listed(wanted)
+            seen = tuple(d for d in deployments.items if scope.covers(d.labels))
+            traces.append(Trace(trace, seen))
+        return TracePage(tuple(traces), found.cursor)
+
+    async def get(self, id: str, *, by: Subject) -> Deployment:
+        return await self._access.deployment(id, by=by, permission=_GET)
+
+    async def cancel(
+        self, id: str, force_rollback: bool, force_no_rollback: bool, *, by: User
+    ) -> str:
+        """Asks to stop a deployment and returns the id of the command."""
+        deployment = await self._access.deployment(id, by=by, permission=_UPDATE)
+        refuse_completed(deployment)
+        command = _command_to(deployment, by)
+        command.type = Command.CANCEL_DEPLOYMENT
+        command.cancel_deployment.deployment_id = deployment.id
+        command.cancel_deployment.force_rollback = force_rollback
+        command.cancel_deployment.force_no_rollback = force_no_rollback
+        return await self._commands.add(command)
+
+    async def approve(self, deployment_id: str, stage_id: str, *, by: User) -> str:
+        """Approves a waiting stage and returns the id of the command."""
+        deployment = await self._access.deployment(deployment_id, by=by, permission=_UPDATE)
+        stage = running_stage(deployment, stage_id)
+        approvers = approvers_of(stage)
+        if approvers and by.name not in approvers:
+            raise Denied(
+                f"You can't approve this deployment because you ({by.name}) are not in the "
+                f"approver list: {', '.join(approvers)}"
+            )
+        command = _command_to(deployment, by, stage)
+        command.type = Command.APPROVE_STAGE
+        command.approve_stage.deployment_id = deployment.id
+        command.approve_stage.stage_id = stage.id
+        return await self._commands.add(command)
+
+    async def skip(self, deployment_id: str, stage_id: str, *, by: User) -> str:
+        """Skips a stage that allows it and returns the id of the command."""
+        deployment = await self._access.deployment(deployment_id, by=by, permission=_UPDATE)
+        stage = running_stage(deployment, stage_id)
+        if stage.name != ANALYSIS_STAGE and stage.available_operation != ManualOperation.SKIP:
+            raise Conflict(f"stage {stage.name} cannot be skipped")
+        command = _command_to(deployment, by, stage)
+        command.type = Command.SKIP_STAGE
+        command.skip_stage.deployment_id = deployment.id
+        command.skip_stage.stage_id = stage.id
+        return await self._commands.add(command)
+
+
+def refuse_completed(deployment: Deployment) -> None:
+    status = DeploymentStatus(deployment.status)
+    if status.is_completed:
+        raise Conflict(f"deployment {deployment.id} was already completed: {status.name}")
+
+
+def running_stage(deployment: Deployment, stage_id: str) -> PipelineStage:
+    """A stage that a person can still act on, or Conflict."""
+    refuse_completed(deployment)
+    stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)
+    if stage is None:
+        raise Conflict(f"stage {stage_id} is not part of the deployment")
+    status = StageStatus(stage.status)
+    if status.is_completed:
+        raise Conflict(f"stage {stage.name} was already completed: {status.name}")
+    return stage
+
+
+def approvers_of(stage: PipelineStage) -> tuple[str, ...]:
+    """Who may approve a stage; nobody named means everybody."""
+    named = stage.authorized_operators or stage.metadata.get(APPROVERS_KEY, "").split(",")
+    return tuple(name.strip() for name in named if name.strip())
+
+
+def _command_to(deployment: Deployment, by: User, stage: PipelineStage | None = None) -> Command:
+    return Command(
+        piped_id=deployment.piped_id,
+        application_id=deployment.application_id,
+        deployment_id=deployment.id,
+        stage_id=stage.id if stage else "",
+        project_id=deployment.project_id,
+        commander=commander(by),
+    )

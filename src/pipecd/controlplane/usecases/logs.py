@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage logs: pipeds append, people read."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.remembered import Remembered
+from pipecd.controlplane.auth.subject import PipedCaller, Subject
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
+from pipecd.controlplane.usecases.access import Access, found
+from pipecd.model.errors import NotFound, UserMistake
+from pipecd.proto.model.logblock_pb2 import LogBlock
+
+_GET = Permission(Resource.DEPLOYMENT, Action.GET)
+
+# A deployment never changes hands, so its owner is asked for once.
+_OWNERS_TTL = timedelta(hours=1)
+# Upstream's clients expect no entry for the stage that may never have run.
+ROLLBACK_STAGE = "ROLLBACK"
+_EMPTY = StageLogPart(blocks=(), completed=False)
+
+
+class Logs:
+    """The logs of all stages."""
+
+    def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
+        self._stores, self._bus, self._access = stores, bus, access
+        self._owners: Remembered[str] = Remembered(_OWNERS_TTL)
+
+    async def append(self, run: StageRun, blocks: Sequence[LogBlock], *, by: PipedCaller) -> None:
+        await self._check(run, by)
+        await self._stores.stage_logs.append(run, blocks)
+        await self._signal(run, by)
+
+    async def checkpoint(
+        self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool, by: PipedCaller
+    ) -> None:
+        await self._check(run, by)
+        await self._stores.stage_logs.checkpoint(run, blocks, completed=completed)
+        await self._signal(run, by)
+
+    async def stage_log(self, run: StageRun, from_index: int = 0, *, by: Subject) -> StageLogPart:
+        """The blocks with that index or a greater one."""
+        await self._access.deployment(run.deployment_id, by=by, permission=_GET)
+        check_stage_run(run)
+        return await found(
+            self._stores.stage_logs.read(run, from_index=from_index),
+            "Entity was not found to get stage logs",
+        )
+
+    async def of_deployment(self, deployment_id: str, *, by: Subject) -> dict[str, StageLogPart]:
+        """The log of the last run of every stage, by stage id."""
+        deployment = await self._access.deployment(deployment_id, by=by, permission=_GET)
+        logs: dict[str, StageLogPart] = {}
+        for stage in deployment.stages:
+            run = StageRun(deployment.id, stage.id, stage.retried_count)
+            try:
+                logs[stage.id] = await self._stores.stage_logs.read(run)
+            except NotFound:
+                if stage.name != ROLLBACK_STAGE:
+                    logs[stage.id] = _EMPTY
+        return logs
+
+    async def _check(self, run: StageRun, by: PipedCaller) -> None:
+        check_stage_run(run)
+        if self._owners.get(run.deployment_id) != by.piped:
+            await self._access.own_deployment(run.deployment_id, by=by)
+            self._owners.put(run.deployment_id, by.piped)
+
+    async def _signal(self, run: StageRun, by: PipedCaller) -> None:
+        await self._bus.publish(
+            Signal(Topic.STAGE_LOG, f"{run.deployment_id}/{run.stage_id}", by.project)
+        )
+
+
+def check_stage_run(run: StageRun) -> None:
+    """The ids become parts of a path, so they must not lead out of it."""
+    for part in (run.deployment_id, run.stage_id):
+        if "/" in part or "\\" in part or "\0" in part or part in {"", ".", ".."}:
+            raise UserMistake("the id of a deployment or stage must not look like a path")
+    if run.retried_count < 0:
+        raise UserMistake("the retried count must not be negative")

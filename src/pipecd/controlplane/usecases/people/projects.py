@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Projects and their settings."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipecd.controlplane.auth import rbac
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases.access import Access, User, found
+from pipecd.model.errors import AlreadyExists, Conflict, UserMistake
+from pipecd.proto.model.project_pb2 import (
+    Project,
+    ProjectRBACConfig,
+    ProjectSSOConfig,
+    ProjectStaticUser,
+)
+from pipecd.secrets import keys
+from pipecd.secrets.keyfile import KeyFile
+
+_GET = Permission(Resource.PROJECT, Action.GET)
+_UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
+
+REDACTED = "redacted"
+
+
+@dataclass(frozen=True)
+class ConfigProject:
+    """A project that the configuration file of the control plane declares."""
+
+    id: str
+    username: str
+    password_hash: str
+    description: str = ""
+
+
+class StaticAdmin(NamedTuple):
+    """The password of a project's administrator, told this once and never again."""
+
+    username: str
+    password: str
+
+
+class Projects:
+    """All projects; one of the configuration file hides a stored one of the same name."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        bus: Bus,
+        access: Access,
+        encryption_key: bytes,
+        from_config: Sequence[ConfigProject],
+    ) -> None:
+        self._stores, self._bus, self._access = stores, bus, access
+        self._key_file = KeyFile(encryption_key)
+        self._from_config = {project.id: project for project in from_config}
+
+    async def add(
+        self, id: str, description: str = "", admin: StaticAdmin | None = None
+    ) -> StaticAdmin:
+        """Makes a project; asked by whoever runs the control plane, no door offers it to others."""
+        if not id:
+            raise UserMistake("a project needs an id")
+        if id in self._from_config:
+            raise AlreadyExists(f"project {id} is declared in the control-plane configuration")
+        admin = admin or _new_admin()
+        user = await _static_user(admin)
+        await self._stores.projects.add(Project(id=id, desc=description, static_admin=user))
+        await self._bus.publish(Signal(Topic.PROJECT, id, id))
+        return admin
+
+    async def listed(self) -> tuple[Project, ...]:
+        """All stored projects, redacted; for whoever runs the control plane."""
+        return tuple(redacted(project) for project in await self._stores.projects.listed())
+
+    async def reset_admin(self, id: str) -> StaticAdmin:
+        """Gives the administrator a new password; for whoever runs the control plane."""
+        if id in self._from_config:
+            raise _declared_in_config()
+        admin = _new_admin()
+        user = await _static_user(admin)
+
+        def change(project: Project) -> None:
+            project.static_admin.CopyFrom(user)
+
+        await found(self._stores.projects.update(id, change), f"Unable to find project {id}")
+        await self._changed(id)
+        return admin
+
+    async def known(self, id: str) -> Project:
+        """The project with everything, for the sign-in; NotFound when there is none."""
+        declared = self._from_config.get(id)
+        if declared is None:
+            return await self._stores.projects.get(id)
+        user = ProjectStaticUser(username=declared.username, password_hash=declared.password_hash)
+        return Project(id=id, desc=declared.description, static_admin=user)
+
+    async def get(self, *, by: User) -> Project:
+        """The caller's project with all roles and groups, without secrets."""
+        await self._access.require(by, _GET)
+        project = await found(self.known(by.project), "Project is not found")
+        roles, groups = rbac.roles_of(project), rbac.user_groups_of(project)
+        project.ClearField("rbac_roles")
+        project.rbac_roles.extend(roles)
+        project.ClearField("user_groups")
+        project.user_groups.extend(groups)
+        return redacted(project)
+
+    async def set_static_admin(self, username: str, password: str, *, by: User) -> None:
+        await self._access.require(by, _UPDATE)
+        user = await _static_user(StaticAdmin(username, password))
+
+        def change(project: Project) -> None:
+            project.static_admin.CopyFrom(user)
+
+        await self.change(change, by=by)
+
+    async def enable_static_admin(self, *, by: User) -> None:
+        await self.change(lambda project: _set_admin_disabled(project, disabled=False), by=by)
+
+    async def disable_static_admin(self, *, by: User) -> None:
+        await self.change(lambda project: _set_admin_disabled(project, disabled=True), by=by)
+
+    async def set_sso(self, sso: ProjectSSOConfig, *, by: User) -> None:
+        """Replaces the single sign-on; the secrets of GitHub are stored encrypted."""
+        sealed = ProjectSSOConfig()
+        sealed.CopyFrom(sso)
+        if sealed.HasField("github"):
+            sealed.github.client_id = self._key_file.encrypt(sso.github.client_id)
+            sealed.github.client_secret = self._key_file.encrypt(sso.github.client_secret)
+
+        def change(project: Project) -> None:
+            project.sso.CopyFrom(sealed)
+
+        await self.change(change, by=by)
+
+    async def set_legacy_teams(self, teams: ProjectRBACConfig, *, by: User) -> None:
+        await self.change(lambda project: project.rbac.CopyFrom(teams), by=by)
+
+    async def change(self, change: Callable[[Project], None], *, by: User) -> None:
+        """Changes the settings of the caller's project."""
+        await self._access.require(by, _UPDATE)
+        if by.project in self._from_config:
+            raise _declared_in_config()
+        await found(self._stores.projects.update(by.project, change), "Project is not found")
+        await self._changed(by.project)
+
+    async def _changed(self, id: str) -> None:
+        self._access.forget(id)
+        await self._bus.publish(Signal(Topic.PROJECT, id, id))
+
+
+def redacted(project: Project) -> Project:
+    """The project without anything that opens a door."""
+    if project.HasField("static_admin"):
+        project.static_admin.password_hash = REDACTED
+    for name in ("github", "google", "oidc"):
+        if project.HasField("sso") and project.sso.HasField(name):
+            provider = getattr(project.sso, name)
+            provider.client_id = REDACTED
+            provider.client_secret = REDACTED
+    return project
+
+
+def _declared_in_config() -> Conflict:
+    return Conflict("Failed to update a debug project specified in the control-plane configuration")
+
+
+def _new_admin() -> StaticAdmin:
+    return StaticAdmin(keys.new_secret(10), keys.new_secret(30))
+
+
+async def _static_user(admin: StaticAdmin) -> ProjectStaticUser:
+    hashed = await asyncio.to_thread(keys.hash_key, admin.password)
+    return ProjectStaticUser(username=admin.username, password_hash=hashed)
+
+
+def _set_admin_disabled(project: Project, *, disabled: bool) -> None:
+    project.static_admin_disabled = disabled

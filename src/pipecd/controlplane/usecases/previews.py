@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan previews: what a branch would deploy, asked of the pipeds that watch its repository."""
+
+from collections.abc import Sequence
+
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases.access import Access, User, check_project, found
+from pipecd.controlplane.usecases.commands import Commands, output_path
+from pipecd.controlplane.usecases.connection import Connections
+from pipecd.model.command import CommandStatus
+from pipecd.model.document import from_json
+from pipecd.model.errors import Conflict, NotFound
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
+from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
+
+_UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
+
+COMMANDER = "pipectl"
+HANDLE_SECONDS = 5 * 60
+RESULT_SECONDS = 24 * 3600
+
+
+class Previews:
+    """Requests for plan previews and their results."""
+
+    def __init__(
+        self, stores: Stores, access: Access, commands: Commands, address: str, now: Now = utc_now
+    ) -> None:
+        self._stores, self._access, self._commands = stores, access, commands
+        self._address, self._now = address.rstrip("/"), now
+        self._connections = Connections(stores.cache, now)
+
+    async def request(self, wanted: RequestPlanPreviewRequest, *, by: User) -> tuple[str, ...]:
+        """One command for every enabled piped that watches the repository and base branch."""
+        await self._access.require(by, _UPDATE)
+        commands: list[str] = []
+        for piped in await self._stores.pipeds.listed(by.project, enabled=True):
+            for repository in piped.repositories:
+                if (repository.remote, repository.branch) != (
+                    wanted.repo_remote_url,
+                    wanted.base_branch,
+                ):
+                    continue
+                command = Command(
+                    piped_id=piped.id,
+                    project_id=piped.project_id,
+                    commander=COMMANDER,
+                    type=Command.BUILD_PLAN_PREVIEW,
+                    build_plan_preview=Command.BuildPlanPreview(
+                        repository_id=repository.id,
+                        head_branch=wanted.head_branch,
+                        head_commit=wanted.head_commit,
+                        base_branch=wanted.base_branch,
+                        timeout=wanted.timeout,
+                    ),
+                )
+                commands.append(await self._commands.add(command))
+        return tuple(commands)
+
+    async def results(
+        self, command_ids: Sequence[str], handle_timeout: int = 0, *, by: User
+    ) -> tuple[PlanPreviewCommandResult, ...]:
+        """What came of the commands; NotFound while one of them may still be answered."""
+        await self._access.require(by, _UPDATE)
+        timeout = handle_timeout if handle_timeout > 0 else HANDLE_SECONDS
+        commands = [await self._command(id, by) for id in command_ids]
+        results = [self._given_up(c, await self._is_online(c), timeout) for c in commands]
+        finished: list[PlanPreviewCommandResult] = []
+        for command, given_up in zip(commands, results, strict=True):
+            finished.append(await self._described(given_up or await self._output(command)))
+        return tuple(finished)
+
+    async def _command(self, id: str, by: User) -> Command:
+        command = await found(self._stores.commands.get(id), "Command is not found")
+        check_project(by, command.project_id, "command")
+        if command.type != Command.BUILD_PLAN_PREVIEW:
+            raise Conflict(f"command {id} is not a plan preview command")
+        return command
+
+    async def _is_online(self, command: Command) -> bool:
+        return await self._connections.status(command.piped_id) == Piped.ONLINE
+
+    def _given_up(
+        self, command: Command, is_online: bool, timeout: int
+    ) -> PlanPreviewCommandResult | None:
+        """The result of a command that nobody answers; None for an answered one."""
+        result = PlanPreviewCommandResult(command_id=command.id, piped_id=command.piped_id)
+        if command.status != CommandStatus.NOT_HANDLED_YET:
+            if to_unix(self._now()) - command.handled_at > RESULT_SECONDS:
+                raise Conflict(f"the result of command {command.id} is too old to be kept")
+            return None
+        if not is_online:
+            result.error = "Maybe Piped is offline currently."
+        elif to_unix(self._now()) - command.created_at <= timeout:
+            raise NotFound(f"command {command.id} is not handled yet")
+        else:
+            result.error = "Timed out, maybe the Piped is offline currently."
+        return result
+
+    async def _output(self, command: Command) -> PlanPreviewCommandResult:
+        content = await found(
+            self._stores.files.get(output_path(command.id)),
+            f"the output of command {command.id} is not found",
+        )
+        result = from_json(content, PlanPreviewCommandResult)
+        result.command_id, result.piped_id = command.id, command.piped_id
+        return result
+
+    async def _described(self, result: PlanPreviewCommandResult) -> PlanPreviewCommandResult:
+        piped = await found(self._stores.pipeds.get(result.piped_id), "Piped is not found")
+        result.piped_name = piped.name
+        result.piped_url = f"{self._address}/settings/piped"
+        for application in result.results:
+            application.application_url = (
+                f"{self._address}/applications/{application.application_id}"
+            )
+        return result

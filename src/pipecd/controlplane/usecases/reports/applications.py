@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a piped reports about its applications: sync state, recent deployments, configuration."""
+
+from collections.abc import Callable, Sequence
+
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases.access import Access, User, check_own_application, found
+from pipecd.controlplane.usecases.applications import refuse_deleted
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.document import from_json, to_json
+from pipecd.model.errors import NotFound
+from pipecd.proto.model.application_pb2 import (
+    Application,
+    ApplicationDeploymentReference,
+    ApplicationSyncState,
+)
+from pipecd.proto.model.common_pb2 import ApplicationInfo
+
+_LIST = Permission(Resource.APPLICATION, Action.LIST)
+
+
+class ApplicationReports:
+    """How the applications of a piped stand, in the piped's own words."""
+
+    def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
+        self._stores, self._bus, self._access = stores, bus, access
+
+    async def sync_state(
+        self, application_id: str, state: ApplicationSyncState, *, by: PipedCaller
+    ) -> None:
+        await self._report(application_id, lambda a: a.sync_state.CopyFrom(state), by)
+
+    async def deploying(self, application_id: str, deploying: bool, *, by: PipedCaller) -> None:
+        def change(application: Application) -> None:
+            application.deploying = deploying
+
+        await self._report(application_id, change, by)
+
+    async def most_recent(
+        self,
+        application_id: str,
+        status: DeploymentStatus,
+        deployment: ApplicationDeploymentReference,
+        *,
+        by: PipedCaller,
+    ) -> None:
+        """Records the last successful or triggered deployment; other statuses are only news."""
+
+        def change(application: Application) -> None:
+            match status:
+                case DeploymentStatus.SUCCESS:
+                    application.most_recently_successful_deployment.CopyFrom(deployment)
+                case DeploymentStatus.PENDING:
+                    application.most_recently_triggered_deployment.CopyFrom(deployment)
+                case _:
+                    pass
+
+        await self._report(application_id, change, by)
+
+    async def most_recent_of(
+        self, application_id: str, status: DeploymentStatus, *, by: PipedCaller
+    ) -> ApplicationDeploymentReference:
+        application = await self._access.own_application(application_id, by=by)
+        match status:
+            case DeploymentStatus.SUCCESS:
+                reference = application.most_recently_successful_deployment
+            case DeploymentStatus.PENDING:
+                reference = application.most_recently_triggered_deployment
+            case _:
+                raise NotFound("deployment is not found")
+        if not reference.deployment_id:
+            raise NotFound("deployment is not found")
+        return reference
+
+    async def configurations(self, infos: Sequence[ApplicationInfo], *, by: PipedCaller) -> None:
+        """Takes over name, description and labels from Git; all must be the piped's own."""
+        for info in infos:
+            await self._access.own_application(info.id, by=by)
+        for info in infos:
+            await self._report(info.id, _taking_over(info), by, wake=by.piped)
+
+    async def unregistered(self, infos: Sequence[ApplicationInfo], *, by: PipedCaller) -> None:
+        """Replaces the list of application files that nobody registered yet."""
+        lines: list[str] = []
+        for info in infos:
+            own = ApplicationInfo()
+            own.CopyFrom(info)
+            own.piped_id = by.piped
+            lines.append(to_json(own))
+        await self._stores.cache.put_field(
+            _unregistered_key(by.project), by.piped, "\n".join(lines).encode()
+        )
+        await self._bus.publish(Signal(Topic.APPLICATION, "", by.project))
+
+    async def unregistered_of(self, *, by: User) -> tuple[ApplicationInfo, ...]:
+        """The application files of all pipeds of the project that nobody registered, by path."""
+        scope = await self._access.scope(by, _LIST)
+        lists = await self._stores.cache.fields(_unregistered_key(by.project))
+        infos = (
+            from_json(line, ApplicationInfo)
+            for lines in lists.values()
+            for line in lines.splitlines()
+        )
+        seen = (info for info in infos if scope.covers(info.labels))
+        return tuple(sorted(seen, key=lambda info: (info.path, info.repo_id, info.piped_id)))
+
+    async def _report(
+        self, id: str, change: Callable[[Application], None], by: PipedCaller, *, wake: str = ""
+    ) -> None:
+        def guarded(application: Application) -> None:
+            check_own_application(by, application)
+            refuse_deleted(application)
+            change(application)
+
+        await found(
+            self._stores.applications.update(id, guarded),
+            f"Entity was not found to get application {id}",
+        )
+        # A piped knows what it reported, so as a rule only others need to hear of it.
+        await self._bus.publish(Signal(Topic.APPLICATION, id, by.project, wake))
+
+
+def _taking_over(info: ApplicationInfo) -> Callable[[Application], None]:
+    def change(application: Application) -> None:
+        application.name = info.name
+        application.description = info.description
+        application.labels.clear()
+        application.labels.update(info.labels)
+
+    return change
+
+
+def _unregistered_key(project: str) -> str:
+    # Upstream keeps Go's own encoding under its key, so ours has another name.
+    return f"pipecd:unregistered-applications:{project}"

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is running for an application, as its piped sees it."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from weakref import WeakValueDictionary
+
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import PipedCaller, Subject
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases.access import Access, found
+from pipecd.model.document import from_json, to_json
+from pipecd.model.errors import Denied, NotFound
+from pipecd.proto.model.livestate_pb2 import (
+    ApplicationLiveStateSnapshot,
+    ApplicationLiveStateVersion,
+    KubernetesResourceState,
+    KubernetesResourceStateEvent,
+)
+
+_GET = Permission(Resource.APPLICATION, Action.GET)
+CACHE_SECONDS = 300.0
+
+
+class LiveStates:
+    """The last snapshot of every application."""
+
+    def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
+        self._stores, self._bus, self._access = stores, bus, access
+        self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def get(self, application_id: str, *, by: Subject) -> ApplicationLiveStateSnapshot:
+        await self._access.application(application_id, by=by, permission=_GET)
+        return await found(
+            self._read(application_id), "Entity was not found to get application live state"
+        )
+
+    async def report(self, snapshot: ApplicationLiveStateSnapshot, *, by: PipedCaller) -> None:
+        application = await self._access.own_application(snapshot.application_id, by=by)
+        snapshot.piped_id, snapshot.project_id = by.piped, by.project
+        async with self._lock(application.id):
+            await self._write(snapshot)
+        await self._signal(application.id, by)
+
+    async def report_events(
+        self, events: Sequence[KubernetesResourceStateEvent], *, by: PipedCaller
+    ) -> None:
+        """Patches the snapshots of the piped's own applications; what does not fit is left out."""
+        by_application = sorted(events, key=lambda event: event.application_id)
+        for application_id, own in groupby(by_application, key=lambda e: e.application_id):
+            try:
+                await self._access.own_application(application_id, by=by)
+                async with self._lock(application_id):
+                    snapshot = await self._read(application_id)
+                    if not patch(snapshot, own):
+                        continue
+                    await self._write(snapshot)
+            except (NotFound, Denied):
+                continue
+            await self._signal(application_id, by)
+
+    def _lock(self, application_id: str) -> asyncio.Lock:
+        return self._writing.setdefault(application_id, asyncio.Lock())
+
+    async def _read(self, application_id: str) -> ApplicationLiveStateSnapshot:
+        cached = await self._stores.cache.get(_cache_key(application_id))
+        content = cached or await self._stores.files.get(_path(application_id))
+        return from_json(content, ApplicationLiveStateSnapshot)
+
+    async def _write(self, snapshot: ApplicationLiveStateSnapshot) -> None:
+        content = to_json(snapshot).encode()
+        await self._stores.files.put(_path(snapshot.application_id), content)
+        await self._stores.cache.put(
+            _cache_key(snapshot.application_id), content, ttl_seconds=CACHE_SECONDS
+        )
+
+    async def _signal(self, application_id: str, by: PipedCaller) -> None:
+        await self._bus.publish(Signal(Topic.APPLICATION, application_id, by.project))
+
+
+def patch(
+    snapshot: ApplicationLiveStateSnapshot, events: Iterable[KubernetesResourceStateEvent]
+) -> bool:
+    """Applies those events that are not older than the snapshot; False when none was."""
+    resources = {resource.id: resource for resource in snapshot.kubernetes.resources}
+    fitting = [e for e in events if _order(e.snapshot_version) >= _order(snapshot.version)]
+    if not fitting:
+        return False
+    for event in fitting:
+        if event.type == KubernetesResourceStateEvent.DELETED:
+            resources.pop(event.state.id, None)
+        else:
+            resources[event.state.id] = event.state
+    changed = [
+        KubernetesResourceState.FromString(r.SerializeToString()) for r in resources.values()
+    ]
+    del snapshot.kubernetes.resources[:]
+    snapshot.kubernetes.resources.extend(changed)
+    snapshot.health_status = _health(changed)
+    return True
+
+
+def _order(version: ApplicationLiveStateVersion) -> tuple[int, int]:
+    return version.timestamp, version.index
+
+
+def _health(
+    resources: Iterable[KubernetesResourceState],
+) -> ApplicationLiveStateSnapshot.Status.ValueType:
+    seen = {resource.health_status for resource in resources}
+    if KubernetesResourceState.OTHER in seen:
+        return ApplicationLiveStateSnapshot.OTHER
+    if KubernetesResourceState.UNKNOWN in seen:
+        return ApplicationLiveStateSnapshot.UNKNOWN
+    return ApplicationLiveStateSnapshot.HEALTHY
+
+
+def _path(application_id: str) -> str:
+    return f"application-live-state/{application_id}.json"
+
+
+def _cache_key(application_id: str) -> str:
+    return f"application-live-state:{application_id}"

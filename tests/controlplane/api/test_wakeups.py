@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wake-up stream over a real channel."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import pytest
+
+from pipecd.controlplane.api.piped import wakeups
+from pipecd.controlplane.api.piped.wakeups import Pending, hint_of
+from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.usecases import UseCases
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
+
+PATH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
+ME = PipedCaller("shop", "me")
+
+
+def watch(channel: grpc.aio.Channel) -> AsyncIterator[Wakeup]:
+    call = channel.unary_stream(
+        PATH,
+        request_serializer=WatchWakeupsRequest.SerializeToString,
+        response_deserializer=Wakeup.FromString,
+    )
+    return aiter(call(WatchWakeupsRequest()))
+
+
+async def kind_of_next(stream: AsyncIterator[Wakeup]) -> str:
+    async with asyncio.timeout(5):
+        return Wakeup.Kind.Name((await anext(stream)).kind)
+
+
+async def test_a_piped_is_told_where_to_look(
+    piped_channel: grpc.aio.Channel,
+    cases: UseCases,
+    bus: MemoryBus,
+    application: Application,
+    program: ApiKeyCaller,
+    other_piped: PipedCaller,
+) -> None:
+    stream = watch(piped_channel)
+    assert await kind_of_next(stream) == "CONNECTED"
+    await cases.pipeds.restart(other_piped.piped, by=program)
+    await cases.applications.sync(application.id, by=program)
+    assert await kind_of_next(stream) == "COMMANDS"
+    await cases.applications.disable(application.id, by=program)
+    assert await kind_of_next(stream) == "APPLICATIONS"
+    await cases.events.register(RegisterEventRequest(name="n", data="d"), by=program)
+    assert await kind_of_next(stream) == "EVENTS"
+    await bus.publish(Signal(Topic.REPOSITORY, "site", "shop", application.piped_id))
+    async with asyncio.timeout(5):
+        assert await anext(stream) == Wakeup(kind=Wakeup.REPOSITORY, repository="site")
+
+
+async def test_what_a_piped_reports_itself_does_not_wake_it(
+    piped_channel: grpc.aio.Channel,
+    cases: UseCases,
+    application: Application,
+    piped: PipedCaller,
+    program: ApiKeyCaller,
+) -> None:
+    stream = watch(piped_channel)
+    assert await kind_of_next(stream) == "CONNECTED"
+    await cases.application_reports.deploying(application.id, True, by=piped)
+    await cases.pipeds.stat_reported(b"", by=piped)
+    await cases.applications.sync(application.id, by=program)
+    assert await kind_of_next(stream) == "COMMANDS"
+
+
+@pytest.mark.parametrize(
+    "revoke",
+    [pytest.param("disable", id="the piped is disabled"), pytest.param("drop", id="its key goes")],
+)
+async def test_the_stream_ends_when(
+    piped_channel: grpc.aio.Channel,
+    cases: UseCases,
+    piped: PipedCaller,
+    admin: Person,
+    revoke: str,
+) -> None:
+    stream = watch(piped_channel)
+    assert await kind_of_next(stream) == "CONNECTED"
+    if revoke == "disable":
+        await cases.pipeds.disable(piped.piped, by=admin)
+    else:
+        # The new key is as old as the first one; the first in the list, which is the new one, stays.
+        await cases.pipeds.add_key(piped.piped, by=admin)
+        await cases.pipeds.drop_old_keys(piped.piped, by=admin)
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await kind_of_next(stream)
+    assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_change_that_leaves_the_key_alone_leaves_the_stream_open(
+    piped_channel: grpc.aio.Channel, cases: UseCases, piped: PipedCaller, admin: Person
+) -> None:
+    stream = watch(piped_channel)
+    assert await kind_of_next(stream) == "CONNECTED"
+    await cases.pipeds.update(piped.piped, "renamed", "", by=admin)
+    await cases.pipeds.restart(piped.piped, by=admin)
+    assert await kind_of_next(stream) == "COMMANDS"
+
+
+async def test_a_silent_stream_checks_its_key(
+    piped_channel: grpc.aio.Channel,
+    cases: UseCases,
+    piped: PipedCaller,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wakeups, "CHECK_SECONDS", 0.02)
+    stream = watch(piped_channel)
+    assert await kind_of_next(stream) == "CONNECTED"
+    store = cases.pipeds._stores.pipeds
+    await store.update(piped.piped, lambda stored: setattr(stored, "disabled", True))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await kind_of_next(stream)
+
+
+@pytest.mark.parametrize(
+    ("signal", "kind"),
+    [
+        pytest.param(Signal(Topic.COMMAND, "c", "shop", "me"), Wakeup.COMMANDS, id="a command"),
+        pytest.param(Signal(Topic.COMMAND, "c", "shop", "you"), None, id="another's command"),
+        pytest.param(Signal(Topic.COMMAND, "c", "shop"), None, id="an answered command"),
+        pytest.param(Signal(Topic.COMMAND, "c", "x", "me"), None, id="another project's command"),
+        pytest.param(
+            Signal(Topic.DEPLOYMENT, "d", "shop", "me"), Wakeup.DEPLOYMENTS, id="a deployment"
+        ),
+        pytest.param(Signal(Topic.CHAIN, "c", "shop"), Wakeup.DEPLOYMENTS, id="a chain"),
+        pytest.param(Signal(Topic.EVENT, "e", "shop"), Wakeup.EVENTS, id="an event"),
+        pytest.param(Signal(Topic.EVENT, "e", "shop", "me"), None, id="a settled event"),
+        pytest.param(Signal(Topic.STAGE_LOG, "d/s", "shop", "me"), None, id="a log line"),
+        pytest.param(Signal(Topic.PIPED, "me", "shop", "me"), None, id="the piped itself"),
+        pytest.param(Signal(Topic.EVERYTHING, "", ""), Wakeup.CONNECTED, id="anything at all"),
+    ],
+)
+def test_what_a_signal_means_to_a_piped(signal: Signal, kind: Wakeup.Kind.ValueType | None) -> None:
+    hint = hint_of(signal, ME)
+    assert (hint and hint[0]) == kind
+
+
+async def test_equal_hints_become_one_while_the_receiver_is_slow() -> None:
+    pending = Pending()
+    assert pending.taken() == ((Wakeup.CONNECTED, ""),)
+    for number in range(100):
+        pending.add(Signal(Topic.COMMAND, str(number), "shop", "me"), ME)
+        pending.add(Signal(Topic.REPOSITORY, f"repo{number % 2}", "shop", "me"), ME)
+    assert pending.taken() == (
+        (Wakeup.COMMANDS, ""),
+        (Wakeup.REPOSITORY, "repo0"),
+        (Wakeup.REPOSITORY, "repo1"),
+    )
+    assert pending.taken() == ()

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys of pipeds and programs: who gets in, how fast, and who is out at once."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pipecd.controlplane.auth.credentials import LAST_USED_KEY, Credentials
+from pipecd.controlplane.auth.subject import ApiKeyCaller, Person
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.model.errors import Unauthenticated, Unavailable
+from pipecd.model.moment import Now, to_unix
+from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.secrets import keys
+from pipecd.wire.credentials import PipedToken
+
+
+@pytest.fixture
+def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every key that went through the slow comparison."""
+    compared: list[str] = []
+    slow = keys.key_matches
+
+    def counted(key: str, hashed: str) -> bool:
+        compared.append(key)
+        return slow(key, hashed)
+
+    monkeypatch.setattr(keys, "key_matches", counted)
+    return compared
+
+
+@pytest.fixture
+def credentials(comparisons: list[str], stores: Stores, now: Now) -> Credentials:
+    del comparisons
+    return Credentials(stores, b"k" * 32, config_projects=frozenset({"declared"}), now=now)
+
+
+def token(registered: Registered, *, key: str = "", project: str = "shop") -> PipedToken:
+    return PipedToken(project, registered.id, key or registered.key)
+
+
+async def test_a_good_key_is_compared_once_however_often_it_comes(
+    credentials: Credentials,
+    registered: Registered,
+    comparisons: list[str],
+    advance: Callable[[float], None],
+) -> None:
+    callers = await asyncio.gather(*(credentials.piped(token(registered)) for _ in range(20)))
+    advance(3600)
+    callers.append(await credentials.piped(token(registered)))
+    assert {(c.project, c.piped) for c in callers} == {("shop", registered.id)}
+    assert comparisons == [registered.key]
+
+
+async def test_another_replica_does_not_compare_again(
+    credentials: Credentials,
+    registered: Registered,
+    comparisons: list[str],
+    stores: Stores,
+    now: Now,
+) -> None:
+    await credentials.piped(token(registered))
+    replica = Credentials(stores, b"k" * 32, now=now)
+    await replica.piped(token(registered))
+    assert len(comparisons) == 1
+
+
+async def test_the_shared_proof_is_worth_nothing_with_another_secret(
+    credentials: Credentials,
+    registered: Registered,
+    comparisons: list[str],
+    stores: Stores,
+    now: Now,
+) -> None:
+    await credentials.piped(token(registered))
+    await Credentials(stores, b"x" * 32, now=now).piped(token(registered))
+    assert len(comparisons) == 2
+
+
+@pytest.mark.parametrize(
+    ("project", "piped", "key"),
+    [
+        pytest.param("nowhere", "", "", id="the project does not exist"),
+        pytest.param("declared", "", "", id="the piped belongs to another project"),
+        pytest.param("", "6f0c2a4e-0000-4000-8000-000000000000", "", id="the piped is unknown"),
+        pytest.param("", "", "wrong", id="the key is wrong"),
+    ],
+)
+async def test_a_piped_is_refused(
+    credentials: Credentials, registered: Registered, project: str, piped: str, key: str
+) -> None:
+    presented = PipedToken(project or "shop", piped or registered.id, key or registered.key)
+    with pytest.raises(Unauthenticated) as refusal:
+        await credentials.piped(presented)
+    assert str(refusal.value) == "Unauthenticated"
+
+
+async def test_a_disabled_piped_is_out_at_once_and_in_again_once_enabled(
+    cases: UseCases, registered: Registered, admin: Person
+) -> None:
+    await cases.credentials.piped(token(registered))
+    await cases.pipeds.disable(registered.id, by=admin)
+    with pytest.raises(Unauthenticated):
+        await cases.credentials.piped(token(registered))
+    await cases.pipeds.enable(registered.id, by=admin)
+    assert (await cases.credentials.piped(token(registered))).piped == registered.id
+
+
+async def test_an_old_key_is_out_at_once_when_it_is_dropped(
+    cases: UseCases, registered: Registered, admin: Person, advance: Callable[[float], None]
+) -> None:
+    advance(5)
+    second = await cases.pipeds.add_key(registered.id, by=admin)
+    await cases.credentials.piped(token(registered))
+    await cases.credentials.piped(token(registered, key=second))
+    await cases.pipeds.drop_old_keys(registered.id, by=admin)
+    with pytest.raises(Unauthenticated):
+        await cases.credentials.piped(token(registered))
+    assert (await cases.credentials.piped(token(registered, key=second))).piped == registered.id
+
+
+async def test_a_new_key_works_although_it_was_refused_before_it_was_added(
+    cases: UseCases, registered: Registered, admin: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "new_piped_key", lambda: "n" * 50)
+    with pytest.raises(Unauthenticated):
+        await cases.credentials.piped(token(registered, key="n" * 50))
+    await cases.pipeds.add_key(registered.id, by=admin)
+    assert (await cases.credentials.piped(token(registered, key="n" * 50))).piped == registered.id
+
+
+async def test_another_replica_hears_of_a_disabled_piped_on_the_bus(
+    cases: UseCases, registered: Registered, admin: Person, stores: Stores, now: Now
+) -> None:
+    other = replace(cases, credentials=Credentials(stores, b"k" * 32, now=now))
+    await other.credentials.piped(token(registered))
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(other.run())
+        await asyncio.sleep(0)
+        await cases.pipeds.disable(registered.id, by=admin)
+        await asyncio.sleep(0)
+        with pytest.raises(Unauthenticated):
+            await other.credentials.piped(token(registered))
+        following.cancel()
+
+
+async def test_a_deaf_replica_learns_of_a_disabled_piped_within_seconds(
+    credentials: Credentials,
+    registered: Registered,
+    stores: Stores,
+    advance: Callable[[float], None],
+) -> None:
+    await credentials.piped(token(registered))
+    await stores.pipeds.update(registered.id, lambda piped: setattr(piped, "disabled", True))
+    advance(10)
+    with pytest.raises(Unauthenticated):
+        await credentials.piped(token(registered))
+
+
+async def test_wrong_keys_are_throttled_and_a_proven_key_still_passes(
+    credentials: Credentials,
+    registered: Registered,
+    comparisons: list[str],
+    advance: Callable[[float], None],
+) -> None:
+    await credentials.piped(token(registered))
+    for guess in range(10):
+        with pytest.raises(Unauthenticated):
+            await credentials.piped(token(registered, key=f"guess{guess}"))
+    with pytest.raises(Unavailable):
+        await credentials.piped(token(registered, key="one more"))
+    assert len(comparisons) == 11
+    advance(30)
+    await credentials.piped(token(registered))
+    advance(31)
+    with pytest.raises(Unauthenticated):
+        await credentials.piped(token(registered, key="one more"))
+
+
+async def test_the_same_wrong_key_is_compared_once(
+    credentials: Credentials, registered: Registered, comparisons: list[str]
+) -> None:
+    for _ in range(30):
+        with pytest.raises(Unauthenticated):
+            await credentials.piped(token(registered, key="wrong"))
+    assert comparisons == ["wrong"]
+
+
+async def test_a_verdict_from_before_a_change_is_not_kept(
+    credentials: Credentials, registered: Registered, stores: Stores
+) -> None:
+    """The piped is disabled while its key is being compared."""
+    judging = asyncio.ensure_future(credentials.piped(token(registered)))
+    await asyncio.sleep(0)
+    await stores.pipeds.update(registered.id, lambda piped: setattr(piped, "disabled", True))
+    credentials.forget(registered.id)
+    await asyncio.wait({judging})
+    with pytest.raises(Unauthenticated):
+        await credentials.piped(token(registered))
+    judging.exception()
+
+
+async def test_an_api_key_tells_its_role_and_the_time_of_its_use(
+    cases: UseCases, stores: Stores, admin: Person, now: Now, advance: Callable[[float], None]
+) -> None:
+    key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
+    caller = await cases.api_keys.verify(key)
+    assert caller == ApiKeyCaller("shop", key.split(".")[0], "ci", may_write=True)
+    advance(3)
+    await cases.api_keys.verify(key)
+    used = await stores.cache.get_field(LAST_USED_KEY, caller.key_id)
+    assert used == str(to_unix(now())).encode()
+
+
+async def test_a_read_only_key_may_not_write(cases: UseCases, admin: Person) -> None:
+    key = await cases.api_keys.generate("reader", APIKey.READ_ONLY, by=admin)
+    assert not (await cases.api_keys.verify(key)).may_write
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param("no-dot", id="without a dot"),
+        pytest.param("a.b.c", id="with two dots"),
+        pytest.param(".secret", id="without an id"),
+        pytest.param("6f0c2a4e-0000-4000-8000-000000000000.secret", id="of an unknown id"),
+    ],
+)
+async def test_an_api_key_is_refused(credentials: Credentials, key: str) -> None:
+    with pytest.raises(Unauthenticated):
+        await credentials.api_key(key)
+
+
+async def test_a_disabled_api_key_is_out_at_once(cases: UseCases, admin: Person) -> None:
+    key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
+    caller = await cases.api_keys.verify(key)
+    await cases.api_keys.disable(caller.key_id, by=admin)
+    with pytest.raises(Unauthenticated):
+        await cases.api_keys.verify(key)
+
+
+async def test_the_hash_of_a_key_stays_out_of_what_is_printed(
+    cases: UseCases, registered: Registered
+) -> None:
+    caller = await cases.credentials.piped(token(registered))
+    assert caller.key_hash
+    assert caller.key_hash not in repr(caller)

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Applications: registered, changed, listed, and who may do it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.applications import ApplicationUpdate
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy
+from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
+from pipecd.proto.model import project_pb2 as project
+from pipecd.proto.model.application_pb2 import (
+    SYNCED,
+    Application,
+    ApplicationDeploymentReference,
+    ApplicationSyncState,
+)
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.common_pb2 import ApplicationInfo
+from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
+
+
+async def test_an_application_takes_its_repository_from_the_piped(application: Application) -> None:
+    assert application.git_path.repo.remote == "git@github.com:shop/site.git"
+    assert application.git_path.url == "https://github.com/shop/site/tree/main/apps/cart"
+    assert application.cloud_provider == application.platform_provider == "kubernetes-default"
+    assert application.created_at > 0
+
+
+async def test_a_repository_that_the_piped_does_not_know_is_refused(
+    cases: UseCases, draft: Application, admin: Person
+) -> None:
+    draft.git_path.repo.id = "elsewhere"
+    with pytest.raises(NotFound, match="The requested repository is not found in the Piped"):
+        await cases.applications.add(draft, by=admin)
+
+
+async def test_an_application_cannot_be_added_to_a_piped_of_another_project(
+    cases: UseCases, draft: Application, stranger: Person
+) -> None:
+    with pytest.raises(Foreign, match="Requested piped does not belong to your project"):
+        await cases.applications.add(draft, by=stranger)
+
+
+async def test_what_the_draft_must_not_decide_is_ignored(
+    cases: UseCases, draft: Application, admin: Person
+) -> None:
+    draft.project_id, draft.id, draft.deploying = "another", "chosen", True
+    id = await cases.applications.add(draft, by=admin)
+    made = await cases.applications.get(id, by=admin)
+    assert (made.project_id, made.deploying, id != "chosen") == ("shop", False, True)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(lambda c, id, by: c.get(id, by=by), id="read"),
+        pytest.param(lambda c, id, by: c.sync(id, by=by), id="synced"),
+        pytest.param(lambda c, id, by: c.enable(id, by=by), id="enabled"),
+        pytest.param(lambda c, id, by: c.disable(id, by=by), id="disabled"),
+        pytest.param(lambda c, id, by: c.delete(id, by=by), id="deleted"),
+        pytest.param(lambda c, id, by: c.rename_config_file([id], "x", by=by), id="renamed"),
+        pytest.param(lambda c, id, by: c.set_deploy_targets(id, {}, by=by), id="retargeted"),
+        pytest.param(
+            lambda c, id, by: c.update(id, ApplicationUpdate("p", "", ""), by=by), id="updated"
+        ),
+    ],
+)
+async def test_an_application_of_another_project_cannot_be(
+    cases: UseCases,
+    application: Application,
+    stranger: Person,
+    what: Callable[..., Awaitable[object]],
+) -> None:
+    with pytest.raises(Foreign):
+        await what(cases.applications, application.id, stranger)
+
+
+async def test_a_viewer_reads_and_changes_nothing(
+    cases: UseCases, application: Application, viewer: Person
+) -> None:
+    assert (await cases.applications.get(application.id, by=viewer)).name == "cart"
+    with pytest.raises(Denied, match="Permission Denied"):
+        await cases.applications.sync(application.id, by=viewer)
+
+
+async def test_a_read_only_key_reads_and_changes_nothing(
+    cases: UseCases, application: Application, program: ApiKeyCaller
+) -> None:
+    reader = replace(program, may_write=False)
+    assert (await cases.applications.get(application.id, by=reader)).name == "cart"
+    with pytest.raises(Denied, match="Permission denied"):
+        await cases.applications.sync(application.id, by=reader)
+
+
+async def test_a_sync_becomes_a_command_and_a_signal_for_the_piped(
+    cases: UseCases, bus: MemoryBus, application: Application, program: ApiKeyCaller
+) -> None:
+    async with bus.subscribe() as signals:
+        id = await cases.applications.sync(application.id, SyncStrategy.PIPELINE, by=program)
+        heard = await anext(signals)
+    command = await cases.commands.get(id, by=program)
+    assert heard == Signal(Topic.COMMAND, id, "shop", application.piped_id)
+    assert (command.type, command.commander) == (Command.SYNC_APPLICATION, "key-1")
+    assert command.sync_application.sync_strategy == SyncStrategy.PIPELINE
+
+
+async def test_a_disabled_application_is_not_synced_and_not_given_to_its_piped(
+    cases: UseCases, application: Application, admin: Person, piped: PipedCaller
+) -> None:
+    assert [a.id for a in await cases.applications.enabled_of(by=piped)] == [application.id]
+    await cases.applications.disable(application.id, by=admin)
+    assert await cases.applications.enabled_of(by=piped) == ()
+    with pytest.raises(Conflict):
+        await cases.applications.sync(application.id, by=admin)
+
+
+async def test_a_deleted_application_cannot_be_changed_any_more(
+    cases: UseCases, application: Application, admin: Person, piped: PipedCaller
+) -> None:
+    await cases.applications.delete(application.id, by=admin)
+    with pytest.raises(UserMistake):
+        await cases.applications.enable(application.id, by=admin)
+    with pytest.raises(UserMistake):
+        await cases.application_reports.deploying(application.id, True, by=piped)
+    assert (await cases.applications.listed(ApplicationFilter("shop"), by=admin)).items == ()
+
+
+async def test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once(
+    cases: UseCases,
+    bus: MemoryBus,
+    application: Application,
+    admin: Person,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+) -> None:
+    to = ApplicationUpdate(other_piped.piped, "prod", "app.yaml", {"k": DeployTargets()})
+    async with bus.subscribe() as signals:
+        await cases.applications.update(application.id, to, by=admin)
+        heard = {(await anext(signals)).piped, (await anext(signals)).piped}
+    assert heard == {piped.piped, other_piped.piped}
+    await cases.application_reports.deploying(application.id, True, by=other_piped)
+    with pytest.raises(Denied, match="requested application doesn't belong to the piped"):
+        await cases.application_reports.deploying(application.id, False, by=piped)
+    moved = await cases.applications.get(application.id, by=admin)
+    assert moved.git_path.config_filename == "app.yaml"
+    assert list(moved.deploy_targets_by_plugin) == ["k"]
+
+
+async def test_several_files_are_renamed_or_none(
+    cases: UseCases, application: Application, admin: Person
+) -> None:
+    with pytest.raises(NotFound):
+        await cases.applications.rename_config_file([application.id, "gone"], "new", by=admin)
+    assert not (await cases.applications.get(application.id, by=admin)).git_path.config_filename
+    await cases.applications.rename_config_file([application.id], "new", by=admin)
+    assert (
+        await cases.applications.get(application.id, by=admin)
+    ).git_path.config_filename == "new"
+
+
+@pytest.fixture
+async def team(cases: UseCases, admin: Person) -> Person:
+    """Somebody whose role covers the dev environment only."""
+    scoped = project.ProjectRBACResource(
+        type=project.ProjectRBACResource.APPLICATION, labels={"env": "dev"}
+    )
+    policy = project.ProjectRBACPolicy(resources=[scoped], actions=[project.ProjectRBACPolicy.ALL])
+    await cases.roles.add("dev team", [policy], by=admin)
+    return Person("shop", "tom", ("dev team",))
+
+
+async def test_labels_of_a_policy_decide_what_is_seen_and_changed(
+    cases: UseCases, draft: Application, admin: Person, team: Person
+) -> None:
+    dev = await cases.applications.add(draft, by=team)
+    draft.labels["env"] = "prod"
+    with pytest.raises(Denied):
+        await cases.applications.add(draft, by=team)
+    prod = await cases.applications.add(draft, by=admin)
+    seen = await cases.applications.listed(ApplicationFilter("shop"), by=team)
+    assert [a.id for a in seen.items] == [dev]
+    await cases.applications.disable(dev, by=team)
+    with pytest.raises(Denied):
+        await cases.applications.get(prod, by=team)
+
+
+async def test_a_page_is_filled_although_most_is_hidden(
+    cases: UseCases, draft: Application, admin: Person, team: Person
+) -> None:
+    for number in range(9):
+        draft.labels["env"] = "prod" if number % 3 else "dev"
+        await cases.applications.add(draft, by=admin)
+    first = await cases.applications.listed(ApplicationFilter("shop"), PageRequest(size=2), by=team)
+    rest = await cases.applications.listed(
+        ApplicationFilter("shop"), PageRequest(size=2, cursor=first.cursor), by=team
+    )
+    assert len(first.items) >= 2
+    assert len({a.id for a in (*first.items, *rest.items)}) == 3
+    assert rest.cursor == ""
+
+
+async def test_another_project_cannot_be_listed(cases: UseCases, admin: Person) -> None:
+    with pytest.raises(Denied):
+        await cases.applications.listed(ApplicationFilter("declared"), by=admin)
+
+
+async def test_reports_of_a_piped_are_kept(
+    cases: UseCases,
+    application: Application,
+    piped: PipedCaller,
+    new_deployment: Callable[[], Deployment],
+) -> None:
+    reports = cases.application_reports
+    reference = ApplicationDeploymentReference(
+        deployment_id="d1", trigger=new_deployment().trigger, started_at=1
+    )
+    await reports.sync_state(
+        application.id, ApplicationSyncState(status=SYNCED, timestamp=1), by=piped
+    )
+    await reports.deploying(application.id, True, by=piped)
+    await reports.most_recent(application.id, DeploymentStatus.SUCCESS, reference, by=piped)
+    await reports.most_recent(application.id, DeploymentStatus.FAILURE, reference, by=piped)
+    stored = await cases.applications.get(application.id, by=piped)
+    assert (stored.sync_state.status, stored.deploying) == (1, True)
+    assert not stored.HasField("most_recently_triggered_deployment")
+    recent = await reports.most_recent_of(application.id, DeploymentStatus.SUCCESS, by=piped)
+    assert recent == reference
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param(DeploymentStatus.PENDING, id="none was triggered yet"),
+        pytest.param(DeploymentStatus.FAILURE, id="failures are not remembered"),
+    ],
+)
+async def test_no_recent_deployment(
+    cases: UseCases, application: Application, piped: PipedCaller, status: DeploymentStatus
+) -> None:
+    with pytest.raises(NotFound, match="deployment is not found"):
+        await cases.application_reports.most_recent_of(application.id, status, by=piped)
+
+
+async def test_configurations_are_taken_over_when_all_are_the_pipeds_own(
+    cases: UseCases, application: Application, piped: PipedCaller, other_piped: PipedCaller
+) -> None:
+    info = ApplicationInfo(id=application.id, name="basket", description="d", labels={"a": "b"})
+    with pytest.raises(Denied):
+        await cases.application_reports.configurations([info], by=other_piped)
+    await cases.application_reports.configurations([info], by=piped)
+    stored = await cases.applications.get(application.id, by=piped)
+    assert (stored.name, stored.description, dict(stored.labels)) == ("basket", "d", {"a": "b"})
+
+
+async def test_unregistered_files_of_all_pipeds_are_listed_by_path(
+    cases: UseCases, viewer: Person, piped: PipedCaller, other_piped: PipedCaller
+) -> None:
+    def info(path: str) -> ApplicationInfo:
+        return ApplicationInfo(name=path, repo_id="site", path=path, piped_id="a lie")
+
+    reports = cases.application_reports
+    await reports.unregistered([info("b/old")], by=piped)
+    await reports.unregistered([info("c/app"), info("a/app")], by=piped)
+    await reports.unregistered([info("b/app")], by=other_piped)
+    listed = await reports.unregistered_of(by=viewer)
+    assert [i.path for i in listed] == ["a/app", "b/app", "c/app"]
+    assert [i.piped_id for i in listed] == [piped.piped, other_piped.piped, piped.piped]
+    await reports.unregistered([], by=piped)
+    assert [i.path for i in await reports.unregistered_of(by=viewer)] == ["b/app"]
+
+
+async def test_a_missing_application_is_named(
+    cases: UseCases, piped: PipedCaller, admin: Person, stores: Stores
+) -> None:
+    del stores
+    with pytest.raises(NotFound, match="Entity was not found to get application nope"):
+        await cases.application_reports.deploying("nope", True, by=piped)
+    with pytest.raises(NotFound, match=r"^Application is not found$"):
+        await cases.applications.get("nope", by=admin)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chains: one block after the other."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.chains import Matcher, Turn, turn_of
+from pipecd.model.errors import Denied, NotFound, UserMistake
+from pipecd.proto.model import chain_pb2 as pb
+from pipecd.proto.model import common_pb2 as common
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+PENDING, RUNNING = pb.DEPLOYMENT_BLOCK_PENDING, pb.DEPLOYMENT_BLOCK_RUNNING
+SUCCESS, FAILURE = pb.DEPLOYMENT_BLOCK_SUCCESS, pb.DEPLOYMENT_BLOCK_FAILURE
+CANCELLED = pb.DEPLOYMENT_BLOCK_CANCELLED
+
+
+@pytest.fixture
+async def followers(cases: UseCases, draft: Application, admin: Person) -> dict[str, str]:
+    """Ids by name of further applications."""
+    ids: dict[str, str] = {}
+    for name, kind, labels in (
+        ("web", common.KUBERNETES, {"tier": "front"}),
+        ("infra", common.TERRAFORM, {"tier": "back"}),
+        ("off", common.TERRAFORM, {"tier": "front"}),
+    ):
+        draft.name, draft.kind = name, kind
+        draft.labels.clear()
+        draft.labels.update(labels)
+        ids[name] = await cases.applications.add(draft, by=admin)
+    await cases.applications.disable(ids["off"], by=admin)
+    return ids
+
+
+async def test_a_chain_asks_the_matching_applications_to_follow(
+    cases: UseCases,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+    admin: Person,
+    followers: dict[str, str],
+) -> None:
+    first = new_deployment()
+    matchers = [Matcher(kind="TERRAFORM"), Matcher(labels={"tier": "front"}), Matcher(name="none")]
+    await cases.chains.create(first, matchers, by=piped)
+    (chain,) = (await cases.chains.listed(by=admin)).items
+    names = [[node.application_ref.application_name for node in b.nodes] for b in chain.blocks]
+    assert names == [["cart"], ["infra"], ["web"], []]
+    assert chain.blocks[0].nodes[0].deployment_ref.deployment_id == first.id
+    stored = await cases.deployments.get(first.id, by=piped)
+    assert stored.deployment_chain_id == chain.id
+    commands = await stores.commands.unhandled_of(piped.piped)
+    asked = {c.application_id: c.chain_sync_application.block_index for c in commands}
+    assert asked == {followers["infra"]: 1, followers["web"]: 2}
+    assert {c.type for c in commands} == {Command.CHAIN_SYNC_APPLICATION}
+    assert {c.commander for c in commands} == {chain.id}
+
+
+@pytest.mark.parametrize(
+    "matcher",
+    [
+        pytest.param(Matcher(kind="ECSApp"), id="with a kind that does not exist"),
+        pytest.param(Matcher(), id="that would match everything"),
+    ],
+)
+async def test_a_matcher_is_refused(
+    cases: UseCases,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+    matcher: Matcher,
+) -> None:
+    with pytest.raises(UserMistake):
+        await cases.chains.create(new_deployment(), [matcher], by=piped)
+    assert (await stores.chains.listed("shop")).items == ()
+
+
+async def test_a_chain_of_a_foreign_deployment_leaves_nothing_behind(
+    cases: UseCases,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+) -> None:
+    first = new_deployment()
+    first.piped_id = "another"
+    with pytest.raises(Denied):
+        await cases.chains.create(first, [], by=piped)
+    assert (await stores.chains.listed("shop")).items == ()
+
+
+def chain(*statuses: pb.ChainBlockStatus.ValueType) -> pb.DeploymentChain:
+    return pb.DeploymentChain(blocks=[pb.ChainBlock(status=status) for status in statuses])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "index", "turn"),
+    [
+        pytest.param((PENDING,), 0, Turn(plannable=True), id="the first block goes at once"),
+        pytest.param((PENDING, PENDING), 1, Turn(), id="a block waits for a pending one"),
+        pytest.param((RUNNING, PENDING), 1, Turn(), id="a block waits for a running one"),
+        pytest.param((SUCCESS, PENDING), 1, Turn(plannable=True), id="a block follows a success"),
+        pytest.param((SUCCESS, RUNNING), 1, Turn(plannable=True), id="a begun block goes on"),
+    ],
+)
+def test_whose_turn_it_is(
+    blocks: tuple[pb.ChainBlockStatus.ValueType, ...], index: int, turn: Turn
+) -> None:
+    assert turn_of(chain(*blocks), index) == turn
+
+
+@pytest.mark.parametrize(
+    ("blocks", "index"),
+    [
+        pytest.param((FAILURE, PENDING), 1, id="the block before it failed"),
+        pytest.param((CANCELLED, PENDING), 1, id="the block before it was cancelled"),
+        pytest.param((SUCCESS, FAILURE), 1, id="its own block has failed"),
+        pytest.param((SUCCESS,), 0, id="its own block is done"),
+    ],
+)
+def test_a_deployment_is_cancelled_when(
+    blocks: tuple[pb.ChainBlockStatus.ValueType, ...], index: int
+) -> None:
+    turn = turn_of(chain(*blocks), index)
+    assert turn.cancel_reason
+    assert not turn.plannable
+
+
+async def test_a_turn_is_asked_for_by_the_owner_of_the_deployment(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    admin: Person,
+    stranger: Person,
+) -> None:
+    first = new_deployment()
+    await cases.chains.create(first, [], by=piped)
+    (made,) = (await cases.chains.listed(by=admin)).items
+    assert await cases.chains.turn(first.id, made.id, 0, by=piped) == Turn(plannable=True)
+    with pytest.raises(UserMistake):
+        await cases.chains.turn(first.id, made.id, 1, by=piped)
+    with pytest.raises(UserMistake):
+        await cases.chains.turn(first.id, "unknown", 0, by=piped)
+    with pytest.raises(Denied):
+        await cases.chains.turn(first.id, made.id, 0, by=other_piped)
+    await stores.chains.add(pb.DeploymentChain(id="foreign", project_id="declared"))
+    with pytest.raises(Denied):
+        await cases.chains.turn(first.id, "foreign", 0, by=piped)
+    with pytest.raises(Foreign):
+        await cases.chains.get(made.id, by=stranger)
+
+
+async def test_chains_are_for_administrators(
+    cases: UseCases, admin: Person, viewer: Person
+) -> None:
+    with pytest.raises(Denied):
+        await cases.chains.listed(by=viewer)
+    with pytest.raises(NotFound):
+        await cases.chains.get("nope", by=admin)

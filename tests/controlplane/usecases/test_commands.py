@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: given, fetched, answered."""
+
+import pytest
+
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.commands import Handled
+from pipecd.model.command import CommandStatus
+from pipecd.model.errors import Denied, NotFound
+
+
+@pytest.fixture
+async def command_id(cases: UseCases, piped: PipedCaller, admin: Person) -> str:
+    return await cases.pipeds.restart(piped.piped, by=admin)
+
+
+async def test_a_command_waits_until_its_piped_answers(
+    cases: UseCases, stores: Stores, command_id: str, piped: PipedCaller, admin: Person
+) -> None:
+    assert [c.id for c in await cases.commands.unhandled_of(by=piped)] == [command_id]
+    report = Handled(command_id, CommandStatus.SUCCEEDED, 5, {"k": "v"}, b"output")
+    await cases.commands.handled(report, by=piped)
+    assert await cases.commands.unhandled_of(by=piped) == ()
+    command = await cases.commands.get(command_id, by=admin)
+    assert (command.status, command.handled_at) == (CommandStatus.SUCCEEDED, 5)
+    assert dict(command.metadata) == {"k": "v"}
+    assert await stores.files.get(f"command-output/{command_id}.json") == b"output"
+
+
+async def test_a_command_of_another_piped_cannot_be_answered(
+    cases: UseCases, stores: Stores, command_id: str, other_piped: PipedCaller
+) -> None:
+    report = Handled(command_id, CommandStatus.SUCCEEDED, 5, output=b"lies")
+    with pytest.raises(Denied, match="The current piped does not have requested command"):
+        await cases.commands.handled(report, by=other_piped)
+    with pytest.raises(NotFound):
+        await stores.files.get(f"command-output/{command_id}.json")
+
+
+async def test_a_command_of_another_project_cannot_be_read(
+    cases: UseCases, command_id: str, stranger: Person
+) -> None:
+    with pytest.raises(Foreign):
+        await cases.commands.get(command_id, by=stranger)
+
+
+async def test_a_command_needs_any_known_role(
+    cases: UseCases, command_id: str, viewer: Person
+) -> None:
+    await cases.commands.get(command_id, by=viewer)
+    with pytest.raises(Denied, match="Permission Denied"):
+        await cases.commands.get(command_id, by=Person("shop", "x", ("Nobody",)))
+
+
+async def test_an_unknown_command_is_not_found(cases: UseCases, admin: Person) -> None:
+    with pytest.raises(NotFound, match=r"^Command is not found$"):
+        await cases.commands.get("nope", by=admin)

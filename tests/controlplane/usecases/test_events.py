@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events: told from outside, dealt with by pipeds, seen by people."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.events import EventReport
+from pipecd.model.errors import Denied, NotFound
+from pipecd.model.eventkey import event_key
+from pipecd.proto.model import event_pb2 as pb
+from pipecd.proto.service.api_pb2 import RegisterEventRequest
+
+
+def told(data: str = "v1", **labels: str) -> RegisterEventRequest:
+    return RegisterEventRequest(name="image", data=data, labels=labels)
+
+
+async def test_an_event_is_stored_and_wakes_the_project(
+    cases: UseCases, stores: Stores, bus: MemoryBus, program: ApiKeyCaller
+) -> None:
+    request = told(env="dev")
+    request.contexts["Source-Commit"] = "abc"
+    async with bus.subscribe() as signals:
+        id = await cases.events.register(request, by=program)
+        assert await anext(signals) == Signal(Topic.EVENT, id, "shop")
+    event = await stores.events.get(id)
+    assert event.event_key == event_key("image", {"env": "dev"})
+    assert event.status == pb.EVENT_NOT_HANDLED
+    assert event.status_description == "It is going to be replaced by v1"
+    assert dict(event.contexts) == {"Source-Commit": "abc"}
+    assert (await stores.traces.listed("shop")).items == ()
+
+
+async def test_the_newest_event_of_a_key_is_found(
+    cases: UseCases, program: ApiKeyCaller, piped: PipedCaller, advance: Callable[[float], None]
+) -> None:
+    with pytest.raises(NotFound, match=r"^no events found$"):
+        await cases.events.latest("image", {}, by=piped)
+    await cases.events.register(told("v1"), by=program)
+    advance(1)
+    await cases.events.register(told("v2"), by=program)
+    await cases.events.register(told("v3", env="dev"), by=program)
+    assert (await cases.events.latest("image", {}, by=piped)).data == "v2"
+    assert (await cases.events.latest("image", {"env": "dev"}, by=piped)).data == "v3"
+
+
+async def test_a_piped_lists_its_project_in_the_order_of_creation(
+    cases: UseCases, program: ApiKeyCaller, piped: PipedCaller, advance: Callable[[float], None]
+) -> None:
+    for data in ("v1", "v2"):
+        await cases.events.register(told(data), by=program)
+        advance(1)
+    listed = await cases.events.by_creation(EventFilter("shop"), descending=True, by=piped)
+    assert [event.data for event in listed] == ["v2", "v1"]
+    with pytest.raises(Foreign):
+        await cases.events.by_creation(EventFilter("declared"), by=piped)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_ended"),
+    [
+        pytest.param(pb.EVENT_SUCCESS, True, id="a success"),
+        pytest.param(pb.EVENT_FAILURE, True, id="a failure"),
+        pytest.param(pb.EVENT_OUTDATED, False, id="not being outdated"),
+    ],
+)
+async def test_an_event_is_handled_and_moves_up_with(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    advance: Callable[[float], None],
+    status: pb.EventStatus.ValueType,
+    is_ended: bool,
+) -> None:
+    id = await cases.events.register(told(), by=program)
+    before = await stores.events.get(id)
+    advance(5)
+    await cases.events.report_statuses([EventReport(id, status, "so it is")], by=piped)
+    event = await stores.events.get(id)
+    assert (event.status, event.status_description) == (status, "so it is")
+    assert (event.handled_at > 0) is is_ended
+    assert (event.updated_at > before.updated_at) is is_ended
+
+
+async def test_an_event_of_another_project_cannot_be_settled(
+    cases: UseCases, stores: Stores, stranger: Person, piped: PipedCaller
+) -> None:
+    id = await cases.events.register(told(), by=stranger)
+    with pytest.raises(Denied):
+        await cases.events.report_statuses([EventReport(id, pb.EVENT_SUCCESS, "x")], by=piped)
+    assert (await stores.events.get(id)).status == pb.EVENT_NOT_HANDLED
+
+
+async def test_people_list_events_newest_first(
+    cases: UseCases, program: ApiKeyCaller, viewer: Person, advance: Callable[[float], None]
+) -> None:
+    for data in ("v1", "v2"):
+        await cases.events.register(told(data), by=program)
+        advance(1)
+    listed = await cases.events.listed(EventFilter("shop"), by=viewer)
+    assert [event.data for event in listed.items] == ["v2", "v1"]
+    with pytest.raises(Denied):
+        await cases.events.register(told(), by=viewer)

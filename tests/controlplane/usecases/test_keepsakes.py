@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pipeds keep: live states, analysis results, objects of plugins."""
+
+import pytest
+
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.reports.livestate import patch
+from pipecd.controlplane.usecases.reports.objects import SharedObject
+from pipecd.model.errors import Denied, NotFound, UserMistake
+from pipecd.proto.model.analysis_pb2 import AnalysisResult
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.livestate_pb2 import (
+    ApplicationLiveStateSnapshot,
+    ApplicationLiveStateVersion,
+    KubernetesApplicationLiveState,
+    KubernetesResourceState,
+    KubernetesResourceStateEvent,
+)
+
+HEALTHY, OTHER = KubernetesResourceState.HEALTHY, KubernetesResourceState.OTHER
+
+
+def resource(
+    id: str, health: KubernetesResourceState.HealthStatus.ValueType = HEALTHY
+) -> KubernetesResourceState:
+    return KubernetesResourceState(id=id, name=id, health_status=health, created_at=1)
+
+
+def snapshot(
+    application_id: str, *resources: KubernetesResourceState
+) -> ApplicationLiveStateSnapshot:
+    return ApplicationLiveStateSnapshot(
+        application_id=application_id,
+        piped_id="a lie",
+        project_id="a lie",
+        kubernetes=KubernetesApplicationLiveState(resources=resources),
+        version=ApplicationLiveStateVersion(timestamp=10, index=1),
+    )
+
+
+def event(
+    application_id: str,
+    state: KubernetesResourceState,
+    *,
+    at: int = 10,
+    deleted: bool = False,
+) -> KubernetesResourceStateEvent:
+    kind = KubernetesResourceStateEvent
+    return kind(
+        id="e",
+        application_id=application_id,
+        type=kind.DELETED if deleted else kind.ADD_OR_UPDATED,
+        state=state,
+        snapshot_version=ApplicationLiveStateVersion(timestamp=at, index=1),
+        created_at=1,
+    )
+
+
+async def test_a_snapshot_is_kept_for_its_project(
+    cases: UseCases,
+    stores: Stores,
+    application: Application,
+    piped: PipedCaller,
+    viewer: Person,
+    stranger: Person,
+) -> None:
+    with pytest.raises(NotFound):
+        await cases.livestate.get(application.id, by=viewer)
+    await cases.livestate.report(snapshot(application.id, resource("pod")), by=piped)
+    await stores.cache.delete(f"application-live-state:{application.id}")
+    seen = await cases.livestate.get(application.id, by=viewer)
+    assert [r.id for r in seen.kubernetes.resources] == ["pod"]
+    assert (seen.piped_id, seen.project_id) == (piped.piped, "shop")
+    with pytest.raises(Foreign):
+        await cases.livestate.get(application.id, by=stranger)
+
+
+async def test_events_patch_the_snapshot_of_the_owner_only(
+    cases: UseCases,
+    application: Application,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    viewer: Person,
+) -> None:
+    await cases.livestate.report(snapshot(application.id, resource("a"), resource("b")), by=piped)
+    lie = event(application.id, resource("a"), deleted=True)
+    await cases.livestate.report_events([lie], by=other_piped)
+    news = [
+        event(application.id, resource("a"), deleted=True),
+        event("unknown", resource("x")),
+        event(application.id, resource("c", OTHER)),
+        event(application.id, resource("b"), at=9, deleted=True),
+    ]
+    await cases.livestate.report_events(news, by=piped)
+    seen = await cases.livestate.get(application.id, by=viewer)
+    assert [r.id for r in seen.kubernetes.resources] == ["b", "c"]
+    assert seen.health_status == ApplicationLiveStateSnapshot.OTHER
+
+
+def test_events_for_a_snapshot_without_kubernetes_part_do_no_harm() -> None:
+    bare = ApplicationLiveStateSnapshot(version=ApplicationLiveStateVersion(timestamp=1, index=1))
+    assert patch(bare, [event("a", resource("pod"))])
+    assert bare.health_status == ApplicationLiveStateSnapshot.HEALTHY
+
+
+async def test_a_foreign_snapshot_is_refused(
+    cases: UseCases, application: Application, other_piped: PipedCaller
+) -> None:
+    with pytest.raises(Denied):
+        await cases.livestate.report(snapshot(application.id), by=other_piped)
+
+
+async def test_the_last_analysis_is_remembered(
+    cases: UseCases,
+    stores: Stores,
+    application: Application,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+) -> None:
+    with pytest.raises(NotFound):
+        await cases.objects.analysis_result(application.id, by=piped)
+    result = AnalysisResult(start_time=42)
+    await cases.objects.put_analysis_result(application.id, result, by=piped)
+    assert await cases.objects.analysis_result(application.id, by=piped) == result
+    stored = await stores.files.get(f"latest-analysis-result/{application.id}.json")
+    assert stored == b'{"start_time":42}'
+    with pytest.raises(Denied):
+        await cases.objects.analysis_result(application.id, by=other_piped)
+
+
+async def test_objects_of_plugins_are_kept_apart(
+    cases: UseCases, application: Application, piped: PipedCaller, other_piped: PipedCaller
+) -> None:
+    name = SharedObject(application.id, "analysis", "baseline/latest")
+    with pytest.raises(NotFound):
+        await cases.objects.get(name, by=piped)
+    await cases.objects.put(name, b"\x00\xff", by=piped)
+    assert await cases.objects.get(name, by=piped) == b"\x00\xff"
+    with pytest.raises(NotFound):
+        await cases.objects.get(SharedObject(application.id, "wait", "baseline/latest"), by=piped)
+    with pytest.raises(Denied):
+        await cases.objects.get(name, by=other_piped)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "key"),
+    [
+        pytest.param("analysis", "../../../command-output/x", id="a key that climbs"),
+        pytest.param("..", "x", id="a plugin that climbs"),
+        pytest.param("a/b", "x", id="a plugin in two parts"),
+        pytest.param("analysis", "a//b", id="an empty step"),
+        pytest.param("analysis", "a\\b", id="a backslash"),
+    ],
+)
+async def test_a_name_that_leads_elsewhere_is_refused(
+    cases: UseCases, application: Application, piped: PipedCaller, plugin: str, key: str
+) -> None:
+    with pytest.raises(UserMistake):
+        await cases.objects.put(SharedObject(application.id, plugin, key), b"x", by=piped)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage logs: appended by the owner, read by the project."""
+
+import pytest
+
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Foreign
+from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.logblock_pb2 import LogBlock
+
+
+def blocks(*indexes: int) -> list[LogBlock]:
+    return [LogBlock(index=i, log=f"line {i}", created_at=1) for i in indexes]
+
+
+async def test_lines_are_seen_as_soon_as_they_are_appended(
+    cases: UseCases, bus: MemoryBus, deployment: Deployment, piped: PipedCaller, viewer: Person
+) -> None:
+    run = StageRun(deployment.id, "s1")
+    async with bus.subscribe() as signals:
+        await cases.logs.append(run, blocks(1, 2), by=piped)
+        assert await anext(signals) == Signal(Topic.STAGE_LOG, f"{deployment.id}/s1", "shop")
+    await cases.logs.checkpoint(run, blocks(2, 3), completed=True, by=piped)
+    log = await cases.logs.stage_log(run, by=viewer)
+    assert ([b.index for b in log.blocks], log.completed) == ([1, 2, 3], True)
+    assert [b.index for b in (await cases.logs.stage_log(run, 3, by=viewer)).blocks] == [3]
+    with pytest.raises(Conflict, match="could not append the logs"):
+        await cases.logs.append(run, blocks(4), by=piped)
+
+
+async def test_a_foreign_log_is_closed(
+    cases: UseCases,
+    deployment: Deployment,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    stranger: Person,
+) -> None:
+    run = StageRun(deployment.id, "s1")
+    for _ in range(2):
+        with pytest.raises(Denied, match="requested deployment doesn't belong to the piped"):
+            await cases.logs.append(run, blocks(1), by=other_piped)
+        await cases.logs.append(run, blocks(1), by=piped)
+    with pytest.raises(Foreign):
+        await cases.logs.stage_log(run, by=stranger)
+
+
+async def test_a_stage_that_never_spoke_has_no_log(
+    cases: UseCases, deployment: Deployment, viewer: Person
+) -> None:
+    with pytest.raises(NotFound, match=r"^Entity was not found to get stage logs$"):
+        await cases.logs.stage_log(StageRun(deployment.id, "s1"), by=viewer)
+
+
+@pytest.mark.parametrize(
+    ("stage", "retried"),
+    [
+        pytest.param("../../x", 0, id="climb"),
+        pytest.param("a/b", 0, id="descend"),
+        pytest.param("..", 0, id="be a step"),
+        pytest.param("a\0b", 0, id="hold a zero byte"),
+        pytest.param("s1", -1, id="count below zero"),
+    ],
+)
+async def test_the_name_of_a_stage_must_not(
+    cases: UseCases, deployment: Deployment, piped: PipedCaller, stage: str, retried: int
+) -> None:
+    with pytest.raises(UserMistake):
+        await cases.logs.append(StageRun(deployment.id, stage, retried), blocks(1), by=piped)
+
+
+async def test_all_logs_of_a_deployment_have_an_entry_per_stage(
+    cases: UseCases, deployment: Deployment, piped: PipedCaller, viewer: Person
+) -> None:
+    await cases.logs.append(StageRun(deployment.id, "s2"), blocks(1), by=piped)
+    logs = await cases.logs.of_deployment(deployment.id, by=viewer)
+    assert {stage: len(log.blocks) for stage, log in logs.items()} == {"s1": 0, "s2": 1, "s3": 0}

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Projects, roles, sessions and API keys."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pipecd.controlplane.auth.credentials import LAST_USED_KEY
+from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Denied,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+    UserMistake,
+)
+from pipecd.proto.model import project_pb2 as pb
+from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.secrets.keyfile import KeyFile
+
+KEY = b"0123456789abcdef0123456789abcdef\n"
+
+
+def policy(*actions: pb.ProjectRBACPolicy.Action.ValueType) -> pb.ProjectRBACPolicy:
+    return pb.ProjectRBACPolicy(
+        resources=[pb.ProjectRBACResource(type=pb.ProjectRBACResource.PIPED)], actions=actions
+    )
+
+
+async def test_a_project_comes_with_a_generated_administrator(
+    cases: UseCases, static_admin: StaticAdmin
+) -> None:
+    assert (len(static_admin.username), len(static_admin.password)) == (10, 30)
+    signed = await cases.sessions.sign_in("shop", *static_admin)
+    assert signed.person == Person("shop", static_admin.username, ("Admin",))
+    assert cases.sessions.read(signed.token) == signed.person
+
+
+async def test_a_project_exists_once(cases: UseCases, static_admin: StaticAdmin) -> None:
+    del static_admin
+    with pytest.raises(AlreadyExists):
+        await cases.projects.add("shop")
+    with pytest.raises(AlreadyExists):
+        await cases.projects.add("declared")
+    with pytest.raises(UserMistake):
+        await cases.projects.add("")
+    assert [p.id for p in await cases.projects.listed()] == ["shop"]
+
+
+async def test_a_reset_password_replaces_the_old_one(
+    cases: UseCases, static_admin: StaticAdmin
+) -> None:
+    fresh = await cases.projects.reset_admin("shop")
+    await cases.sessions.sign_in("shop", *fresh)
+    with pytest.raises(Unauthenticated, match=r"^Unable to login$"):
+        await cases.sessions.sign_in("shop", *static_admin)
+
+
+@pytest.mark.parametrize(
+    ("project", "username", "password", "error", "message"),
+    [
+        pytest.param(
+            "nowhere", "", "", NotFound, "Unable to find project: nowhere", id="unknown project"
+        ),
+        pytest.param("declared", "root", "x", Unauthenticated, "Unable to login", id="password"),
+        pytest.param(
+            "declared", "toor", "config-password", Unauthenticated, "Unable to login", id="name"
+        ),
+    ],
+)
+async def test_a_sign_in_fails_for_a_wrong(
+    cases: UseCases,
+    project: str,
+    username: str,
+    password: str,
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=f"^{message}$"):
+        await cases.sessions.sign_in(project, username, password)
+
+
+async def test_a_project_of_the_configuration_file_can_be_entered_and_not_changed(
+    cases: UseCases,
+) -> None:
+    root = (await cases.sessions.sign_in("declared", "root", "config-password")).person
+    project = await cases.projects.get(by=root)
+    assert [role.name for role in project.rbac_roles] == ["Admin", "Editor", "Viewer"]
+    for attempt in (
+        cases.projects.disable_static_admin(by=root),
+        cases.projects.set_static_admin("a", "b", by=root),
+        cases.projects.set_sso(pb.ProjectSSOConfig(session_ttl=1), by=root),
+        cases.projects.set_legacy_teams(pb.ProjectRBACConfig(), by=root),
+        cases.roles.add("r", [policy(pb.ProjectRBACPolicy.GET)], by=root),
+        cases.roles.add_group("g", "Viewer", by=root),
+        cases.projects.reset_admin("declared"),
+    ):
+        with pytest.raises(
+            Conflict,
+            match="Failed to update a debug project specified in the control-plane configuration",
+        ):
+            await attempt
+
+
+async def test_wrong_passwords_are_throttled_per_project_and_name(
+    cases: UseCases, static_admin: StaticAdmin, advance: Callable[[float], None]
+) -> None:
+    name = static_admin.username
+    guesses = (cases.sessions.sign_in("shop", name, f"guess {n}") for n in range(25))
+    outcomes = await asyncio.gather(*guesses, return_exceptions=True)
+    assert sum(isinstance(outcome, Unauthenticated) for outcome in outcomes) == 10
+    assert sum(isinstance(outcome, Unavailable) for outcome in outcomes) == 15
+    with pytest.raises(Unavailable):
+        await cases.sessions.sign_in("shop", *static_admin)
+    await cases.sessions.sign_in("declared", "root", "config-password")
+    advance(61)
+    await cases.sessions.sign_in("shop", *static_admin)
+
+
+async def test_a_disabled_administrator_stays_out(
+    cases: UseCases, static_admin: StaticAdmin, admin: Person
+) -> None:
+    await cases.projects.disable_static_admin(by=admin)
+    with pytest.raises(Denied, match=r"^Static admin is disabling$"):
+        await cases.sessions.sign_in("shop", *static_admin)
+    await cases.projects.enable_static_admin(by=admin)
+    await cases.projects.set_static_admin("boss", "a better password", by=admin)
+    await cases.sessions.sign_in("shop", "boss", "a better password")
+
+
+async def test_a_session_ends_after_a_week(
+    cases: UseCases, static_admin: StaticAdmin, advance: Callable[[float], None]
+) -> None:
+    token = (await cases.sessions.sign_in("shop", *static_admin)).token
+    advance(7 * 24 * 3600 - 1)
+    cases.sessions.read(token)
+    advance(2)
+    with pytest.raises(Unauthenticated):
+        cases.sessions.read(token)
+    with pytest.raises(Unauthenticated):
+        cases.sessions.read("not.a.token")
+
+
+async def test_no_secret_of_a_project_is_shown(
+    cases: UseCases, stores: Stores, admin: Person, viewer: Person
+) -> None:
+    sso = pb.ProjectSSOConfig(
+        provider=pb.ProjectSSOConfig.OIDC,
+        session_ttl=24,
+        github=pb.ProjectSSOConfig.GitHub(client_id="gh-id", client_secret="gh-secret"),
+        oidc=pb.ProjectSSOConfig.Oidc(client_id="oi-id", client_secret="oi-secret", issuer="i"),
+    )
+    await cases.projects.set_sso(sso, by=admin)
+    stored = await stores.projects.get("shop")
+    assert KeyFile(KEY).decrypt(stored.sso.github.client_secret) == "gh-secret"
+    assert (stored.sso.session_ttl, stored.sso.oidc.issuer) == (24, "i")
+    shown = str(await cases.projects.get(by=viewer)) + str(await cases.projects.listed())
+    for secret in ("gh-id", "gh-secret", "oi-id", "oi-secret", stored.static_admin.password_hash):
+        assert secret not in shown
+    assert stored.sso.github.client_id not in shown
+
+
+async def test_settings_are_for_administrators(cases: UseCases, viewer: Person) -> None:
+    for attempt in (
+        cases.projects.disable_static_admin(by=viewer),
+        cases.projects.set_static_admin("a", "b", by=viewer),
+        cases.roles.add("r", [policy(pb.ProjectRBACPolicy.GET)], by=viewer),
+        cases.api_keys.listed(by=viewer),
+        cases.api_keys.generate("k", APIKey.READ_WRITE, by=viewer),
+        cases.api_keys.disable("k", by=viewer),
+    ):
+        with pytest.raises(Denied, match=r"^Permission Denied$"):
+            await attempt
+
+
+async def test_a_changed_role_counts_at_once(cases: UseCases, admin: Person) -> None:
+    ops = Person("shop", "olga", ("ops",))
+    with pytest.raises(Denied):
+        await cases.pipeds.listed(by=ops)
+    await cases.roles.add("ops", [policy(pb.ProjectRBACPolicy.LIST)], by=admin)
+    await cases.pipeds.listed(by=ops)
+    with pytest.raises(Denied):
+        await cases.pipeds.register("x", "", by=ops)
+    await cases.roles.update("ops", [policy(pb.ProjectRBACPolicy.ALL)], by=admin)
+    await cases.pipeds.register("x", "", by=ops)
+    await cases.roles.delete("ops", by=admin)
+    with pytest.raises(Denied):
+        await cases.pipeds.listed(by=ops)
+
+
+async def test_rules_of_roles_and_groups(cases: UseCases, admin: Person) -> None:
+    roles, get = cases.roles, policy(pb.ProjectRBACPolicy.GET)
+    await roles.add("ops", [get], by=admin)
+    await roles.add_group("org/ops", "ops", by=admin)
+    await cases.projects.set_legacy_teams(pb.ProjectRBACConfig(editor="org/old"), by=admin)
+    for attempt, error in (
+        (roles.add("ops", [get], by=admin), AlreadyExists),
+        (roles.add("Admin", [get], by=admin), AlreadyExists),
+        (roles.update("Viewer", [get], by=admin), Conflict),
+        (roles.delete("Viewer", by=admin), Conflict),
+        (roles.update("nope", [get], by=admin), NotFound),
+        (roles.delete("nope", by=admin), NotFound),
+        (roles.add_group("org/ops", "Viewer", by=admin), AlreadyExists),
+        (roles.add_group("org/old", "Viewer", by=admin), AlreadyExists),
+        (roles.add_group("org/x", "nope", by=admin), NotFound),
+        (roles.delete_group("org/x", by=admin), NotFound),
+    ):
+        with pytest.raises(error):
+            await attempt
+    project = await cases.projects.get(by=admin)
+    groups = [(g.sso_group, g.role) for g in project.user_groups]
+    assert groups == [("org/old", "Editor"), ("org/ops", "ops")]
+    await roles.delete_group("org/old", by=admin)
+    await roles.delete_group("org/ops", by=admin)
+    assert not (await cases.projects.get(by=admin)).user_groups
+
+
+async def test_built_in_roles_are_never_stored(
+    cases: UseCases, stores: Stores, admin: Person
+) -> None:
+    await cases.roles.add("ops", [policy(pb.ProjectRBACPolicy.GET)], by=admin)
+    assert [role.name for role in (await stores.projects.get("shop")).rbac_roles] == ["ops"]
+
+
+async def test_api_keys_are_listed_without_their_hashes(
+    cases: UseCases, stores: Stores, admin: Person, advance: Callable[[float], None]
+) -> None:
+    used = await cases.api_keys.generate("used", APIKey.READ_WRITE, by=admin)
+    advance(1)
+    await cases.api_keys.generate("unused", APIKey.READ_ONLY, by=admin)
+    await cases.api_keys.verify(used)
+    first, second = await cases.api_keys.listed(by=admin)
+    assert {first.key_hash, second.key_hash} == {"redacted"}
+    assert (first.name, first.creator) == ("used", admin.name)
+    assert first.last_used_at > 0
+    assert second.last_used_at == 0
+    await stores.cache.put_field(LAST_USED_KEY, second.id, b"rubbish")
+    assert len(await cases.api_keys.listed(by=admin, enabled=True)) == 2
+
+
+async def test_a_key_of_another_project_cannot_be_disabled(
+    cases: UseCases, admin: Person, stranger: Person
+) -> None:
+    key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
+    with pytest.raises(Foreign):
+        await cases.api_keys.disable(key.split(".")[0], by=stranger)
+    with pytest.raises(NotFound):
+        await cases.api_keys.disable("nope", by=admin)
+    await cases.api_keys.verify(key)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipeds: registered, described, watched, locked out; and what is sealed for them."""
+
+import base64
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.signal import Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.connection import STATS_KEY
+from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
+from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from pipecd.secrets import hybrid
+
+
+async def test_a_piped_is_told_its_key_once(
+    cases: UseCases, registered: Registered, admin: Person
+) -> None:
+    piped = await cases.pipeds.get(registered.id, by=admin)
+    assert len(registered.key) == 50
+    assert [(key.hash, key.creator) for key in piped.keys] == [("redacted", admin.name)]
+    (listed,) = await cases.pipeds.listed(by=admin)
+    assert listed.keys[0].hash == "redacted"
+
+
+async def test_a_viewer_cannot_register_and_a_name_is_needed(
+    cases: UseCases, viewer: Person, admin: Person
+) -> None:
+    with pytest.raises(Denied):
+        await cases.pipeds.register("x", "", by=viewer)
+    with pytest.raises(UserMistake):
+        await cases.pipeds.register("", "", by=admin)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(lambda c, id, by: c.get(id, by=by), id="read"),
+        pytest.param(lambda c, id, by: c.update(id, "n", "d", by=by), id="updated"),
+        pytest.param(lambda c, id, by: c.enable(id, by=by), id="enabled"),
+        pytest.param(lambda c, id, by: c.disable(id, by=by), id="disabled"),
+        pytest.param(lambda c, id, by: c.add_key(id, by=by), id="given a key"),
+        pytest.param(lambda c, id, by: c.drop_old_keys(id, by=by), id="robbed of a key"),
+        pytest.param(lambda c, id, by: c.desire_version("v1", [id], by=by), id="upgraded"),
+        pytest.param(lambda c, id, by: c.restart(id, by=by), id="restarted"),
+    ],
+)
+async def test_a_piped_of_another_project_cannot_be(
+    cases: UseCases,
+    registered: Registered,
+    stranger: Person,
+    what: Callable[..., Awaitable[object]],
+) -> None:
+    with pytest.raises(Foreign, match="Requested piped does not belong to your project"):
+        await what(cases.pipeds, registered.id, stranger)
+
+
+async def test_what_a_piped_reports_about_itself_replaces_what_it_said_before(
+    cases: UseCases, piped: PipedCaller, admin: Person
+) -> None:
+    meta = ReportPipedMetaRequest(
+        version="v2",
+        cloud_providers=[Piped.CloudProvider(name="old", type="KUBERNETES")],
+        platform_providers=[Piped.PlatformProvider(name="new", type="ECS")],
+        plugins=[Piped.Plugin(name="kubernetes", deploy_targets=["dev"])],
+        secret_encryption=Piped.SecretEncryption(type="NONE"),
+    )
+    await cases.pipeds.meta_reported(meta, by=piped)
+    stored = await cases.pipeds.get(piped.piped, by=admin)
+    assert [p.name for p in stored.platform_providers] == ["old", "new"]
+    assert (len(stored.cloud_providers), len(stored.repositories)) == (0, 0)
+    assert (stored.version, stored.plugins[0].name, stored.started_at > 0) == (
+        "v2",
+        "kubernetes",
+        True,
+    )
+
+
+async def test_a_piped_is_online_while_it_reports(
+    cases: UseCases,
+    stores: Stores,
+    piped: PipedCaller,
+    admin: Person,
+    advance: Callable[[float], None],
+) -> None:
+    async def status() -> Piped.ConnectionStatus.ValueType:
+        (listed,) = await cases.pipeds.listed(by=admin)
+        assert listed.status == (await cases.pipeds.get(piped.piped, by=admin)).status
+        return listed.status
+
+    assert await status() == Piped.OFFLINE
+    await cases.pipeds.stat_reported(b"metric 1", by=piped)
+    advance(120)
+    assert await status() == Piped.ONLINE
+    advance(1)
+    assert await status() == Piped.OFFLINE
+    await stores.cache.put_field(STATS_KEY, piped.piped, b"not json")
+    assert await status() == Piped.UNKNOWN
+
+
+async def test_coming_online_is_a_signal_and_staying_so_is_none(
+    cases: UseCases, bus: MemoryBus, piped: PipedCaller
+) -> None:
+    async with bus.subscribe() as signals:
+        for _ in range(3):
+            await cases.pipeds.stat_reported(b"", by=piped)
+        await cases.application_reports.unregistered([], by=piped)
+        heard = [(await anext(signals)).topic, (await anext(signals)).topic]
+    assert heard == [Topic.PIPED, Topic.APPLICATION]
+
+
+async def test_a_piped_has_two_keys_at_most_and_the_newest_stays(
+    cases: UseCases,
+    stores: Stores,
+    registered: Registered,
+    admin: Person,
+    advance: Callable[[float], None],
+) -> None:
+    (first,) = (await stores.pipeds.get(registered.id)).keys
+    await cases.pipeds.drop_old_keys(registered.id, by=admin)
+    advance(1)
+    await cases.pipeds.add_key(registered.id, by=admin)
+    newest, oldest = (await stores.pipeds.get(registered.id)).keys
+    assert (oldest, newest.created_at) == (first, first.created_at + 1)
+    with pytest.raises(Conflict):
+        await cases.pipeds.add_key(registered.id, by=admin)
+    await cases.pipeds.drop_old_keys(registered.id, by=admin)
+    assert list((await stores.pipeds.get(registered.id)).keys) == [newest]
+
+
+async def test_a_desired_version_reaches_the_launcher(
+    cases: UseCases, piped: PipedCaller, admin: Person
+) -> None:
+    assert await cases.pipeds.desired_version(by=piped) == ""
+    await cases.pipeds.desire_version("v0.51.0", [piped.piped], by=admin)
+    assert await cases.pipeds.desired_version(by=piped) == "v0.51.0"
+
+
+async def test_a_secret_is_sealed_for_the_piped(
+    cases: UseCases, piped: PipedCaller, program: ApiKeyCaller, spec_dir: Path
+) -> None:
+    public = (spec_dir / "vectors" / "secret_public.pem").read_text()
+    private = (spec_dir / "vectors" / "secret_private.pem").read_bytes()
+    meta = ReportPipedMetaRequest(
+        secret_encryption=Piped.SecretEncryption(type="KEY_PAIR", public_key=public)
+    )
+    await cases.pipeds.meta_reported(meta, by=piped)
+    sealed = await cases.encryption.encrypt(piped.piped, "höchst geheim", by=program)
+    assert hybrid.decrypt(private, sealed) == "höchst geheim"
+    encoded = await cases.encryption.encrypt(
+        piped.piped, "höchst geheim", base64_encoding=True, by=program
+    )
+    assert base64.b64decode(hybrid.decrypt(private, encoded)).decode() == "höchst geheim"
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "error"),
+    [
+        pytest.param("", "", Conflict, id="the piped reported nothing"),
+        pytest.param("NONE", "", Conflict, id="the piped manages no secrets"),
+        pytest.param("GCP_KMS", "x", Conflict, id="the piped uses a service that is gone"),
+        pytest.param("KEY_PAIR", "not a key", UserMistake, id="the public key is broken"),
+    ],
+)
+async def test_nothing_can_be_sealed_when(
+    cases: UseCases,
+    piped: PipedCaller,
+    program: ApiKeyCaller,
+    type_: str,
+    key: str,
+    error: type[Exception],
+) -> None:
+    meta = ReportPipedMetaRequest()
+    if type_:
+        meta.secret_encryption.type, meta.secret_encryption.public_key = type_, key
+    await cases.pipeds.meta_reported(meta, by=piped)
+    with pytest.raises(error):
+        await cases.encryption.encrypt(piped.piped, "secret", by=program)
+
+
+async def test_sealing_is_for_the_own_project_and_for_editors(
+    cases: UseCases, piped: PipedCaller, stranger: Person, viewer: Person
+) -> None:
+    with pytest.raises(Foreign):
+        await cases.encryption.encrypt(piped.piped, "secret", by=stranger)
+    with pytest.raises(Denied, match="Permission Denied"):
+        await cases.encryption.encrypt(piped.piped, "secret", by=viewer)
+
+
+async def test_an_unknown_piped_is_not_found(cases: UseCases, admin: Person) -> None:
+    with pytest.raises(NotFound, match=r"^Piped is not found$"):
+        await cases.pipeds.get("nope", by=admin)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan previews: asked of the right pipeds, answered or given up."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.commands import Handled
+from pipecd.model.command import CommandStatus
+from pipecd.model.document import to_json
+from pipecd.model.errors import Conflict, Denied, NotFound
+from pipecd.model.moment import Now, to_unix
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+)
+from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
+
+
+def wanted(*, branch: str = "main") -> RequestPlanPreviewRequest:
+    return RequestPlanPreviewRequest(
+        repo_remote_url="git@github.com:shop/site.git",
+        head_branch="feature",
+        head_commit="abc",
+        base_branch=branch,
+        timeout=60,
+    )
+
+
+async def test_pipeds_that_watch_the_branch_are_asked(
+    cases: UseCases,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    admin: Person,
+) -> None:
+    del other_piped
+    assert await cases.previews.request(wanted(branch="other"), by=program) == ()
+    (id,) = await cases.previews.request(wanted(), by=program)
+    (command,) = await cases.commands.unhandled_of(by=piped)
+    assert (command.id, command.type) == (id, Command.BUILD_PLAN_PREVIEW)
+    assert (command.commander, command.build_plan_preview.repository_id) == ("pipectl", "site")
+    await cases.pipeds.disable(piped.piped, by=admin)
+    assert await cases.previews.request(wanted(), by=program) == ()
+
+
+async def test_a_read_only_key_cannot_ask(cases: UseCases, program: ApiKeyCaller) -> None:
+    reader = replace(program, may_write=False)
+    with pytest.raises(Denied):
+        await cases.previews.request(wanted(), by=reader)
+    with pytest.raises(Denied):
+        await cases.previews.results([], by=reader)
+
+
+async def test_an_answer_is_completed_with_names_and_links(
+    cases: UseCases, program: ApiKeyCaller, piped: PipedCaller, now: Now
+) -> None:
+    (id,) = await cases.previews.request(wanted(), by=program)
+    output = PlanPreviewCommandResult(
+        command_id="a lie",
+        results=[ApplicationPlanPreviewResult(application_id="app", plan_summary=b"1 change")],
+    )
+    report = Handled(id, CommandStatus.SUCCEEDED, to_unix(now()), output=to_json(output).encode())
+    await cases.commands.handled(report, by=piped)
+    (result,) = await cases.previews.results([id], by=program)
+    assert (result.command_id, result.piped_id, result.piped_name) == (id, piped.piped, "dev")
+    assert result.piped_url == "https://pipecd.example/settings/piped"
+    assert result.results[0].application_url == "https://pipecd.example/applications/app"
+    assert result.results[0].plan_summary == b"1 change"
+
+
+async def test_waiting_ends_in_an_error_of_the_result(
+    cases: UseCases,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    advance: Callable[[float], None],
+) -> None:
+    (id,) = await cases.previews.request(wanted(), by=program)
+    (offline,) = await cases.previews.results([id], by=program)
+    assert offline.error == "Maybe Piped is offline currently."
+    await cases.pipeds.stat_reported(b"", by=piped)
+    with pytest.raises(NotFound):
+        await cases.previews.results([id], by=program)
+    advance(61)
+    (late,) = await cases.previews.results([id], 60, by=program)
+    assert late.error == "Timed out, maybe the Piped is offline currently."
+
+
+async def test_old_results_are_gone(
+    cases: UseCases,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    now: Now,
+    advance: Callable[[float], None],
+) -> None:
+    (id,) = await cases.previews.request(wanted(), by=program)
+    report = Handled(id, CommandStatus.SUCCEEDED, to_unix(now()), output=b"{}")
+    await cases.commands.handled(report, by=piped)
+    await cases.previews.results([id], by=program)
+    advance(24 * 3600 + 1)
+    with pytest.raises(Conflict):
+        await cases.previews.results([id], by=program)
+
+
+async def test_only_preview_commands_of_the_own_project_have_results(
+    cases: UseCases, program: ApiKeyCaller, application: Application, stranger: Person
+) -> None:
+    sync = await cases.applications.sync(application.id, by=program)
+    with pytest.raises(Conflict):
+        await cases.previews.results([sync], by=program)
+    (id,) = await cases.previews.request(wanted(), by=program)
+    with pytest.raises(Foreign):
+        await cases.previews.results([id], by=stranger)
