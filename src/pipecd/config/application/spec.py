@@ -2,6 +2,7 @@
 """An application, in the one form that everything behind the border works with."""
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -37,7 +38,8 @@ class CommitMatcherSpec(Spec):
         """Yield an expression that cannot match anything."""
         for key, expression in (("pipeline", self.pipeline), ("quickSync", self.quick_sync)):
             try:
-                re.compile(expression)
+                with warnings.catch_warnings(action="ignore"):
+                    re.compile(expression)
             except (re.error, RecursionError, OverflowError) as e:
                 yield Advice((key,), f"not a regular expression: {e}")
 

@@ -65,7 +65,7 @@ class V0Reading:
             how, path = known[stage.name], (*stage.path, "with")
             options = self._decoder.decode(stage.options, how.options, path=path, wrong=wrong)
             return (how, options) if options else None
-        what = f"unsupported stage name: {stage.name}"
+        what = f"unsupported stage name: {stage.name or 'none is given'}"
         if stage.name in self._catalog.stages:
             what += ", only files of kind Application may write it"
         else:

@@ -44,6 +44,10 @@ class Decoder:
         """Return everything found so far."""
         return Report.of(self._found[Level.MISTAKE], self._found[Level.WARNING])
 
+    def has_mistake(self, path: str) -> bool:
+        """Say whether something is wrong with a value already."""
+        return any(mistake.path == path for mistake in self._found[Level.MISTAKE])
+
     def raise_mistakes(self) -> None:
         """Raise ConfigMistake if anything found keeps the file from being used."""
         if self._found[Level.MISTAKE]:
@@ -100,7 +104,7 @@ def decode_plain(value: object, to: type[SpecT], *, what: str) -> SpecT:
     decoder = Decoder(what)
     try:
         node = of_plain(value)
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise ConfigMistake(Report((Mistake(what, 0, 0, "", str(e)),))) from e
     decoded = decoder.decode(node, to, unknown=Level.IGNORED)
     if decoded is None:

@@ -12,10 +12,9 @@ from typing import Any
 
 import yaml
 
-from pipecd.config.yamltree.node import Entry, List, Map, Mark, Node, Scalar
+from pipecd.config.yamltree.node import DEEPEST, Entry, List, Map, Mark, Node, Scalar
 from pipecd.config.yamltree.scalar import EndlessNumber, resolve
 
-DEEPEST = 100
 LARGEST = 100_000
 """The most values a file may stand for once its aliases are followed."""
 

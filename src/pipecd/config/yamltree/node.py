@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+DEEPEST = 100
+"""The most levels of values inside values."""
+
 Value: TypeAlias = bool | int | float | str | None
 
 
@@ -72,15 +75,17 @@ def to_plain(node: Node) -> Any:
             return {entry.key: to_plain(entry.value) for entry in node.entries}
 
 
-def of_plain(value: object) -> Node:
+def of_plain(value: object, depth: int = 0) -> Node:
     """Return the tree of values that `json.loads` returned; raise ValueError for any others."""
+    if depth > DEEPEST:
+        raise ValueError(f"values are nested more than {DEEPEST} deep")
     match value:
         case Mapping():
-            items: Mapping[Any, object] = value  # pyright: ignore[reportUnknownVariableType]
-            return Map(tuple(Entry(_key(key), of_plain(item)) for key, item in items.items()))
+            pairs: Mapping[Any, object] = value  # pyright: ignore[reportUnknownVariableType]
+            return Map(tuple(Entry(_key(k), of_plain(v, depth + 1)) for k, v in pairs.items()))
         case list() | tuple():
-            elements: list[object] | tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
-            return List(tuple(of_plain(item) for item in elements))
+            items: list[object] | tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
+            return List(tuple(of_plain(item, depth + 1) for item in items))
         case None | bool() | int() | str():
             return Scalar(value)
         case float() if math.isfinite(value):
