@@ -101,6 +101,13 @@ async def test_a_commit_that_is_nowhere_is_told(origin: Any, tmp_path: Path) -> 
             await mirror.ensure("1" * 40)
 
 
+@pytest.mark.parametrize("commit", ["", "HEAD", "--all", "main:x"])
+async def test_what_is_no_hash_is_not_asked_for(origin: Any, tmp_path: Path, commit: str) -> None:
+    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+        with pytest.raises(NotFound, match="is not the hash of a commit"):
+            await mirror.ensure(commit)
+
+
 async def test_a_deleted_branch_is_told_and_comes_back(origin: Any, tmp_path: Path) -> None:
     async with mirrored(origin.remote, tmp_path / "m", branch="live") as mirror:
         with pytest.raises(UserMistake, match="the branch does not exist") as caught:

@@ -2,6 +2,7 @@
 """One bare copy of a remote repository, brought up to date only when its branch has moved."""
 
 import asyncio
+import re
 import shutil
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 # The first fetch of a large repository takes its time.
 _FETCH_AT_MOST = 1800.0
 _TIDY_AFTER = 200
+_HASH = re.compile(r"[0-9a-fA-F]{4,64}")
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Mirror(Objects):
 
     async def ensure(self, commit: str) -> None:
         """Makes sure that a commit is here, also one that the branch no longer contains."""
+        if not _HASH.fullmatch(commit):
+            raise NotFound(f"{commit!r} is not the hash of a commit")
         if self._is_ready and await self.has(commit):
             return
         async with self._lock:

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New applications and changed names are reported as soon as they are in Git."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.piped.appconfig.discovery import is_application_file, reported_directory
+from pipecd.piped.appconfig.reporter import AppConfigReporter
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.source.configs import Configs
+
+
+def app(name: str, extra: str = "") -> str:
+    return f"apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: {name}\n{extra}"
+
+
+@asynccontextmanager
+async def reporting(plane: Any, remote: str, **settings: Any) -> AsyncGenerator[AppConfigReporter]:
+    async with (
+        plane.api() as api,
+        open_mirrors(
+            [Repository("site", remote, "main")],
+            directory=plane.directory / "mirrors",
+            access=GitAccess(),
+        ) as mirrors,
+    ):
+        reporter = AppConfigReporter(
+            api=api,
+            applications=ApplicationMirror(api, every=0.03),
+            heads=RepositoryHeads(mirrors),
+            mirrors=mirrors,
+            configs=Configs(load_catalog()),
+            pace=Pace(settings.pop("every", 1000.0)),
+            piped_id=plane.registered.id,
+            **settings,
+        )
+        async with asyncio.TaskGroup() as loops:
+            parts = (reporter.applications, reporter.heads, reporter)
+            tasks = [loops.create_task(part.run()) for part in parts]
+            yield reporter
+            for task in tasks:
+                task.cancel()
+
+
+async def found(plane: Any) -> dict[str, tuple[str, str]]:
+    listed = await plane.cases.application_reports.unregistered_of(by=plane.admin)
+    return {info.name: (info.path, info.config_filename) for info in listed}
+
+
+async def test_unregistered_applications_are_reported(
+    open_plane: Any, origin: Any, eventually: Any
+) -> None:
+    origin.commit(
+        {
+            "cart/app.pipecd.yaml": app("cart"),
+            "cart/blue.pipecd.yaml": app("blue"),
+            "old/.pipe.yaml": app("old"),
+            "app.pipecd.yaml": app("root"),
+            "a/app.pipecd.yaml": app("short"),
+            "bad/app.pipecd.yaml": "kind: [",
+            "nameless/app.pipecd.yaml": app('""'),
+            "other/app.yaml": app("other"),
+            os.fsdecode(b"caf\xe9/app.pipecd.yaml"): app("unspeakable"),
+        }
+    )
+    async with open_plane() as plane:
+        await plane.add_repository("site", origin.remote)
+        await plane.add_application("cart")
+        async with reporting(plane, origin.remote):
+            await eventually(lambda: found(plane))
+            assert await found(plane) == {
+                "blue": ("cart", "blue.pipecd.yaml"),
+                "old": ("old", ".pipe.yaml"),
+                "root": ("./", "app.pipecd.yaml"),
+                "short": ("./a", "app.pipecd.yaml"),
+            }
+            origin.commit({"new/app.pipecd.yaml": app("new")})
+            await eventually(lambda: has(plane, "new"))
+            await plane.add_application("new")
+            await eventually(lambda: has_not(plane, "new"))
+
+
+async def has(plane: Any, name: str) -> bool:
+    return name in await found(plane)
+
+
+async def has_not(plane: Any, name: str) -> bool:
+    return name not in await found(plane)
+
+
+async def test_only_applications_with_the_labels_of_the_selector(
+    open_plane: Any, origin: Any, eventually: Any
+) -> None:
+    origin.commit(
+        {
+            "one/app.pipecd.yaml": app("one", "  labels: {env: dev, team: x}\n"),
+            "two/app.pipecd.yaml": app("two", "  labels: {env: prod}\n"),
+        }
+    )
+    async with open_plane() as plane:
+        await plane.add_repository("site", origin.remote)
+        async with reporting(plane, origin.remote, selector={"env": "dev"}):
+            await eventually(lambda: found(plane))
+        assert list(await found(plane)) == ["one"]
+
+
+async def test_a_changed_name_label_or_description_is_reported_once(
+    open_plane: Any, origin: Any, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": app("cart")})
+    async with open_plane() as plane:
+        await plane.add_repository("site", origin.remote)
+        id_ = await plane.add_application("cart")
+
+        async def facts() -> tuple[str, str, dict[str, str]]:
+            a = await plane.application(id_)
+            return a.name, a.description, dict(a.labels)
+
+        async def are(expected: tuple[str, str, dict[str, str]]) -> bool:
+            return await facts() == expected
+
+        async with reporting(plane, origin.remote):
+            await eventually(lambda: plane.gate.count("ListApplications") > 5)
+            assert plane.gate.count("UpdateApplicationConfigurations") == 0
+            more = "  description: buys things\n  labels: {team: x}\n"
+            origin.commit({"cart/app.pipecd.yaml": app("basket", more)})
+            await eventually(lambda: are(("basket", "buys things", {"team": "x"})))
+            before = plane.gate.count("ListApplications")
+            await eventually(lambda: plane.gate.count("ListApplications") > before + 5)
+            assert plane.gate.count("UpdateApplicationConfigurations") <= 2
+
+
+async def test_a_list_that_the_control_plane_lost_is_sent_again(
+    open_plane: Any, origin: Any, eventually: Any
+) -> None:
+    origin.commit({"one/app.pipecd.yaml": app("one")})
+    async with open_plane() as plane:
+        await plane.add_repository("site", origin.remote)
+        async with reporting(plane, origin.remote, every=0.05):
+            name = "ReportUnregisteredApplicationConfigurations"
+            await eventually(lambda: plane.gate.count(name) >= 3)
+
+
+async def test_an_empty_list_is_sent_once(open_plane: Any, origin: Any, eventually: Any) -> None:
+    origin.commit({"README": ""})
+    async with open_plane() as plane:
+        await plane.add_repository("site", origin.remote)
+        async with reporting(plane, origin.remote, every=0.02) as reporter:
+            name = "ReportUnregisteredApplicationConfigurations"
+            await eventually(lambda: plane.gate.count(name))
+            reads = reporter.applications.reads
+            await eventually(lambda: reporter.applications.reads > reads + 5)
+            assert plane.gate.count(name) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("app.pipecd.yaml", True),
+        ("a/b/app.pipecd.yaml", True),
+        ("a/.pipecd.yaml", True),
+        ("a/x.pipecd.yaml", True),
+        ("a/.pipe.yaml", True),
+        ("a/x.pipe.yaml", False),
+        ("a/app.pipecd.yml", False),
+        (".pipe/x.yaml", False),
+    ],
+)
+def test_what_an_application_file_is_called(path: str, expected: bool) -> None:
+    assert is_application_file(path) is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("app.pipecd.yaml", "./"), ("a/app.pipecd.yaml", "./a"), ("ab/app.pipecd.yaml", "ab")],
+)
+def test_directories_are_written_as_the_wire_takes_them(path: str, expected: str) -> None:
+    assert reported_directory(path) == expected

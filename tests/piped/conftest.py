@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real control plane behind a gate, and real repositories, for the parts of a piped."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from pipecd.controlplane.api.piped import piped_table
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.datastore.assemble import assemble_stores
+from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+from pipecd.controlplane.filestore.local import LocalFiles
+from pipecd.controlplane.usecases import UseCases, build_use_cases
+from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.piped.api import PipedApi
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from pipecd.wire.server import grpc_server
+
+PROJECT = "shop"
+ADMIN = Person(PROJECT, "root", ("Admin",))
+
+
+@dataclass
+class Origin:
+    """A repository with a working tree, as a person would have it."""
+
+    path: Path
+
+    @property
+    def remote(self) -> str:
+        return f"file://{self.path}"
+
+    def git(self, *arguments: str) -> str:
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        who = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
+        command = ["git", *who, *arguments]
+        done = subprocess.run(
+            command, cwd=self.path, env=variables, check=True, capture_output=True
+        )
+        return done.stdout.decode("utf-8", "replace").strip()
+
+    def commit(self, files: dict[str, str | None] | None = None, message: str = "a change") -> str:
+        """Writes or deletes files and commits; returns the hash."""
+        for name, content in (files or {}).items():
+            file = self.path / name
+            if content is None:
+                file.unlink()
+                continue
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "--allow-empty-message", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+
+@dataclass
+class Gate(grpc.GenericRpcHandler):
+    """Stands before the control plane, counts the calls, and may answer in its place."""
+
+    table: grpc.GenericRpcHandler
+    calls: list[str] = field(default_factory=list[str])
+    refusals: dict[str, grpc.StatusCode] = field(default_factory=dict[str, grpc.StatusCode])
+    lost_answers: set[str] = field(default_factory=set[str])
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        name = handler_call_details.method.rpartition("/")[2]
+        self.calls.append(name)
+        code = self.refusals.get(name) or self.refusals.get("*")
+        if code is not None:
+            return grpc.unary_unary_rpc_method_handler(_refusing(code))  # type: ignore[arg-type]
+        handler = self.table.service(handler_call_details)
+        if name in self.lost_answers and handler is not None:
+            self.lost_answers.discard(name)
+            return grpc.unary_unary_rpc_method_handler(_losing(handler.unary_unary))
+        return handler
+
+    def count(self, name: str) -> int:
+        return self.calls.count(name)
+
+
+def _refusing(code: grpc.StatusCode) -> Callable[[bytes, Any], Coroutine[Any, Any, bytes]]:
+    async def refuse(request: bytes, context: Any) -> bytes:
+        await context.abort(code, f"the gate says {code.name}")
+        return b""
+
+    return refuse
+
+
+def _losing(serve: Any) -> Any:
+    async def lose(request: bytes, context: Any) -> bytes:
+        await serve(request, context)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
+        return b""
+
+    return lose
+
+
+@dataclass
+class Plane:
+    """A control plane with one registered piped."""
+
+    directory: Path
+    cases: UseCases
+    gate: Gate
+    address: str
+    registered: Registered
+    repositories: dict[str, ApplicationGitRepository] = field(
+        default_factory=dict[str, ApplicationGitRepository]
+    )
+
+    admin = ADMIN
+
+    @property
+    def caller(self) -> PipedCaller:
+        return PipedCaller(PROJECT, self.registered.id)
+
+    def api(self) -> AbstractAsyncContextManager[PipedApi]:
+        return PipedApi.connect(
+            self.address,
+            project=PROJECT,
+            piped=self.registered.id,
+            key=self.registered.key,
+            insecure=True,
+        )
+
+    async def add_repository(self, id_: str, remote: str) -> None:
+        repository = ApplicationGitRepository(id=id_, remote=remote, branch="main")
+        self.repositories[id_] = repository
+        request = ReportPipedMetaRequest(repositories=self.repositories.values(), config="{}")
+        await self.cases.pipeds.meta_reported(request, by=self.caller)
+
+    async def add_application(self, path: str, *, repository: str = "site", name: str = "") -> str:
+        draft = Application(
+            name=name or path,
+            piped_id=self.registered.id,
+            git_path=ApplicationGitPath(
+                repo=self.repositories[repository], path=path, config_filename="app.pipecd.yaml"
+            ),
+            platform_provider="p",
+        )
+        return await self.cases.applications.add(draft, by=ADMIN)
+
+    async def application(self, id_: str) -> Application:
+        return await self.cases.applications.get(id_, by=ADMIN)
+
+
+@pytest.fixture
+def new_origin(tmp_path: Path) -> Callable[[str], Origin]:
+    def new(name: str) -> Origin:
+        path = tmp_path / name
+        path.mkdir(parents=True)
+        made = Origin(path)
+        made.git("init", "-q", "-b", "main")
+        return made
+
+    return new
+
+
+@pytest.fixture
+def origin(new_origin: Callable[[str], Origin]) -> Origin:
+    return new_origin("origin")
+
+
+@pytest.fixture
+def open_plane(tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Plane]]:
+    """Opens a control plane with a piped and no application."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Plane, None]:
+        files = await LocalFiles.open(tmp_path / "files")
+        async with open_sqlite(tmp_path / "pipecd.db") as database:
+            stores = assemble_stores(database, files, MemoryCache())
+            cases = build_use_cases(
+                stores, MemoryBus(), address="http://cp", encryption_key=b"k" * 32
+            )
+            await cases.projects.add(PROJECT, "the shop")
+            registered = await cases.pipeds.register("dev", "", by=ADMIN)
+            gate = Gate(piped_table(cases))
+            async with grpc_server([gate], host="127.0.0.1", port=0, grace=0) as port:
+                yield Plane(tmp_path, cases, gate, f"127.0.0.1:{port}", registered)
+
+    return opened
+
+
+@asynccontextmanager
+async def _running(*parts: Any) -> AsyncGenerator[None, None]:
+    async with asyncio.TaskGroup() as loops:
+        tasks = [loops.create_task(part.run()) for part in parts]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+@pytest.fixture
+def running() -> Callable[..., AbstractAsyncContextManager[None]]:
+    """Runs components while a block runs; one that dies fails the test."""
+    return _running
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Waits until an awaited question has a true answer."""
+
+    async def wait(ask: Callable[[], Any], at_most: float = 10) -> Any:
+        async with asyncio.timeout(at_most):
+            while True:
+                answer = ask()
+                if asyncio.iscoroutine(answer):
+                    answer = await answer
+                if answer:
+                    return answer
+                await asyncio.sleep(0.005)
+
+    return wait

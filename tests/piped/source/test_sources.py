@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A working copy has its secrets and attachments, and nothing from outside of its repository."""
+
+import stat
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.model.errors import NotFound, PipecdError, UserMistake
+from pipecd.piped.source.sources import Sources, config_path
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.secrets import hybrid
+
+HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
+
+
+@pytest.fixture(scope="module")
+def keys(spec_dir: Path) -> tuple[bytes, bytes]:
+    vectors = spec_dir / "vectors"
+    private = (vectors / "secret_private.pem").read_bytes()
+    return private, (vectors / "secret_public.pem").read_bytes()
+
+
+@asynccontextmanager
+async def sources_of(
+    origin: Any, tmp_path: Path, *, decrypt: Callable[[str], str] | None = None
+) -> AsyncGenerator[Sources]:
+    repository = Repository("site", origin.remote, "main")
+    async with open_mirrors([repository], directory=tmp_path / "m", access=GitAccess()) as mirrors:
+        yield Sources(mirrors, load_catalog(), decrypt=decrypt)
+
+
+def place(path: str = "cart", config_filename: str = "app.pipecd.yaml") -> ApplicationGitPath:
+    repo = ApplicationGitRepository(id="site", remote="x", branch="main")
+    return ApplicationGitPath(repo=repo, path=path, config_filename=config_filename)
+
+
+async def test_a_working_copy_tells_plugins_where_everything_is(
+    origin: Any, tmp_path: Path
+) -> None:
+    commit = origin.commit({"cart/app.pipecd.yaml": HEAD, "cart/x": "1", ".pipe/a.yaml": ""})
+    async with sources_of(origin, tmp_path) as sources:
+        source = await sources.at(place(), commit, into=tmp_path / "work" / "target")
+    assert source.config.spec.name == "cart"
+    assert (source.application_directory / "x").read_text() == "1"
+    assert stat.S_IMODE(source.directory.stat().st_mode) == 0o700
+    told = source.to_proto()
+    assert told.commit_hash == commit
+    assert told.application_directory == str(tmp_path / "work" / "target" / "cart")
+    assert told.shared_config_directory == str(tmp_path / "work" / "target" / ".pipe")
+    assert told.application_config == HEAD.encode()
+    assert told.application_config_filename == "app.pipecd.yaml"
+
+
+async def test_an_older_commit_with_another_file_name(origin: Any, tmp_path: Path) -> None:
+    old = origin.commit({"cart/old.pipecd.yaml": HEAD})
+    new = origin.commit({"cart/old.pipecd.yaml": None, "cart/app.pipecd.yaml": HEAD})
+    async with sources_of(origin, tmp_path) as sources:
+        source = await sources.at(
+            place(), old, config_filename="old.pipecd.yaml", into=tmp_path / "w"
+        )
+        assert source.config_filename == "old.pipecd.yaml"
+        again = await sources.at(place(), new, into=tmp_path / "w")
+    assert sorted(p.name for p in again.application_directory.iterdir()) == ["app.pipecd.yaml"]
+
+
+async def test_secrets_and_attachments_are_put_in(
+    origin: Any, tmp_path: Path, keys: tuple[bytes, bytes]
+) -> None:
+    private, public = keys
+    secret = hybrid.encrypt(public, "pa$$")
+    spec = f"""\
+  encryption:
+    encryptedSecrets:
+      password: {secret}
+      with-dash: {secret}
+    decryptionTargets: [secret.yaml, ../shared/note.txt]
+  attachment:
+    sources:
+      note: ../shared/note.txt
+    targets: [config.yaml]
+"""
+    commit = origin.commit(
+        {
+            "cart/app.pipecd.yaml": HEAD + spec,
+            "cart/secret.yaml": 'a: {{ .encryptedSecrets.password | b64enc }}\nb: {{ index .encryptedSecrets "with-dash" }}\n',
+            "cart/config.yaml": "c: {{ .attachment.note }} {{ .encryptedSecrets.password }}",
+            "shared/note.txt": "[{{ .encryptedSecrets.password }}]",
+            "cart/untouched.yaml": "{{ .encryptedSecrets.password }}",
+        }
+    )
+    (origin.path / "cart/secret.yaml").chmod(0o755)
+    commit = origin.commit()
+    async with sources_of(
+        origin, tmp_path, decrypt=lambda text: hybrid.decrypt(private, text)
+    ) as sources:
+        source = await sources.at(place(), commit, into=tmp_path / "w")
+    cart = source.application_directory
+    assert (cart / "secret.yaml").read_text() == "a: cGEkJA==\nb: pa$$\n"
+    assert (cart / "config.yaml").read_text() == "c: [pa$$] pa$$"
+    assert (cart / "untouched.yaml").read_text() == "{{ .encryptedSecrets.password }}"
+    assert (cart / "secret.yaml").stat().st_mode & 0o100
+    assert set(source.secrets) == {"pa$$"}
+    assert "pa$$" not in repr(source)
+
+
+async def test_without_keys_secrets_stay_as_they_are(origin: Any, tmp_path: Path) -> None:
+    spec = "  encryption:\n    encryptedSecrets: {a: b}\n    decryptionTargets: [x]\n"
+    commit = origin.commit(
+        {"cart/app.pipecd.yaml": HEAD + spec, "cart/x": "{{ .encryptedSecrets.a }}"}
+    )
+    async with sources_of(origin, tmp_path) as sources:
+        source = await sources.at(place(), commit, into=tmp_path / "w")
+    assert (source.application_directory / "x").read_text() == "{{ .encryptedSecrets.a }}"
+
+
+ATTACH = "  attachment:\n    sources: {note: NOTE}\n    targets: [TARGET]\n"
+
+
+@pytest.mark.parametrize(
+    ("note", "target", "message"),
+    [
+        pytest.param(
+            "none",
+            "t",
+            "failed to read data source to attach from file none",
+            id="a missing source",
+        ),
+        pytest.param(
+            "../../../outside", "t", "it leads outside of the repository", id="a source outside"
+        ),
+        pytest.param("link", "t", "it leads outside of the repository", id="a link to the outside"),
+        pytest.param("note", "none", "failed to parse target file none", id="a missing target"),
+        pytest.param("note", "link", "failed to parse target file link", id="a target outside"),
+        pytest.param(
+            "note",
+            "bad",
+            "failed to render target file bad (template: bad:1: map has no entry",
+            id="a missing key",
+        ),
+        pytest.param("note", "worse", "failed to render target file worse", id="a broken template"),
+    ],
+)
+async def test_trouble_with_templates_is_told(
+    origin: Any, tmp_path: Path, note: str, target: str, message: str
+) -> None:
+    (tmp_path / "outside").write_text("secret of piped")
+    files = {
+        "cart/app.pipecd.yaml": HEAD + ATTACH.replace("NOTE", note).replace("TARGET", target),
+        "cart/note": "note",
+        "cart/t": "{{ .attachment.note }}",
+        "cart/bad": "{{ .attachment.other }}",
+        "cart/worse": "{{ if }}",
+    }
+    origin.commit(files)
+    (origin.path / "cart" / "link").symlink_to(tmp_path / "outside")
+    commit = origin.commit()
+    async with sources_of(origin, tmp_path) as sources:
+        with pytest.raises(UserMistake) as caught:
+            await sources.at(place(), commit, into=tmp_path / "w")
+    assert message in str(caught.value)
+    assert "secret of piped" not in str(caught.value)
+    assert (tmp_path / "w" / "cart" / "bad").read_text() == "{{ .attachment.other }}"
+
+
+@pytest.mark.parametrize(
+    ("at", "kind", "message"),
+    [
+        pytest.param(
+            place("nowhere"),
+            NotFound,
+            "application config file nowhere/app.pipecd.yaml was not found",
+            id="no such directory",
+        ),
+        pytest.param(
+            place(config_filename="link.yaml"),
+            UserMistake,
+            "leads outside of the repository",
+            id="a link to the outside",
+        ),
+        pytest.param(place("../.."), UserMistake, "leads outside", id="a path to the outside"),
+        pytest.param(
+            place(config_filename="bad.yaml"),
+            UserMistake,
+            "cart/bad.yaml",
+            id="a broken configuration names its file",
+        ),
+        pytest.param(
+            place(config_filename=""),
+            NotFound,
+            "cart/.pipe.yaml was not found",
+            id="no file name means the old one",
+        ),
+    ],
+)
+async def test_trouble_with_the_configuration_is_told(
+    origin: Any, tmp_path: Path, at: ApplicationGitPath, kind: type[PipecdError], message: str
+) -> None:
+    (tmp_path / "app.pipecd.yaml").write_text(HEAD)
+    origin.commit({"cart/app.pipecd.yaml": HEAD, "cart/bad.yaml": "kind: [", "x": ""})
+    (origin.path / "cart" / "link.yaml").symlink_to(tmp_path / "app.pipecd.yaml")
+    commit = origin.commit()
+    async with sources_of(origin, tmp_path) as sources:
+        with pytest.raises(kind) as caught:
+            await sources.at(at, commit, into=tmp_path / "w")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "expected"),
+    [("a/b", "c.yaml", "a/b/c.yaml"), ("./", "c.yaml", "c.yaml"), ("./a/", "", "a/.pipe.yaml")],
+)
+def test_config_path(path: str, name: str, expected: str) -> None:
+    assert config_path(place(path, name)) == expected

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls fail as our errors; reports outlast an absent server, hopeless ones do not."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from pipecd.model.errors import Denied, NotFound, Unauthenticated, Unavailable, UserMistake
+from pipecd.piped.api import PipedApi
+from pipecd.proto.service import piped_pb2 as pb
+
+HURRY = 0.00001
+
+
+@asynccontextmanager
+async def hurried(plane: Any) -> AsyncGenerator[PipedApi]:
+    async with plane.api() as api:
+        api._chance = lambda: HURRY
+        yield api
+
+
+def state_report() -> pb.ReportApplicationDeployingStatusRequest:
+    return pb.ReportApplicationDeployingStatusRequest(application_id="x", deploying=True)
+
+
+async def test_every_rpc_has_its_method() -> None:
+    service = pb.DESCRIPTOR.services_by_name["PipedService"]
+    names = {"".join(w.title() for w in name.split("_")) for name in dir(PipedApi)}
+    assert {method.name for method in service.methods} <= names
+
+
+async def test_errors_are_ours_and_hopeless_calls_are_made_once(open_plane: Any) -> None:
+    async with open_plane() as plane, hurried(plane) as api:
+        with pytest.raises(NotFound):
+            await api.get_deployment(
+                pb.GetDeploymentRequest(id="00000000-0000-4000-8000-000000000009")
+            )
+        with pytest.raises(UserMistake, match=r"invalid request: invalid GetDeploymentRequest\.Id"):
+            await api.get_deployment(pb.GetDeploymentRequest())
+        plane.gate.refusals["ReportApplicationDeployingStatus"] = grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(Denied):
+            await api.report_application_deploying_status(state_report())
+        assert plane.gate.count("GetDeployment") == 2
+        assert plane.gate.count("ReportApplicationDeployingStatus") == 1
+
+
+async def test_a_wrong_key_is_told(open_plane: Any) -> None:
+    async with (
+        open_plane() as plane,
+        PipedApi.connect(
+            plane.address, project="shop", piped=plane.registered.id, key="wrong", insecure=True
+        ) as api,
+    ):
+        with pytest.raises(Unauthenticated):
+            await api.list_applications(pb.ListApplicationsRequest())
+
+
+async def test_nobody_there_is_told_without_the_key() -> None:
+    with pytest.raises(Unavailable) as caught:
+        async with asyncio.timeout(30):
+            async with _short_connect("127.0.0.1:1"):
+                pass
+    assert "s3cret" not in str(caught.value)
+
+
+def _short_connect(address: str) -> Any:
+    from pipecd.wire.channel import open_channel
+    from pipecd.wire.credentials import piped_token
+
+    token = piped_token("p", "i", "s3cret")
+    return open_channel(address, authorization=token, insecure=True, connect_within=0.05)
+
+
+async def test_a_report_waits_for_the_server_to_come_back(open_plane: Any, eventually: Any) -> None:
+    async with open_plane() as plane, hurried(plane) as api:
+        plane.gate.refusals["ReportStat"] = grpc.StatusCode.UNAVAILABLE
+        plane.gate.refusals["SaveStageMetadata"] = grpc.StatusCode.UNAVAILABLE
+        report = asyncio.create_task(
+            api.save_stage_metadata(pb.SaveStageMetadataRequest(deployment_id="d", stage_id="s"))
+        )
+        await eventually(lambda: plane.gate.count("SaveStageMetadata") > 12)
+        del plane.gate.refusals["SaveStageMetadata"]
+        with pytest.raises(NotFound):
+            await report
+
+
+async def test_a_report_ends_with_its_caller(open_plane: Any, eventually: Any) -> None:
+    async with open_plane() as plane, hurried(plane) as api:
+        plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
+        report = asyncio.create_task(api.report_application_deploying_status(state_report()))
+        await eventually(lambda: plane.gate.calls)
+        report.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await report
+
+
+async def test_a_server_with_a_fault_is_asked_ten_times(open_plane: Any) -> None:
+    async with open_plane() as plane, hurried(plane) as api:
+        plane.gate.refusals["*"] = grpc.StatusCode.INTERNAL
+        with pytest.raises(Unavailable):
+            await api.report_application_deploying_status(state_report())
+        assert plane.gate.count("ReportApplicationDeployingStatus") == 10
+
+
+async def test_questions_are_repeated_a_few_times_and_lists_are_not(open_plane: Any) -> None:
+    async with open_plane() as plane, hurried(plane) as api:
+        plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(Unavailable):
+            await api.get_deployment(pb.GetDeploymentRequest(id="x"))
+        with pytest.raises(Unavailable):
+            await api.list_applications(pb.ListApplicationsRequest())
+        assert plane.gate.count("GetDeployment") == 3
+        assert plane.gate.count("ListApplications") == 1
+
+
+async def test_an_answer_to_one_call_wakes_those_that_wait(
+    open_plane: Any, eventually: Any
+) -> None:
+    async with open_plane() as plane, hurried(plane) as api:
+        api._chance = lambda: 0.9
+        plane.gate.refusals["SaveStageMetadata"] = grpc.StatusCode.UNAVAILABLE
+        waiting = asyncio.create_task(
+            api.save_stage_metadata(pb.SaveStageMetadataRequest(deployment_id="d", stage_id="s"))
+        )
+        await eventually(lambda: plane.gate.count("SaveStageMetadata") == 1)
+        del plane.gate.refusals["SaveStageMetadata"]
+        await api.list_applications(pb.ListApplicationsRequest())
+        async with asyncio.timeout(1):
+            with pytest.raises(NotFound):
+                await waiting
