@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from pipecd.config.decode import decode_plain
+from pipecd.config.spec import Spec
 from pipecd.model.errors import UserMistake
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
@@ -27,6 +29,9 @@ def decode(options: type[OptionsT], given: bytes, *, what: str) -> OptionsT:
 
 def decode_value(options: type[OptionsT], given: Mapping[str, Any], *, what: str) -> OptionsT:
     """Reads options that are decoded already; every mistake is told at once."""
+    if issubclass(options, Spec):
+        # The rules of configuration files: keys in any case, null and zero give way to defaults.
+        return decode_plain(given, options, what=what)
     try:
         # Through JSON, because strict types read `"a"` as a member of an enumeration only there.
         return options.model_validate_json(json.dumps(given))
