@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The triggering part of a piped between a real control plane and a real repository."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.model.moment import utc_now
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.source.configs import Configs
+from pipecd.piped.trigger.trigger import Trigger
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service import piped_pb2
+
+LOOK_EVERY = 0.03
+
+
+@dataclass
+class Scene:
+    """A control plane that knows one repository, and what a test asks about it."""
+
+    plane: Any
+
+    @asynccontextmanager
+    async def triggering(
+        self, *repositories: Repository, every: float = 0.1, now: Any = utc_now
+    ) -> AsyncGenerator[Trigger]:
+        """The triggering part of a piped; leaving the block kills it."""
+        directory = self.plane.directory / "mirrors"
+        async with (
+            self.plane.api() as api,
+            open_mirrors(repositories, directory=directory, access=GitAccess()) as mirrors,
+        ):
+            trigger = Trigger(
+                api=api,
+                applications=ApplicationMirror(api, every=LOOK_EVERY),
+                deployments=DeploymentMirror(api, every=LOOK_EVERY),
+                commands=CommandMirror(api, every=LOOK_EVERY),
+                heads=RepositoryHeads(mirrors),
+                mirrors=mirrors,
+                configs=Configs(load_catalog()),
+                every=every,
+                now=now,
+            )
+            parts = (trigger.applications, trigger.deployments, trigger.commands, trigger.heads)
+            async with asyncio.TaskGroup() as loops:
+                tasks = [loops.create_task(part.run()) for part in (*parts, trigger)]
+                yield trigger
+                for task in tasks:
+                    task.cancel()
+
+    async def made(self, application_id: str = "") -> list[Deployment]:
+        """The deployments that have not ended."""
+        async with self.plane.api() as api:
+            answer = await api.list_not_completed_deployments(
+                piped_pb2.ListNotCompletedDeploymentsRequest()
+            )
+        return [d for d in answer.deployments if application_id in ("", d.application_id)]
+
+    def has_made(self, count: int, application_id: str = "") -> Callable[[], Any]:
+        """A question for `eventually`: are there so many deployments?"""
+
+        async def ask() -> list[Deployment]:
+            found = await self.made(application_id)
+            return found if len(found) >= count else []
+
+        return ask
+
+    async def settle(self) -> None:
+        """Waits until the mirrors were read many times more, so that nothing is under way."""
+        wanted = self.plane.gate.count("ListUnhandledCommands") + 12
+        async with asyncio.timeout(10):
+            while self.plane.gate.count("ListUnhandledCommands") < wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def settled(self, command_id: str) -> Any:
+        """The command once it was handled."""
+        command = await self.plane.cases.commands.get(command_id, by=self.plane.admin)
+        return command if command.status else None
+
+
+@pytest.fixture
+def site(origin: Any) -> Repository:
+    return Repository("site", origin.remote, "main")
+
+
+@pytest.fixture
+def open_scene(open_plane: Any, origin: Any) -> Callable[[], AbstractAsyncContextManager[Scene]]:
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Scene]:
+        async with open_plane() as plane:
+            await plane.add_repository("site", origin.remote)
+            yield Scene(plane)
+
+    return opened

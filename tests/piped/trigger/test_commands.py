@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command, drift or a chain becomes a deployment, or a reason why not."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from pipecd.git.mirror import Repository
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import SyncStrategy
+from pipecd.model.moment import utc_now
+from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, ApplicationSyncState
+from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS as SUCCESS
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service import piped_pb2
+
+HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
+
+
+def commits(deployments: list[Deployment]) -> set[str]:
+    return {deployment.trigger.commit.hash for deployment in deployments}
+
+
+async def test_a_command_deploys_and_tells_which_deployment(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        async with scene.triggering(site):
+            await eventually(scene.has_made(1))
+            command = await plane.cases.applications.sync(
+                id_, SyncStrategy.QUICK_SYNC, by=plane.admin
+            )
+            handled = await eventually(lambda: scene.settled(command))
+            await scene.settle()
+        found = await scene.made()
+    assert len(found) == 2
+    asked = next(d for d in found if d.trigger.commander)
+    assert handled.status == CommandStatus.SUCCEEDED
+    assert handled.metadata["TriggeredDeploymentID"] == asked.id
+    assert (asked.trigger.commander, asked.trigger.sync_strategy) == (
+        "root",
+        SyncStrategy.QUICK_SYNC,
+    )
+    assert asked.trigger.strategy_summary.startswith("Quick sync because piped received a command")
+
+
+async def test_a_command_deploys_what_was_pushed_a_moment_ago_and_once(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        async with scene.triggering(site):
+            await eventually(scene.has_made(1))
+            await scene.settle()
+            command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
+            pushed = origin.commit({"cart/x": "1"})
+            await eventually(lambda: scene.settled(command))
+            await eventually(scene.has_made(2))
+            await scene.settle()
+        assert pushed in commits(await scene.made())
+
+
+async def test_a_command_reported_late_is_not_followed_twice(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
+        plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.UNAVAILABLE
+        async with scene.triggering(site):
+            await eventually(lambda: plane.gate.count("ReportCommandHandled"))
+        plane.gate.refusals.clear()
+        async with scene.triggering(site):
+            handled = await eventually(lambda: scene.settled(command))
+            await scene.settle()
+        found = await scene.made()
+        assert [d.id for d in found] == [handled.metadata["TriggeredDeploymentID"]]
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        pytest.param(
+            {"cart/app.pipecd.yaml": HEAD + "  trigger:\n    onCommand: {disabled: true}\n"},
+            "onCommand is disabled",
+            id="a disabled trigger",
+        ),
+        pytest.param(
+            {"cart/app.pipecd.yaml": "kind: Nonsense"},
+            "cart/app.pipecd.yaml:1",
+            id="an invalid configuration",
+        ),
+        pytest.param({"README": ""}, "was not found in Git", id="a missing configuration"),
+    ],
+)
+async def test_a_command_that_cannot_be_followed_fails_with_the_reason(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any, files: Any, reason: str
+) -> None:
+    origin.commit(files)
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
+        async with scene.triggering(site):
+            handled = await eventually(lambda: scene.settled(command))
+    assert handled.status == CommandStatus.FAILED
+    assert reason in handled.metadata["Reason"]
+
+
+async def test_a_disabled_command_does_not_hide_a_commit(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    spec = "  trigger:\n    onCommand: {disabled: true}\n"
+    origin.commit({"cart/app.pipecd.yaml": HEAD + spec})
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        async with scene.triggering(site):
+            await eventually(scene.has_made(1))
+            await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
+            pushed = origin.commit({"cart/x": "1"})
+            found = await eventually(scene.has_made(2))
+        assert pushed in commits(found)
+
+
+async def test_a_command_for_an_application_that_is_gone_fails(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
+        await plane.cases.applications.disable(id_, by=plane.admin)
+        async with scene.triggering(site):
+            handled = await eventually(lambda: scene.settled(command))
+        assert handled.status == CommandStatus.FAILED
+
+
+async def test_drift_deploys_once_the_window_has_passed(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    spec = "  trigger:\n    onOutOfSync: {disabled: false, minWindow: 5m}\n"
+    origin.commit({"cart/app.pipecd.yaml": HEAD + spec})
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        async with scene.triggering(site):
+            (first,) = await eventually(scene.has_made(1))
+            await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
+        async with plane.api() as api:
+            await api.report_deployment_completed(
+                piped_pb2.ReportDeploymentCompletedRequest(
+                    deployment_id=first.id, status=SUCCESS, completed_at=int(time.time())
+                )
+            )
+            await api.report_application_sync_state(
+                piped_pb2.ReportApplicationSyncStateRequest(
+                    application_id=id_, state=ApplicationSyncState(status=OUT_OF_SYNC, timestamp=1)
+                )
+            )
+        async with scene.triggering(site):
+            await scene.settle()
+            assert await scene.made() == []
+        async with scene.triggering(site, now=lambda: utc_now() + timedelta(minutes=6)):
+            (second,) = await eventually(scene.has_made(1))
+            await scene.settle()
+        assert second.trigger.commit.hash == first.trigger.commit.hash
+        assert len(await scene.made()) == 1
+
+
+async def test_a_chain_goes_from_one_application_to_the_next(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    chain = "  postSync:\n    chain:\n      applications: [{name: shop}]\n"
+    joins = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"
+    commit = origin.commit(
+        {"cart/app.pipecd.yaml": HEAD + chain, "shop/app.pipecd.yaml": HEAD + joins}
+    )
+    async with open_scene() as scene:
+        plane = scene.plane
+        cart, shop = await plane.add_application("cart"), await plane.add_application("shop")
+        async with scene.triggering(site):
+            (first,) = await eventually(scene.has_made(1, cart))
+            (second,) = await eventually(scene.has_made(1, shop))
+            await scene.settle()
+        assert len(await scene.made()) == 2
+    assert first.deployment_chain_id
+    assert first.deployment_chain_block_index == 0
+    assert second.deployment_chain_id == first.deployment_chain_id
+    assert second.deployment_chain_block_index == 1
+    assert second.trigger.commander == first.deployment_chain_id
+    assert second.trigger.strategy_summary == "Sync application in chain"
+    assert second.trigger.commit.hash == commit

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A commit becomes one deployment of what it touches, whatever happens in between."""
+
+import time
+from typing import Any
+
+import grpc
+
+from pipecd.git.mirror import Repository
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
+
+
+def commits(deployments: list[Deployment]) -> set[str]:
+    return {deployment.trigger.commit.hash for deployment in deployments}
+
+
+async def test_the_first_commit_is_deployed_as_it_should_be_written(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    spec = "  notification:\n    mentions: [{event: DEPLOYMENT_FAILED, slackusers: [U1]}]\n"
+    commit = origin.commit(
+        {"cart/app.pipecd.yaml": HEAD + spec},
+        "deploy the cart\n\nPipecd-Dev-Trace-Trigger-Commit-Hash: abc",
+    )
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        async with scene.triggering(site):
+            (deployment,) = await eventually(scene.has_made(1))
+            await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
+            await scene.settle()
+        assert len(await scene.made()) == 1
+        application = await plane.application(id_)
+    assert deployment.application_id == id_
+    assert deployment.status == DeploymentStatus.PENDING
+    assert deployment.status_reason == "The deployment is waiting to be planned"
+    trigger = deployment.trigger
+    assert (trigger.commit.hash, trigger.commit.message) == (commit, "deploy the cart")
+    assert (trigger.commit.author, trigger.commit.branch) == ("Ann", "main")
+    assert (trigger.commander, trigger.sync_strategy) == ("", SyncStrategy.AUTO)
+    assert deployment.deployment_trace_commit_hash == "abc"
+    assert "U1" in deployment.metadata_v2.shared.keyValues["DeploymentNotification"]
+    assert deployment.platform_provider == "p"
+    last = application.most_recently_triggered_deployment
+    assert (last.deployment_id, last.trigger.commit.hash) == (deployment.id, commit)
+
+
+async def test_a_push_is_decided_on_in_well_under_half_a_second(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        await plane.add_application("cart")
+        async with scene.triggering(site, every=1000):
+            await eventually(scene.has_made(1))
+            await scene.settle()
+            origin.commit({"cart/x": "1"})
+            pushed = time.perf_counter()
+            await eventually(lambda: plane.gate.count("CreateDeployment") == 2)
+            took = time.perf_counter() - pushed
+    # A quarter second of it is the pause between two looks.
+    assert took < 0.5
+
+
+async def test_only_the_application_that_is_touched_is_deployed(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD, "shop/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        cart, shop = await plane.add_application("cart"), await plane.add_application("shop")
+        async with scene.triggering(site):
+            await eventually(scene.has_made(2))
+            commit = origin.commit({"cart/x": "1"})
+            await eventually(scene.has_made(2, cart))
+            origin.commit({"README": "nothing to deploy"})
+            last = origin.commit({"shop/x": "1"})
+            found = await eventually(scene.has_made(2, shop))
+        assert commit in commits(await scene.made(cart))
+        assert len(await scene.made(cart)) == 2
+        assert last in commits(found)
+
+
+async def test_a_restart_neither_loses_nor_doubles_a_trigger(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        cart = await plane.add_application("cart")
+        async with scene.triggering(site):
+            await eventually(scene.has_made(1))
+            await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
+            await scene.settle()
+        missed = origin.commit({"cart/x": "pushed while piped was away"})
+        async with scene.triggering(site):
+            found = await eventually(scene.has_made(2, cart))
+            await scene.settle()
+        assert missed in commits(found)
+        async with scene.triggering(site):
+            await scene.settle()
+        assert len(await scene.made()) == 2
+
+
+async def test_a_piped_killed_between_creation_and_report_does_not_deploy_twice(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        plane.gate.refusals["ReportApplicationMostRecentDeployment"] = grpc.StatusCode.UNAVAILABLE
+        async with scene.triggering(site):
+            (first,) = await eventually(scene.has_made(1))
+            await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
+        plane.gate.refusals.clear()
+        async with scene.triggering(site):
+            await eventually(lambda: plane.gate.count("CreateDeployment") == 2)
+            await scene.settle()
+        assert [d.id for d in await scene.made()] == [first.id]
+        application = await plane.application(id_)
+        assert application.most_recently_triggered_deployment.deployment_id == first.id
+
+
+async def test_a_lost_answer_does_not_deploy_twice(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        await plane.add_application("cart")
+        plane.gate.lost_answers.add("CreateDeployment")
+        async with scene.triggering(site):
+            await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
+            await scene.settle()
+        assert len(await scene.made()) == 1
+        assert plane.gate.count("CreateDeployment") == 2
+
+
+async def test_going_back_to_an_earlier_commit_is_a_deployment_of_its_own(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    first = origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        cart = await plane.add_application("cart")
+        async with scene.triggering(site):
+            await eventually(scene.has_made(1))
+            origin.commit({"cart/x": "bad"})
+            await eventually(scene.has_made(2))
+            origin.git("reset", "-q", "--hard", first)
+            found = await eventually(scene.has_made(3, cart))
+        assert len({d.id for d in found}) == 3
+
+
+async def test_after_a_force_push_that_hides_the_past_the_application_is_deployed(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        await plane.add_application("cart")
+        async with scene.triggering(site):
+            await eventually(scene.has_made(1))
+            await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
+        origin.git("checkout", "-q", "--orphan", "new")
+        origin.git("commit", "-q", "-m", "a new beginning")
+        origin.git("branch", "-M", "new", "main")
+        origin.git("reflog", "expire", "--expire=now", "--all")
+        origin.git("gc", "-q", "--prune=now")
+        for file in (plane.directory / "mirrors").iterdir():
+            file.rename(plane.directory / "lost")
+        async with scene.triggering(site):
+            found = await eventually(scene.has_made(2))
+        assert "a new beginning" in {d.trigger.commit.message for d in found}
+
+
+async def test_a_commit_that_git_allows_and_the_wire_does_not(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD}, "")
+    async with open_scene() as scene:
+        plane = scene.plane
+        await plane.add_application("cart")
+        async with scene.triggering(site):
+            (deployment,) = await eventually(scene.has_made(1))
+    assert deployment.trigger.commit.message == "(no message)"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a configuration or a repository is told, and touches nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+from pipecd.git.mirror import Repository
+from pipecd.model.application import SyncStatus
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import SyncStrategy
+from pipecd.proto.model.application_pb2 import ApplicationSyncState
+
+HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
+
+
+async def test_an_invalid_configuration_is_told_and_cleared_when_it_is_mended(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD.replace("name: cart", "name: [1]")})
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+
+        async def state() -> ApplicationSyncState:
+            return (await plane.application(id_)).sync_state
+
+        async def is_status(status: SyncStatus) -> Any:
+            return (await state()).status == status
+
+        async with scene.triggering(site):
+            await eventually(lambda: is_status(SyncStatus.INVALID_CONFIG))
+            assert "cart/app.pipecd.yaml:4" in (await state()).reason
+            await scene.settle()
+            # It is told once, not at every look.
+            assert plane.gate.count("ReportApplicationSyncState") == 1
+            assert await scene.made() == []
+        async with scene.triggering(site):
+            await scene.settle()
+            assert plane.gate.count("ReportApplicationSyncState") == 1
+            origin.commit({"cart/app.pipecd.yaml": HEAD})
+            await eventually(lambda: is_status(SyncStatus.UNKNOWN))
+            await eventually(scene.has_made(1))
+
+
+async def test_a_broken_repository_holds_up_no_other(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any, tmp_path: Path
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        plane = scene.plane
+        nowhere = f"file://{tmp_path}/nowhere"
+        await plane.add_repository("broken", nowhere)
+        cart = await plane.add_application("cart")
+        lost = await plane.add_application("lost", repository="broken")
+
+        async def reason() -> str:
+            return (await plane.application(lost)).sync_state.reason
+
+        async with scene.triggering(Repository("broken", nowhere, "main"), site):
+            await eventually(scene.has_made(1, cart))
+            await eventually(reason)
+        assert "there is no repository" in await reason()
+
+
+async def test_an_application_whose_repository_is_not_configured_is_told(
+    open_scene: Any, origin: Any, eventually: Any
+) -> None:
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+        command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
+        async with scene.triggering():
+            handled = await eventually(lambda: scene.settled(command))
+        assert handled.status == CommandStatus.FAILED
+        assert "'site' is not in the configuration" in handled.metadata["Reason"]
+        assert (await plane.application(id_)).sync_state.status == SyncStatus.INVALID_CONFIG
