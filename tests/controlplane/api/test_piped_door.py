@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.message import Message
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.usecases import UseCases
@@ -32,7 +31,6 @@ from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
-from pipecd.wire.credentials import piped_token
 
 Opening = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
@@ -253,107 +251,6 @@ async def test_a_revoked_key_is_refused_on_an_open_channel(
     assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-OF_APPLICATIONS = {
-    "ReportApplicationSyncState",
-    "ReportApplicationDeployingStatus",
-    "ReportApplicationMostRecentDeployment",
-    "GetApplicationMostRecentDeployment",
-    "CreateDeployment",
-    "CreateDeploymentChain",
-    "ReportApplicationLiveState",
-    "GetLatestAnalysisResult",
-    "PutLatestAnalysisResult",
-    "UpdateApplicationConfigurations",
-    "GetApplicationSharedObject",
-    "PutApplicationSharedObject",
-}
-OF_DEPLOYMENTS = {
-    "GetDeployment",
-    "ReportDeploymentPlanned",
-    "ReportDeploymentStatusChanged",
-    "ReportDeploymentCompleted",
-    "SaveDeploymentMetadata",
-    "SaveDeploymentSharedMetadata",
-    "SaveDeploymentPluginMetadata",
-    "SaveStageMetadata",
-    "ReportStageLogs",
-    "ReportStageLogsFromLastCheckpoint",
-    "ReportStageStatusChanged",
-    "InChainDeploymentPlannable",
-}
-
-
-def aimed(name: str, request: Message, application: str, deployment: str) -> Message:
-    """The request with the ids that decide about ownership."""
-    for field, value in (
-        ("application_id", application),
-        ("deployment_id", deployment),
-        ("id", deployment),
-    ):
-        if field in request.DESCRIPTOR.fields_by_name:
-            setattr(request, field, value)
-    match request:
-        case pb.CreateDeploymentRequest():
-            request.deployment.application_id = application
-        case pb.CreateDeploymentChainRequest():
-            request.first_deployment.application_id = application
-        case pb.ReportApplicationLiveStateRequest():
-            request.snapshot.application_id = application
-        case pb.UpdateApplicationConfigurationsRequest():
-            request.applications.add(id=application, name="n", repo_id="r", path="ab", piped_id="p")
-        case pb.ReportDeploymentCompletedRequest():
-            request.status = model.DEPLOYMENT_SUCCESS
-        case _:
-            assert name in OF_APPLICATIONS | OF_DEPLOYMENTS
-    return request
-
-
-@pytest.mark.parametrize(
-    ("name", "noun"),
-    [
-        *(pytest.param(n, "application", id=n) for n in sorted(OF_APPLICATIONS)),
-        *(pytest.param(n, "deployment", id=n) for n in sorted(OF_DEPLOYMENTS)),
-    ],
-)
-async def test_what_belongs_to_another_piped_is_refused_by(
-    *,
-    opening: Opening,
-    cases: UseCases,
-    admin: Person,
-    deployment: Deployment,
-    smallest: Callable[[Message], Message],
-    name: str,
-    noun: str,
-) -> None:
-    intruder = await cases.pipeds.register("intruder", "", by=admin)
-    rpc = getattr(pb, f"{name}Request")
-    own = aimed(name, smallest(rpc()), deployment.application_id, deployment.id)
-    gone = aimed(name, smallest(rpc()), "gone", "gone")
-    async with opening(piped_token("shop", intruder.id, intruder.key)) as channel:
-        call = getattr(PipedServiceStub(channel), name)
-        with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await call(own)
-        with pytest.raises(grpc.aio.AioRpcError) as missing:
-            await call(gone)
-    assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    assert refusal.value.details() == f"requested {noun} doesn't belong to the piped"
-    assert missing.value.code() is grpc.StatusCode.NOT_FOUND
-    assert missing.value.details() == f"Entity was not found to get {noun} gone"
-
-
-async def test_a_command_of_another_piped_is_refused(
-    opening: Opening, cases: UseCases, admin: Person, piped: PipedCaller
-) -> None:
-    intruder = await cases.pipeds.register("intruder", "", by=admin)
-    command = await cases.pipeds.restart(piped.piped, by=admin)
-    request = pb.ReportCommandHandledRequest(command_id=command, handled_at=1)
-    async with opening(piped_token("shop", intruder.id, intruder.key)) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await PipedServiceStub(channel).ReportCommandHandled(request)
-    assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    assert refusal.value.details() == "The current piped does not have requested command"
-
-
 async def test_a_completed_log_and_a_completed_deployment_are_closed(
     piped_channel: grpc.aio.Channel, deployment: Deployment
 ) -> None:
@@ -382,21 +279,3 @@ async def test_a_completed_log_and_a_completed_deployment_are_closed(
     with pytest.raises(grpc.aio.AioRpcError) as ended:
         await stub.ReportDeploymentStatusChanged(running)
     assert ended.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-
-
-def test_every_rpc_with_an_owner_is_in_a_list_above() -> None:
-    others = {rpc.name for rpc in SERVICE.methods} - OF_APPLICATIONS - OF_DEPLOYMENTS
-    assert others == {
-        "ReportStat",
-        "ReportPipedMeta",
-        "GetDesiredVersion",
-        "ListApplications",
-        "ListNotCompletedDeployments",
-        "ListUnhandledCommands",
-        "ReportCommandHandled",
-        "ReportApplicationLiveStateEvents",
-        "GetLatestEvent",
-        "ListEvents",
-        "ReportEventStatuses",
-        "ReportUnregisteredApplicationConfigurations",
-    }

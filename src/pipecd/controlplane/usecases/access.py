@@ -59,6 +59,7 @@ class Access:
     ) -> None:
         self._stores, self._config_projects = stores, config_projects
         self._roles: Remembered[_Roles] = Remembered(ROLES_TTL, now=now)
+        self._changes = 0
 
     async def scope(
         self, by: Subject, permission: Permission, *, writes: bool | None = None
@@ -138,9 +139,11 @@ class Access:
 
     def forget(self, project: str) -> None:
         """Drops what is known about the roles of a project."""
+        self._changes += 1
         self._roles.forget(lambda kept: kept.project == project)
 
     def forget_everything(self) -> None:
+        self._changes += 1
         self._roles.clear()
 
     async def _held(self, by: Person) -> tuple[ProjectRBACRole, ...]:
@@ -152,11 +155,14 @@ class Access:
             return rbac.BUILT_IN_ROLES
         if (kept := self._roles.get(project)) is not None:
             return kept.roles
+        changes = self._changes
         try:
             roles = rbac.roles_of(await self._stores.projects.get(project))
         except NotFound as e:
             raise Denied("Permission Denied") from e
-        self._roles.put(project, _Roles(project, roles))
+        # What was read before a change must not outlive it.
+        if changes == self._changes:
+            self._roles.put(project, _Roles(project, roles))
         return roles
 
 
