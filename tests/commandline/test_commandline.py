@@ -68,7 +68,7 @@ def test_a_flag_is_read(line: str, expected: dict[str, object]) -> None:
     ("line", "words"),
     [
         pytest.param("thing make", 'required flag(s) "name" not set', id="a required flag is missing"),
-        pytest.param("thing make --name a --wait 10", "not a duration", id="a duration without a unit"),
+        pytest.param("thing make --name a --wait 10", "missing unit in duration", id="a duration without a unit"),
         pytest.param("thing make --nam a", "No such option", id="an unknown flag"),
         pytest.param("thing unmake", "No such command", id="an unknown command"),
         pytest.param("thing make --name a --data k", "key=value", id="a map without an equals sign"),

@@ -71,11 +71,11 @@ async def test_a_broken_config_is_shown_and_a_mended_one_deployed(
     async with quickstart(tmp_path / "data") as qs:
         await qs.finished(head_of(qs.repository))
         good = (qs.repository / "hello/app.pipecd.yaml").read_text()
-        qs.commit({"hello/app.pipecd.yaml": good.replace("name: SCRIPT_RUN", "name: SCRIPT_RUM")})
+        qs.commit({"hello/app.pipecd.yaml": good.replace("spec:", "spec:\n  timeout: soon")})
         broken = await qs.application(
             lambda a: SyncStatus(a.sync_state.status) is SyncStatus.INVALID_CONFIG
         )
-        assert "SCRIPT_RUM" in broken.sync_state.reason
+        assert "app.pipecd.yaml:4:12: spec.timeout" in broken.sync_state.reason
         sha = qs.commit({"hello/app.pipecd.yaml": good, "hello/greeting.txt": "mended\n"})
         deployment = await qs.finished(sha)
         assert DeploymentStatus(deployment.status) is DeploymentStatus.SUCCESS
@@ -95,6 +95,18 @@ async def test_a_failing_script_is_a_failed_deployment_with_its_reason(
         assert deployment.status_reason
         lines = [line for log in (await qs.logs(deployment)).values() for line in log]
         assert any("no-such-file" in line for line in lines)
+
+
+async def test_a_stage_that_no_plugin_knows_fails_with_the_known_ones_named(
+    quickstart: Any, tmp_path: Path
+) -> None:
+    async with quickstart(tmp_path / "data") as qs:
+        config = (qs.repository / "hello/app.pipecd.yaml").read_text()
+        misspelt = config.replace("SCRIPT_RUN", "SCRIPT_RUM")
+        deployment = await qs.finished(qs.commit({"hello/app.pipecd.yaml": misspelt}))
+        assert DeploymentStatus(deployment.status) is DeploymentStatus.FAILURE
+        assert "SCRIPT_RUM" in deployment.status_reason
+        assert "SCRIPT_RUN" in deployment.status_reason
 
 
 async def test_a_repository_that_went_away_is_found_again(quickstart: Any, tmp_path: Path) -> None:

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flag types with the spelling of Go's parser."""
 
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from pipecd.model.duration import SECOND, parse_duration
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|ms|s|m|h))+")
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class DurationFlag(click.ParamType[float]):
@@ -22,13 +19,10 @@ class DurationFlag(click.ParamType[float]):
     def convert(self, value: object, param: object, ctx: object) -> float:
         if isinstance(value, int | float):
             return float(value)
-        text = str(value)
-        if text == "0":
-            return 0.0
-        if not _DURATION.fullmatch(text):
-            self.fail(f"{text!r} is not a duration; write for example 90s or 1h30m")
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-        return -seconds if text.startswith("-") else seconds
+        try:
+            return parse_duration(str(value)) / SECOND
+        except ValueError as e:
+            self.fail(str(e))
 
 
 class ListFlag(click.ParamType[tuple[str, ...]]):

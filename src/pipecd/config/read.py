@@ -72,9 +72,13 @@ class Config:
 
 
 def read_application(
-    text: bytes | str, *, file: str, catalog: Catalog, reader: Generation = Generation.V1
+    text: bytes | str, *, file: str, catalog: Catalog, reader: Generation | None = None
 ) -> ApplicationConfig:
-    """Return an application; `reader` is the generation of the piped that reads it."""
+    """Return an application, read with the rules of its kind's generation.
+
+    `reader` asks for the rules of one generation of pipeds instead, as upstream has two.
+    """
+    reader = reader or _generation_of(text, file, catalog)
     return _application(_open(text, file, reader), catalog, reader)
 
 
@@ -112,10 +116,11 @@ def read_kind(
 
 
 def read_file(
-    text: bytes | str, *, file: str, catalog: Catalog, reader: Generation = Generation.V1
+    text: bytes | str, *, file: str, catalog: Catalog, reader: Generation | None = None
 ) -> Config:
     """Return a file of any kind, for those who check files without knowing what they are."""
     kind = open_envelope(text, file=file, unknown=Level.IGNORED).kind
+    reader = reader or _generation_of(text, file, catalog)
     plain_kinds: dict[str, type[Spec]] = {EVENT_WATCHER: EventWatcherFileSpec, **catalog.kinds}
     match kind:
         case "Piped":
@@ -130,6 +135,11 @@ def read_file(
         case _:
             read = read_application(text, file=file, catalog=catalog, reader=reader)
             return Config(kind, read.spec, read.warnings)
+
+
+def _generation_of(text: bytes | str, file: str, catalog: Catalog) -> Generation:
+    kind = open_envelope(text, file=file, unknown=Level.IGNORED).kind
+    return Generation.V0 if catalog.v0_kind(kind) else Generation.V1
 
 
 def _open(text: bytes | str, file: str, reader: Generation) -> Envelope:

@@ -25,7 +25,7 @@ class WaitPlugin(StagePlugin):
         duration = stage.options(WaitOptions).duration
         until = await self._begun(stage) + duration
         if (remaining := until - self._now()) > 0:
-            stage.log.info(f"Waiting for {Duration(remaining)}")
+            stage.log.info(f"Waiting for {Duration(round(remaining, 1))}")
         while (remaining := until - self._now()) > 0:
             await asyncio.sleep(min(remaining, LOG_EVERY))
             if (remaining := until - self._now()) > 0:
