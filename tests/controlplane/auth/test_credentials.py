@@ -2,6 +2,7 @@
 """Keys of pipeds and programs: who gets in, how fast, and who is out at once."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -191,17 +192,26 @@ async def test_the_same_wrong_key_is_compared_once(
 
 
 async def test_a_verdict_from_before_a_change_is_not_kept(
-    credentials: Credentials, registered: Registered, stores: Stores
+    registered: Registered, stores: Stores, now: Now, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The piped is disabled while its key is being compared."""
-    judging = asyncio.ensure_future(credentials.piped(token(registered)))
-    await asyncio.sleep(0)
-    await stores.pipeds.update(registered.id, lambda piped: setattr(piped, "disabled", True))
-    credentials.forget(registered.id)
-    await asyncio.wait({judging})
+    comparing, disabled = threading.Event(), threading.Event()
+
+    def slowly(_key: str, _hashed: str) -> bool:
+        comparing.set()
+        return disabled.wait(5)
+
+    monkeypatch.setattr(keys, "key_matches", slowly)
+    credentials = Credentials(stores, b"k" * 32, now=now)
+    async with asyncio.TaskGroup() as tasks:
+        judging = tasks.create_task(credentials.piped(token(registered)))
+        assert await asyncio.to_thread(comparing.wait, 5)
+        await stores.pipeds.update(registered.id, lambda piped: setattr(piped, "disabled", True))
+        credentials.forget(registered.id)
+        disabled.set()
+    assert judging.result().piped == registered.id
     with pytest.raises(Unauthenticated):
         await credentials.piped(token(registered))
-    judging.exception()
 
 
 async def test_an_api_key_tells_its_role_and_the_time_of_its_use(
