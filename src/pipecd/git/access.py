@@ -7,8 +7,8 @@ its arguments. An ssh key becomes a private file in a directory that ends with p
 
 import base64
 import os
+import shlex
 import shutil
-import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,12 +80,16 @@ _SETTINGS = (
 
 
 @contextmanager
-def git_environment(access: GitAccess, *, owned: Sequence[Path] = ()) -> Generator[GitEnvironment]:
+def git_environment(
+    access: GitAccess, *, directory: Path, owned: Sequence[Path] = ()
+) -> Generator[GitEnvironment]:
     """Prepares the private files that git and ssh need, and removes them at the end.
 
-    `owned` are the directories that git shall trust although another user owns them.
+    `directory` is for these files alone; what a killed piped left in it is removed first. `owned`
+    are the directories that git shall trust although another user owns them.
     """
-    directory = Path(tempfile.mkdtemp(prefix="piped-git-"))
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700, parents=True)
     try:
         yield GitEnvironment(access, _variables(access, directory, owned))
     finally:
@@ -107,7 +111,9 @@ def _variables(access: GitAccess, directory: Path, owned: Sequence[Path]) -> dic
         "GIT_CONFIG_GLOBAL": str(_global_config(directory, owned)),
     }
     if access.ssh_key:
-        variables["GIT_SSH_COMMAND"] = f"ssh -F {_ssh_config(access, directory)}"
+        variables["GIT_SSH_COMMAND"] = shlex.join(
+            ["ssh", "-F", str(_ssh_config(access, directory))]
+        )
         variables.pop("GIT_SSH", None)
     return variables
 

@@ -57,7 +57,7 @@ async def open_mirrors(
             for name in git_directories(path)
         ),
     ]
-    with git_environment(access, owned=owned) as environment:
+    with git_environment(access, directory=directory / "private", owned=owned) as environment:
         yield Mirrors(
             {
                 repository.id: Mirror(repository, places[repository.id], environment)

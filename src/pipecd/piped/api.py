@@ -7,7 +7,7 @@ away. Questions are repeated a few times. Lists are asked once, as whoever mirro
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -84,7 +84,7 @@ class PipedApi:
         ) as channel:
             yield cls(channel)
 
-    async def watch_wakeups(self) -> AsyncIterator[Wakeup]:
+    async def watch_wakeups(self) -> AsyncGenerator[Wakeup, None]:
         """Hints where to look, until the stream ends or fails."""
         call = self._watch(WatchWakeupsRequest())
         try:

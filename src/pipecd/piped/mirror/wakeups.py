@@ -4,6 +4,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 import structlog
@@ -69,13 +70,14 @@ class WakeupStream:
             await asyncio.sleep(pause)
 
     async def _follow(self) -> None:
-        async for wakeup in self._api.watch_wakeups():
-            if not self._is_up:
-                self._set(True)
-            if wakeup.kind == Wakeup.REPOSITORY:
-                self._repositories.look_soon(wakeup.repository)
-            for pace in self._paces.get(wakeup.kind, ()):
-                pace.soon()
+        async with aclosing(self._api.watch_wakeups()) as wakeups:
+            async for wakeup in wakeups:
+                if not self._is_up:
+                    self._set(True)
+                if wakeup.kind == Wakeup.REPOSITORY:
+                    self._repositories.look_soon(wakeup.repository)
+                for pace in self._paces.get(wakeup.kind, ()):
+                    pace.soon()
 
     def _set(self, is_up: bool) -> None:
         if self._is_up == is_up:

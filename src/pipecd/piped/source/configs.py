@@ -27,14 +27,15 @@ class Configs:
         """The configuration at each path, or why there is none."""
         places = await mirror.locate(commit, dict.fromkeys(paths))
         found = {path: blob for path, blob in places.items() if isinstance(blob, Blob)}
-        unread = {p: blob for p, blob in found.items() if (blob.id, p) not in self._known}
+        read = {p: known for p, b in found.items() if (known := self._recall(b, p)) is not None}
+        unread = {path: blob for path, blob in found.items() if path not in read}
         if unread:
             contents = await mirror.read(unread.values())
             texts = {path: contents[blob.id] for path, blob in unread.items()}
-            for path, read in (await asyncio.to_thread(self._parse, texts)).items():
-                self._remember(unread[path], path, read)
+            read |= await asyncio.to_thread(self._parse, texts)
+            self._remember(unread, read)
         return {
-            path: _absent(path, place) if isinstance(place, Missing) else self._recall(place, path)
+            path: _absent(path, place) if isinstance(place, Missing) else read[path]
             for path, place in places.items()
         }
 
@@ -47,15 +48,17 @@ class Configs:
                 parsed[path] = e
         return parsed
 
-    def _remember(self, blob: Blob, path: str, read: Read) -> None:
-        self._known[blob.id, path] = read
-
-    def _recall(self, blob: Blob, path: str) -> Read:
-        self._known.move_to_end((blob.id, path))
-        read = self._known[blob.id, path]
+    def _remember(self, blobs: Mapping[str, Blob], read: Mapping[str, Read]) -> None:
+        for path, blob in blobs.items():
+            self._known[blob.id, path] = read[path]
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
-        return read
+
+    def _recall(self, blob: Blob, path: str) -> Read | None:
+        known = self._known.get((blob.id, path))
+        if known is not None:
+            self._known.move_to_end((blob.id, path))
+        return known
 
 
 def _absent(path: str, missing: Missing) -> PipecdError:

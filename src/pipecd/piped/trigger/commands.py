@@ -16,7 +16,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 TRIGGERED_KEY = "TriggeredDeploymentID"
 REASON_KEY = "Reason"
 
-_WAIT = 60.0
+_WAIT, _SOON = 60.0, 0.2
 
 
 def cause_of(command: Command) -> Cause:
@@ -26,18 +26,26 @@ def cause_of(command: Command) -> Cause:
         return Cause(
             key=f"command\0{command.id}",
             commander=chain.deployment_chain_id,
-            strategy=SyncStrategy(chain.sync_strategy),
+            strategy=_strategy(chain.sync_strategy),
             summary=IN_CHAIN,
             chain_id=chain.deployment_chain_id,
             chain_block_index=chain.block_index,
         )
-    strategy = SyncStrategy(command.sync_application.sync_strategy)
+    strategy = _strategy(command.sync_application.sync_strategy)
     return Cause(
         key=f"command\0{command.id}",
         commander=command.commander,
         strategy=strategy,
         summary=SUMMARIES[strategy],
     )
+
+
+def _strategy(number: int) -> SyncStrategy:
+    """The strategy of a number; one that only a newer control plane knows leaves it to us."""
+    try:
+        return SyncStrategy(number)
+    except ValueError:
+        return SyncStrategy.AUTO
 
 
 class SyncCommands:
@@ -81,16 +89,17 @@ class StrayCommands:
         watch = watch_any(self._commands.changes, self._applications.changes)
         while True:
             strays = [c for c in self._commands.all if self._is_astray(c)]
+            if any(command.id not in self._since for command in strays):
+                # The application may be newer than our copy; a fresh copy decides.
+                self._applications.refresh_soon()
             self._since = {c.id: self._since.get(c.id, self._applications.reads) for c in strays}
             for command in strays:
-                # The application may be newer than our copy; a fresh copy decides.
                 if self._applications.reads > self._since[command.id]:
                     await self._commands.refused(
                         command, "the application is unknown to this piped, or disabled"
                     )
-                else:
-                    self._applications.refresh_soon()
-            await watch.wait(0.2 if strays else _WAIT)
+            # A copy equal to the last one is not told as a change.
+            await watch.wait(_SOON if strays else _WAIT)
 
     def _is_astray(self, command: Command) -> bool:
         return self._applications.get(command.application_id) is None
