@@ -42,7 +42,8 @@ bench: $(VENV)/.dev
 lock:
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) --extra controlplane pyproject.toml -o requirements/run.txt
-	$(LOCK) -c requirements/run.txt requirements/dev.in -o requirements/dev.txt
+	$(LOCK) --all-extras -c requirements/run.txt pyproject.toml -o requirements/full.txt
+	$(LOCK) -c requirements/full.txt requirements/dev.in -o requirements/dev.txt
 
 clean:
 	rm -rf $(VENV)
@@ -56,6 +57,6 @@ $(VENV)/.run: requirements/build.txt requirements/run.txt pyproject.toml
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+$(VENV)/.dev: $(VENV)/.run requirements/full.txt requirements/dev.txt
+	@$(PIP) install --require-hashes -r requirements/full.txt -r requirements/dev.txt
 	@touch $@
