@@ -259,3 +259,16 @@ async def test_leases_of_a_dead_process_are_free_after_a_restart(tmp_path: Path)
         assert await SqlLeases(database).acquire("insights", "the dead one", seconds=1000)
     async with open_sqlite(path) as database:
         assert await SqlLeases(database).acquire("insights", "the next one", seconds=1000)
+
+
+async def test_half_of_a_failed_work_is_undone_among_its_neighbours(tmp_path: Path) -> None:
+    def half(writing: Writing) -> None:
+        add("half")(writing)
+        raise LookupError("the other half")
+
+    async with open_sqlite(tmp_path / "pipecd.db") as database:
+        works = (add("before"), half, add("after"))
+        results = await asyncio.gather(*map(database.write, works), return_exceptions=True)
+        assert [type(r) for r in results] == [int, LookupError, int]
+        rows = await database.read(lambda reading: reading.rows(select(EXT_META.c.Name)))
+        assert {name for (name,) in rows} == {"schema_version", "before", "after"}

@@ -2,7 +2,7 @@
 """Connections to the file, and the statements that run on them."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 from pipecd.controlplane.datastore.database import NOTHING, AnySelect, Row, Value, Values
 from pipecd.controlplane.datastore.sqlite.errors import while_running
 
-DIALECT = sqlite_dialect(paramstyle="named")
+# Parameters by position: SQLite looks for named ones one by one, which long lists would feel.
+DIALECT = sqlite_dialect(paramstyle="qmark")
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -68,14 +69,16 @@ class Transaction:
     def _execute(
         self, statement: AnySelect | Insert | Update | Delete, values: Values
     ) -> sqlite3.Cursor:
-        text, fixed = compiled(statement)
-        return self._connection.execute(text, {**fixed, **values} if fixed else values)
+        text, names, fixed = compiled(statement)
+        return self._connection.execute(
+            text, [values[name] if name in values else fixed[name] for name in names]
+        )
 
 
 @lru_cache(maxsize=2048)
 def compiled(
     statement: AnySelect | Insert | Update | Delete,
-) -> tuple[str, dict[str, Value]]:
-    """The text of a statement and the values it carries itself."""
+) -> tuple[str, Sequence[str], Mapping[str, Value]]:
+    """The text of a statement, its parameters in order, and the values it carries itself."""
     ready = statement.compile(dialect=DIALECT)
-    return str(ready), {k: v for k, v in ready.params.items() if v is not None}
+    return str(ready), ready.positiontup or (), ready.params
