@@ -74,3 +74,47 @@ async def test_an_application_whose_repository_is_not_configured_is_told(
         assert handled.status == CommandStatus.FAILED
         assert "'site' is not in the configuration" in handled.metadata["Reason"]
         assert (await plane.application(id_)).sync_state.status == SyncStatus.INVALID_CONFIG
+
+
+async def test_a_link_out_of_the_repository_is_told_and_not_followed(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "outside.yaml").write_text(HEAD.replace("cart", "s3cret"))
+    (origin.path / "cart").mkdir()
+    (origin.path / "cart" / "app.pipecd.yaml").symlink_to(tmp_path / "outside.yaml")
+    origin.commit()
+    async with open_scene() as scene:
+        id_ = await scene.plane.add_application("cart")
+
+        async def reason() -> str:
+            return (await scene.plane.application(id_)).sync_state.reason
+
+        async with scene.triggering(site):
+            await eventually(reason)
+        assert "is a symbolic link to a place outside of the repository" in await reason()
+        assert "s3cret" not in await reason()
+
+
+async def test_a_deleted_branch_is_told_until_it_is_back(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        id_ = await scene.plane.add_application("cart")
+
+        async def state() -> ApplicationSyncState:
+            return (await scene.plane.application(id_)).sync_state
+
+        async def is_status(status: SyncStatus) -> bool:
+            return (await state()).status == status
+
+        async with scene.triggering(site) as trigger:
+            await eventually(scene.has_made(1))
+            origin.git("branch", "-m", "main", "gone")
+            await eventually(lambda: is_status(SyncStatus.INVALID_CONFIG))
+            assert "the branch does not exist" in (await state()).reason
+            origin.git("branch", "-m", "gone", "main")
+            trigger.heads.look_soon("site")
+            await eventually(lambda: is_status(SyncStatus.UNKNOWN))
+            await scene.settle()
+        assert len(await scene.made()) == 1

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Credentials reach git and ssh, and nobody else."""
+
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipecd.git.access import GitAccess, git_environment
+
+KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----"
+
+
+def settings(variables: dict[str, str]) -> dict[str, str]:
+    count = int(variables["GIT_CONFIG_COUNT"])
+    return {
+        variables[f"GIT_CONFIG_KEY_{i}"]: variables[f"GIT_CONFIG_VALUE_{i}"] for i in range(count)
+    }
+
+
+def test_a_password_is_bound_to_the_host_of_the_remote(tmp_path: Path) -> None:
+    access = GitAccess(username="ann", password="pw")
+    with git_environment(access, directory=tmp_path / "p") as environment:
+        told = settings(environment.of("https://x@git.example.com:8443/a/b.git"))
+        over_ssh = settings(environment.of("git@git.example.com:a/b.git"))
+        local = settings(environment.of())
+    header = "http.https://git.example.com:8443/.extraHeader"
+    assert told[header] == "Authorization: Basic YW5uOnB3"
+    assert told["remote.origin.url"] == "https://x@git.example.com:8443/a/b.git"
+    assert not any("extraHeader" in key for key in (*over_ssh, *local))
+    assert "pw" not in repr(access)
+
+
+def test_variables_of_a_surrounding_git_do_not_lead_astray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", "/elsewhere")
+    monkeypatch.setenv("GIT_INDEX_FILE", "/elsewhere")
+    with git_environment(GitAccess(), directory=tmp_path / "p") as environment:
+        variables = environment.of()
+    assert not variables.keys() & {"GIT_DIR", "GIT_INDEX_FILE", "GIT_SSH_COMMAND"}
+    assert variables["GIT_TERMINAL_PROMPT"] == "0"
+
+
+def test_the_users_own_settings_still_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own config"
+    own.write_text("[http]\n\tproxy = http://proxy.example.com\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(own))
+    with git_environment(
+        GitAccess(), directory=tmp_path / "p", owned=[tmp_path / "a b"]
+    ) as environment:
+        listed = subprocess.run(
+            ["git", "config", "--list"], env=environment.of(), capture_output=True, check=True
+        ).stdout.decode()
+    assert "http.proxy=http://proxy.example.com" in listed
+    assert f"safe.directory={tmp_path}/a b" in listed
+
+
+def test_an_ssh_key_is_a_private_file_that_ends_with_piped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "config").write_text("Host other.example.com\n  Port 2222\n")
+    monkeypatch.setenv("HOME", str(home))
+    access = GitAccess(ssh_key=KEY, ssh_host="git", ssh_host_name="git.example.com")
+    directory = tmp_path / "with space"
+    with git_environment(access, directory=directory) as environment:
+        command = environment.of()["GIT_SSH_COMMAND"]
+        told = resolved(command, "git")
+        other = resolved(command, "other.example.com")
+        key = Path(told["identityfile"])
+        assert key.read_bytes() == KEY + b"\n"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert told["hostname"] == "git.example.com"
+    assert told["user"] == "git"
+    assert told["batchmode"] == "yes"
+    assert told["stricthostkeychecking"] == "accept-new"
+    assert told["userknownhostsfile"] == str(home / ".ssh" / "known_hosts")
+    assert other["port"] == "2222"
+    assert not directory.exists()
+    assert (home / ".ssh" / "config").read_text() == "Host other.example.com\n  Port 2222\n"
+
+
+def test_what_a_killed_piped_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "ssh-key").write_bytes(b"old")
+    with git_environment(GitAccess(), directory=tmp_path / "p"):
+        assert not (tmp_path / "p" / "ssh-key").exists()
+
+
+def resolved(command: str, host: str) -> dict[str, str]:
+    """What ssh makes of its configuration for a host."""
+    done = subprocess.run(
+        ["sh", "-c", f"{command} -G {host}"], capture_output=True, check=True, text=True
+    )
+    pairs = (line.partition(" ") for line in done.stdout.splitlines())
+    return {key: value for key, _, value in pairs}
