@@ -1,0 +1,57 @@
+// The console without scripts is whole; this makes it live and quick.
+import { announce, startLive, visit } from "./live.js";
+import { startLog } from "./log.js";
+import { keepTimes } from "./times.js";
+
+document.documentElement.classList.add("js");
+document.cookie = `tz=${Intl.DateTimeFormat().resolvedOptions().timeZone}; path=/; max-age=31536000; samesite=strict`;
+
+keepTimes();
+startLog();
+startLive();
+
+document.addEventListener("click", async (event) => {
+  const link = event.target.closest("a[data-swap]");
+  if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault();
+    visit(link.href);
+  }
+  const copy = event.target.closest("[data-copy]");
+  if (copy) {
+    await navigator.clipboard.writeText(copy.dataset.copy);
+    announce(`${copy.getAttribute("aria-label").replace("Copy ", "")} copied`.replace(/^./, (c) => c.toUpperCase()));
+  }
+  for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+});
+
+// A form is sent once, however often its button is pressed.
+document.addEventListener("submit", (event) => {
+  if (event.target.method === "post") setTimeout(() => { for (const b of event.target.querySelectorAll("button")) b.disabled = true; });
+});
+document.addEventListener("change", (event) => { if (event.target.matches("[data-auto] select")) event.target.form.requestSubmit(); });
+window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+
+// Shortcuts are off while someone types.
+let first = "";
+const PLACES = { a: "/applications", d: "/deployments" };
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") for (const menu of document.querySelectorAll("details.menu[open]")) menu.open = false;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, textarea")) return;
+  if (event.key === "/") {
+    event.preventDefault();
+    (document.querySelector("main input[type=search]:not([data-find])") ?? document.querySelector("[data-key='/']"))?.focus();
+  } else if (event.key === "f") {
+    document.querySelector("[data-follow]")?.click();
+  } else if (event.key === "[" || event.key === "]") {
+    const stages = [...document.querySelectorAll(".stage")];
+    const at = stages.findIndex((stage) => stage.hasAttribute("aria-current"));
+    stages[at + (event.key === "]" ? 1 : -1)]?.click();
+  } else if (event.key === "j" || event.key === "k") {
+    const rows = [...document.querySelectorAll(".list .open")];
+    const at = rows.indexOf(document.activeElement);
+    rows[Math.max(0, Math.min(rows.length - 1, at + (event.key === "j" ? 1 : -1)))]?.focus();
+  } else if (first === "g" && PLACES[event.key]) {
+    location.assign(PLACES[event.key]);
+  }
+  first = event.key;
+});

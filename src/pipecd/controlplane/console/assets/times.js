@@ -1,0 +1,35 @@
+// Relative times and running durations, kept up to date with the rules of the server.
+const UNITS = [[31536000, "year"], [2592000, "month"], [86400, "day"]];
+const two = (number) => String(number).padStart(2, "0");
+
+export function ago(seconds) {
+  if (seconds < 10) return "just now";
+  if (seconds < 60) return `${seconds} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+  const [length, unit] = UNITS.find(([size]) => seconds >= size);
+  const number = Math.floor(seconds / length);
+  return `${number} ${unit}${number === 1 ? "" : "s"} ago`;
+}
+
+export function duration(seconds) {
+  const s = Math.max(seconds, 0);
+  if (s < 60) return `${s}s`;
+  if (s < 3600) return `${Math.floor(s / 60)}m ${two(s % 60)}s`;
+  if (s < 86400) return `${Math.floor(s / 3600)}h ${two(Math.floor((s % 3600) / 60))}m`;
+  return `${Math.floor(s / 86400)}d ${two(Math.floor((s % 86400) / 3600))}h`;
+}
+
+// The clock of the server counts: that of the browser may be wrong.
+const offset = Date.parse(document.documentElement.dataset.now ?? new Date()) - Date.now();
+
+function tick() {
+  const since = (iso) => Math.floor((Date.now() + offset - Date.parse(iso)) / 1000);
+  const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+  for (const time of document.querySelectorAll("time[data-ago]")) write(time, ago(since(time.dateTime)));
+  for (const span of document.querySelectorAll("[data-since]")) write(span, duration(since(span.dataset.since)));
+}
+
+export function keepTimes() {
+  if (!new URLSearchParams(location.search).has("freeze")) setInterval(tick, 1000);
+}

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Templates and assets: what turns a view into bytes for a browser."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+_HERE = Path(__file__).parent
+_STYLES = ("tokens.css", "shell.css", "pages.css")
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FOR_EVER = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file as it is sent."""
+
+    content: bytes
+    media_type: str
+
+
+class Assets:
+    """All files of the console under one address that changes with their content."""
+
+    def __init__(self, folder: Path = _HERE / "assets") -> None:
+        found = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        # One sheet is one request; the parts exist for the people who write them.
+        styles = b"\n".join(found.pop(name) for name in _STYLES)
+        files = {**found, "console.css": styles}
+        self._files = {
+            name: Asset(content, _TYPES[Path(name).suffix]) for name, content in files.items()
+        }
+        digest = sha256()
+        for name in sorted(files):
+            digest.update(name.encode() + b"\0" + files[name])
+        self.version = digest.hexdigest()[:12]
+
+    def url(self, name: str) -> str:
+        """The address of a file; a name that does not exist is a mistake of ours."""
+        if name not in self._files:
+            raise KeyError(name)
+        return f"/assets/{self.version}/{name}"
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/assets/{version}/{name}", self._serve),
+            Route("/favicon.ico", self._favicon),
+        ]
+
+    async def _serve(self, request: Request) -> Response:
+        asset = self._files.get(request.path_params["name"])
+        if asset is None:
+            raise HTTPException(404)
+        current = request.path_params["version"] == self.version
+        caching = _FOR_EVER if current else "no-cache"
+        return Response(
+            asset.content, media_type=asset.media_type, headers={"Cache-Control": caching}
+        )
+
+    async def _favicon(self, request: Request) -> Response:
+        icon = self._files["favicon.svg"]
+        return Response(
+            icon.content,
+            media_type=icon.media_type,
+            headers={"Cache-Control": "public, max-age=86400"},
+        )
+
+
+class Renderer:
+    """The templates of the console."""
+
+    def __init__(self, assets: Assets) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        cast("dict[str, Any]", self._environment.globals)["asset"] = assets.url
+
+    def render(self, template: str, **context: Any) -> str:
+        return self._environment.get_template(template).render(**context)

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployments as people read them: rows of a list and the page of one."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pipecd.controlplane.console.view.agent import Agent
+from pipecd.controlplane.console.view.generation import (
+    is_quick_sync,
+    is_rollback,
+    platform,
+    targets,
+)
+from pipecd.controlplane.console.view.marks import Mark, Tone, deployment_mark
+from pipecd.controlplane.console.view.stage import (
+    Approval,
+    Elapsed,
+    Pipeline,
+    StageView,
+    approvals,
+    is_skippable,
+    pipeline,
+    waits_for_approval,
+)
+from pipecd.controlplane.console.view.story import Story, story
+from pipecd.controlplane.console.view.words import (
+    Moment,
+    duration,
+    label_texts,
+    moment,
+    safe_link,
+    sentence,
+)
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy
+from pipecd.model.moment import to_unix
+from pipecd.proto.model.common_pb2 import ArtifactVersion
+from pipecd.proto.model.deployment_pb2 import Commit, Deployment
+
+
+@dataclass(frozen=True)
+class CommitView:
+    """The commit something was made from."""
+
+    hash: str
+    short: str
+    url: str
+    subject: str
+    author: str
+    branch: str
+    pull_request: int
+    at: Moment | None
+
+
+@dataclass(frozen=True)
+class Version:
+    """One artifact; `url` is empty when there is nothing to open."""
+
+    text: str
+    short: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How it is carried out and why."""
+
+    word: str
+    why: str
+
+
+@dataclass(frozen=True)
+class DeploymentRow:
+    """One line of a list."""
+
+    id: str
+    application_id: str
+    application_name: str
+    mark: Mark
+    labels: tuple[str, ...]
+    platform: str
+    summary: str
+    commit: CommitView
+    triggered_by: str
+    segments: tuple[StageView, ...]
+    elapsed: Elapsed
+    created: Moment | None
+    created_at: int
+
+
+@dataclass(frozen=True)
+class DeploymentPage:
+    """Everything the page of one deployment says."""
+
+    row: DeploymentRow
+    state: str
+    story: Story
+    versions: tuple[Version, ...]
+    running: str
+    compare_url: str
+    strategy: Strategy
+    agent: Agent
+    targets: str
+    pipeline: Pipeline
+    approvals: tuple[Approval, ...]
+    skippable: tuple[StageView, ...]
+    completed: bool
+
+
+def deployment_row(deployment: Deployment, now: datetime) -> DeploymentRow:
+    status = DeploymentStatus(deployment.status)
+    return DeploymentRow(
+        id=deployment.id,
+        application_id=deployment.application_id,
+        application_name=deployment.application_name,
+        mark=deployment_mark(status, waiting=waits_for_approval(deployment)),
+        labels=label_texts(deployment.labels),
+        platform=platform(deployment),
+        summary=deployment.summary,
+        commit=commit_view(deployment.trigger.commit, now),
+        triggered_by=deployment.trigger.commander or deployment.trigger.commit.author,
+        segments=pipeline(deployment, now).stages,
+        elapsed=_elapsed(deployment, status, now),
+        created=moment(deployment.created_at, now),
+        created_at=deployment.created_at,
+    )
+
+
+def deployment_page(
+    deployment: Deployment, agent: Agent, reader: str, now: datetime
+) -> DeploymentPage:
+    row = deployment_row(deployment, now)
+    drawn = pipeline(deployment, now)
+    status = DeploymentStatus(deployment.status)
+    skippable = {stage.id for stage in deployment.stages if is_skippable(stage)}
+    return DeploymentPage(
+        row=row,
+        state="WAITING" if row.mark.tone is Tone.WAIT else status.name.replace("_", " "),
+        story=story(deployment, drawn, agent, now),
+        versions=versions(deployment.versions),
+        running=deployment.running_commit_hash[:7],
+        compare_url=_compare_url(deployment),
+        strategy=strategy(deployment),
+        agent=agent,
+        targets=targets(deployment),
+        pipeline=drawn,
+        approvals=approvals(deployment, reader, now),
+        skippable=tuple(stage for stage in drawn.stages if stage.id in skippable),
+        completed=status.is_completed,
+    )
+
+
+def chosen_stage(page: DeploymentPage, wanted: str) -> StageView | None:
+    """Which log to show: the one asked for, else what runs, else what failed, else the last."""
+    started = [stage for stage in page.pipeline.stages if stage.started]
+    for stage in page.pipeline.stages:
+        if stage.id == wanted:
+            return stage
+    if running := [stage for stage in started if stage.running]:
+        return running[0]
+    if failed := [stage for stage in started if stage.mark.tone is Tone.BAD]:
+        return failed[0]
+    return started[-1] if started else None
+
+
+def commit_view(commit: Commit, now: datetime) -> CommitView:
+    return CommitView(
+        hash=commit.hash,
+        short=commit.hash[:7],
+        url=safe_link(commit.url),
+        subject=commit.message.strip().split("\n", 1)[0],
+        author=commit.author,
+        branch=commit.branch,
+        pull_request=commit.pull_request,
+        at=moment(commit.created_at, now),
+    )
+
+
+def versions(artifacts: Iterable[ArtifactVersion]) -> tuple[Version, ...]:
+    """Each artifact once, with its name where it has one."""
+    found = {
+        f"{artifact.name}:{artifact.version}" if artifact.name else artifact.version: artifact
+        for artifact in artifacts
+        if artifact.version
+    }
+    return tuple(Version(text, a.version, safe_link(a.url)) for text, a in found.items())
+
+
+def strategy(deployment: Deployment) -> Strategy:
+    """What was planned, or what was asked for as long as nothing is planned."""
+    why = sentence(deployment.summary or deployment.trigger.strategy_summary)
+    asked = SyncStrategy(deployment.trigger.sync_strategy)
+    forward = [stage for stage in deployment.stages if not is_rollback(stage)]
+    if asked is SyncStrategy.QUICK_SYNC:
+        return Strategy("Quick sync", why)
+    if asked is SyncStrategy.PIPELINE:
+        return Strategy("Pipeline", why)
+    if not forward:
+        return Strategy("Not planned yet", why)
+    quick = len(forward) == 1 and is_quick_sync(forward[0])
+    return Strategy("Quick sync" if quick else "Pipeline", why)
+
+
+def _elapsed(deployment: Deployment, status: DeploymentStatus, now: datetime) -> Elapsed:
+    if status.is_completed and deployment.completed_at:
+        return Elapsed(duration(deployment.completed_at - deployment.created_at))
+    at = moment(deployment.created_at, now)
+    return Elapsed(duration(to_unix(now) - deployment.created_at), at.iso if at else "")
+
+
+def _compare_url(deployment: Deployment) -> str:
+    """The page of the Git host that shows what changes, where its address can be known."""
+    commit, running = deployment.trigger.commit, deployment.running_commit_hash
+    before, found, _ = safe_link(commit.url).partition(f"/commit/{commit.hash}")
+    if not found or not running or running == commit.hash:
+        return ""
+    return f"{before}/compare/{running}...{commit.hash}"

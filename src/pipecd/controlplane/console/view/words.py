@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times, durations, counts and links, said the way people say them.
+
+The browser keeps relative times and running durations up to date with the same rules
+(`assets/times.js`); a test compares the two.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from urllib.parse import urlsplit
+
+from pipecd.model.moment import from_unix, to_unix
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+MONTH, YEAR = 30 * DAY, 365 * DAY
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A point in time for a `<time>` element."""
+
+    iso: str
+    exact: str
+    relative: str
+    clock: str
+
+
+def moment(seconds: int, now: datetime) -> Moment | None:
+    """What to show for a time of the wire; nothing when it is not set."""
+    if seconds <= 0:
+        return None
+    at = from_unix(seconds)
+    return Moment(
+        iso=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        exact=at.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        relative=ago(to_unix(now) - seconds),
+        clock=at.strftime("%H:%M:%S"),
+    )
+
+
+def ago(seconds: int) -> str:
+    """How long ago something was; a clock that is ahead counts as now."""
+    if seconds < 10:
+        return "just now"
+    if seconds < MINUTE:
+        return f"{seconds} s ago"
+    if seconds < HOUR:
+        return f"{seconds // MINUTE} min ago"
+    if seconds < DAY:
+        return f"{seconds // HOUR} h ago"
+    for length, unit in ((YEAR, "year"), (MONTH, "month"), (DAY, "day")):
+        if seconds >= length:
+            return f"{plural(seconds // length, unit)} ago"
+    raise AssertionError("every length above a day has a unit")
+
+
+def duration(seconds: int) -> str:
+    """A length of time with its two largest units, `1m 05s`."""
+    seconds = max(seconds, 0)
+    if seconds < MINUTE:
+        return f"{seconds}s"
+    if seconds < HOUR:
+        return f"{seconds // MINUTE}m {seconds % MINUTE:02}s"
+    if seconds < DAY:
+        return f"{seconds // HOUR}h {seconds % HOUR // MINUTE:02}m"
+    return f"{seconds // DAY}d {seconds % DAY // HOUR:02}h"
+
+
+def day(seconds: int, now: datetime, zone: tzinfo) -> str:
+    """The heading of a day in the reader's zone."""
+    at, today = from_unix(seconds).astimezone(zone).date(), now.astimezone(zone).date()
+    match (today - at).days:
+        case 0:
+            return "Today"
+        case 1:
+            return "Yesterday"
+        case _:
+            return f"{at:%A}, {at.day} {at:%B %Y}"
+
+
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """`1 stage`, `2 stages`."""
+    return f"{count(number)} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def count(number: int) -> str:
+    """Exact up to 9,999; nobody reads a larger number digit by digit."""
+    return f"{number:,}" if number < 10_000 else f"{number // 1000:,}k+"
+
+
+def joined(words: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital first letter and a full stop."""
+    text = text.strip()
+    if not text:
+        return ""
+    text = text[0].upper() + text[1:]
+    return text if text.endswith((".", "!", "?", "…")) else text + "."
+
+
+def safe_link(url: str) -> str:
+    """The address when a browser may follow it, else nothing: data must not bring a script."""
+    url = url.strip()
+    if not url or any(ord(c) <= 32 for c in url):
+        return ""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    if parts.scheme in ("http", "https"):
+        return url if parts.hostname else ""
+    host = url.split("/", 1)[0]
+    looks_like_a_host = "." in host and ":" not in host and "@" not in host
+    return f"https://{url}" if not parts.scheme and looks_like_a_host else ""
+
+
+def label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """`key: value`, in the order of the keys."""
+    return tuple(f"{key}: {labels[key]}" for key in sorted(labels))
+
+
+def initials(name: str) -> str:
+    """Two letters that stand for a person; pictures from other hosts are never loaded."""
+    words = re.split(r"[-_.\s]+", name.strip())
+    if len(words) > 1 and words[0] and words[1]:
+        return (words[0][0] + words[1][0]).upper()
+    return name[:2].upper() or "?"

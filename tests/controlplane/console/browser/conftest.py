@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real browser, and a page of it that tolerates no complaint."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright
+
+from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+Open = Callable[..., Awaitable[Page]]
+
+
+@pytest.fixture(scope="module")
+async def chromium(anyio_backend: str) -> AsyncIterator[Browser]:
+    del anyio_backend
+    if CHROMIUM is None and os.environ.get("CI") != "true":
+        pytest.skip("no chromium on PATH; install it with the package manager of this system")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def open_page(
+    chromium: Browser, site: str, cases: UseCases, admin: Person
+) -> AsyncIterator[Open]:
+    """Opens a page as the administrator; what the browser complains about fails the test."""
+    complaints: list[str] = []
+    async with AsyncExitStack() as opened:
+
+        async def opens(path: str, *, person: Person | None = admin, **options: Any) -> Page:
+            context = await chromium.new_context(**options)
+            opened.push_async_callback(context.close)
+            context.set_default_timeout(10_000)
+            if person is not None:
+                token = cases.sessions.issue(person)
+                await context.add_cookies(
+                    [{"name": "token", "value": token, "url": site, "sameSite": "Strict"}]
+                )
+            page = await context.new_page()
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on(
+                "console",
+                lambda said: (
+                    complaints.append(said.text) if "Content Security" in said.text else None
+                ),
+            )
+            page.on(
+                "request",
+                lambda asked: (
+                    complaints.append(asked.url)
+                    if not asked.url.startswith((site, "data:"))
+                    else None
+                ),
+            )
+            await page.goto(path if path.startswith("data:") else site + path)
+            return page
+
+        yield opens
+    assert complaints == []
+
+
+@pytest.fixture
+async def running(deployment: Deployment, reports: Any) -> Deployment:
+    """A deployment whose first stage runs and has written a line."""
+    await reports.online()
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    await reports.stage(deployment, "s1", StageStatus.RUNNING)
+    await reports.lines(deployment, "s1", "line 1")
+    return deployment

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages that follow what happens, in a real browser."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.command import CommandKind
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+pytestmark = pytest.mark.browser
+
+Open = Callable[..., Awaitable[Page]]
+
+
+def live(page: Page) -> Any:
+    return expect(page.get_by_test_id("conn-dot"))
+
+
+async def test_the_page_follows_the_deployment_without_a_reload(
+    open_page: Open, running: Deployment, reports: Any
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await live(page).to_have_text("Live")
+    await page.evaluate("window.same = true")
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    await expect(page.get_by_test_id("dep-status").first).to_have_text("Waiting for approval")
+    await expect(page.get_by_test_id("approval-card")).to_be_visible()
+    await expect(page.get_by_test_id("log")).to_have_attribute("aria-label", "Log of WAIT_APPROVAL")
+    await expect(page).to_have_title("WAITING · cart · PipeCD")
+    # The log that is followed now is that of the new stage.
+    await reports.lines(running, "s2", "please approve")
+    await expect(page.get_by_test_id("log-line")).to_have_text(["103:04:05please approve"])
+    await reports.stage(running, "s2", StageStatus.SUCCESS)
+    await reports.deployment(running, DeploymentStatus.SUCCESS)
+    await expect(page.get_by_test_id("dep-status").first).to_have_text("Succeeded")
+    assert await page.evaluate("window.same") is True
+
+
+async def test_a_new_line_is_there_within_300_ms(
+    open_page: Open, running: Deployment, reports: Any
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await live(page).to_have_text("Live")
+    waits: list[float] = []
+    for number in range(2, 8):
+        begun = time.monotonic()
+        await reports.lines(running, "s1", f"line {number}")
+        await page.locator(f"#L{number}").wait_for()
+        waits.append(time.monotonic() - begun)
+    assert sorted(waits)[len(waits) // 2] < 0.3
+
+
+async def test_a_picked_stage_stays_picked(
+    open_page: Open, running: Deployment, reports: Any
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await live(page).to_have_text("Live")
+    await page.locator("[data-stage-id=s1]").click()
+    await page.wait_for_url("**?stage=s1")
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    await expect(page.locator("[data-stage-id=s2]")).to_have_attribute("data-status", "RUNNING")
+    await expect(page.get_by_test_id("log")).to_have_attribute(
+        "aria-label", "Log of K8S_CANARY_ROLLOUT"
+    )
+    await page.get_by_role("link", name="Follow the deployment").click()
+    await expect(page.get_by_test_id("log")).to_have_attribute("aria-label", "Log of WAIT_APPROVAL")
+    await page.go_back()
+    await expect(page.get_by_test_id("log")).to_have_attribute(
+        "aria-label", "Log of K8S_CANARY_ROLLOUT"
+    )
+
+
+async def test_a_cut_stream_comes_back_and_misses_nothing(
+    open_page: Open, running: Deployment, reports: Any, bus: MemoryBus
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await live(page).to_have_text("Live")
+    for subscription in list(bus._subscriptions):
+        subscription.close()
+    await live(page).to_have_text("Reconnecting")
+    await reports.lines(running, "s1", "line 2", "line 3")
+    await reports.stage(running, "s1", StageStatus.FAILURE)
+    await live(page).to_have_text("Live")
+    lines = page.get_by_test_id("log-line").locator("code")
+    await expect(lines).to_have_text(["line 1", "line 2", "line 3"])
+    await expect(page.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "FAILURE")
+
+
+async def test_a_hidden_page_does_not_listen(
+    open_page: Open, running: Deployment, bus: MemoryBus
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await live(page).to_have_text("Live")
+    hide = """(is) => {
+        Object.defineProperty(document, "hidden", { value: is, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    await page.evaluate(hide, True)
+    await live(page).to_have_text("Paused")
+    await page.evaluate(hide, False)
+    await live(page).to_have_text("Live")
+
+
+async def test_without_a_stream_the_page_asks_again_and_again(
+    open_page: Open, site: str, running: Deployment, reports: Any
+) -> None:
+    page = await open_page("/applications")
+    await page.route("**/_/stream*", lambda route: route.abort())
+    await page.goto(f"{site}/deployments/{running.id}")
+    await live(page).to_have_text("Polling", timeout=15_000)
+    await reports.lines(running, "s1", "line 2")
+    await expect(page.locator("#L2 code")).to_have_text("line 2", timeout=15_000)
+
+
+async def test_being_offline_is_said_and_passes(open_page: Open, running: Deployment) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await live(page).to_have_text("Live")
+    await page.context.set_offline(True)
+    await expect(page.locator("#offline")).to_be_visible()
+    await page.context.set_offline(False)
+    await expect(page.locator("#offline")).to_be_hidden()
+    await live(page).to_have_text("Live")
+
+
+async def test_an_update_closes_no_menu_and_takes_no_focus(
+    open_page: Open, running: Deployment, reports: Any
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await live(page).to_have_text("Live")
+    await page.get_by_test_id("cancel-button").click()
+    await page.get_by_label("Find in log").fill("lin")
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await expect(page.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "SUCCESS")
+    await expect(page.get_by_label("Find in log")).to_be_focused()
+    await expect(page.get_by_label("Find in log")).to_have_value("lin")
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    await expect(page.get_by_test_id("approval-card")).to_be_visible()
+    await expect(page.get_by_role("button", name="Cancel and roll back")).to_be_visible()
+
+
+async def test_approving_from_one_browser_is_seen_in_another(
+    *,
+    open_page: Open,
+    running: Deployment,
+    reports: Any,
+    cases: UseCases,
+    piped: PipedCaller,
+) -> None:
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    mine = await open_page(f"/deployments/{running.id}")
+    other = await open_page(f"/deployments/{running.id}")
+    await live(other).to_have_text("Live")
+    await mine.get_by_test_id("approve-button").click()
+    await expect(mine.get_by_test_id("notice")).to_contain_text("The approval is requested")
+    (command,) = await cases.commands.unhandled_of(by=piped)
+    assert command.type == CommandKind.APPROVE_STAGE
+    await reports.stage(running, "s2", StageStatus.SUCCESS)
+    await expect(other.get_by_test_id("approval-card")).to_have_count(0)
+
+
+async def test_new_rows_wait_until_they_are_asked_for(
+    *,
+    open_page: Open,
+    running: Deployment,
+    reports: Any,
+    cases: UseCases,
+    piped: PipedCaller,
+    new_deployment: Callable[[], Deployment],
+) -> None:
+    page = await open_page("/deployments")
+    await live(page).to_have_text("Live")
+    row = page.locator(f"#dep-{running.id}")
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    await expect(row.get_by_test_id("dep-status")).to_have_text("Failed")
+    await cases.deployment_reports.create(new_deployment(), by=piped)
+    await page.get_by_role("button", name="Show new deployments").click()
+    await expect(page.get_by_test_id("dep-row")).to_have_count(2)
+
+
+async def test_the_log_can_be_searched_and_left_alone(
+    open_page: Open, running: Deployment, reports: Any
+) -> None:
+    await reports.lines(running, "s1", *(f"line {n}" for n in range(2, 200)))
+    page = await open_page(f"/deployments/{running.id}")
+    await live(page).to_have_text("Live")
+    lines = page.locator("#lines")
+    at_end = "e => e.scrollHeight - e.scrollTop - e.clientHeight < 4"
+    assert await lines.evaluate(at_end)
+    await page.get_by_label("Find in log").fill("line 19")
+    await expect(page.locator("[data-found]")).to_have_text("1 of 11")
+    await expect(page.locator("#L19")).to_be_in_viewport()
+    await page.get_by_label("Find in log").press("Enter")
+    await expect(page.locator("[data-found]")).to_have_text("2 of 11")
+    await expect(page.locator("#L190")).to_be_in_viewport()
+    await page.get_by_label("Find in log").press("Shift+Enter")
+    await reports.lines(running, "s1", "line 200")
+    await expect(page.get_by_test_id("log-follow")).to_have_text("1 new line")
+    assert not await lines.evaluate(at_end)
+    await page.get_by_test_id("log-follow").click()
+    await expect(page.locator("#L200")).to_be_in_viewport()
+    assert await lines.evaluate(at_end)

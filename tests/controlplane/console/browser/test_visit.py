@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Visits of people: by keyboard, on narrow screens, without scripts, from other sites."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.async_api import Page, expect
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.console.view import words
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.model.command import CommandKind
+from pipecd.model.deployment import StageStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+pytestmark = pytest.mark.browser
+
+Open = Callable[..., Awaitable[Page]]
+
+
+async def test_signing_in_with_the_keyboard_leads_where_one_wanted(
+    open_page: Open, static_admin: StaticAdmin, deployment: Deployment
+) -> None:
+    page = await open_page(f"/deployments/{deployment.id}", person=None)
+    await page.fill("#project", "shop")
+    await page.fill("#username", static_admin.username)
+    await page.fill("#password", "wrong")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("alert")).to_contain_text("password is wrong")
+    await expect(page.locator("#username")).to_have_value(static_admin.username)
+    await expect(page.locator("#password")).to_be_focused()
+    await page.fill("#password", static_admin.password)
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(f"**/deployments/{deployment.id}")
+    await page.get_by_label("Account of").click()
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+async def test_a_link_on_another_site_opens_the_page_signed_in(
+    open_page: Open, site: str, running: Deployment
+) -> None:
+    link = f"{site}/deployments/{running.id}?stage=s1"
+    page = await open_page(f"data:text/html,{quote(f'<a href={link}>go</a>')}")
+    await page.get_by_text("go").click()
+    await expect(page.get_by_test_id("pipeline")).to_be_visible()
+    assert page.url == link
+
+
+async def test_everything_works_without_scripts(
+    *,
+    open_page: Open,
+    running: Deployment,
+    static_admin: StaticAdmin,
+    reports: Any,
+    cases: UseCases,
+    piped: PipedCaller,
+) -> None:
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    page = await open_page("/applications", person=None, java_script_enabled=False)
+    await page.fill("#project", "shop")
+    await page.fill("#username", static_admin.username)
+    await page.fill("#password", static_admin.password)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.get_by_test_id("app-row").get_by_role("link", name="cart").click()
+    await page.get_by_test_id("dep-row").get_by_role("link").click()
+    await page.locator("[data-stage-id=s1]").click()
+    await expect(page.get_by_test_id("log-line").locator("code")).to_have_text(["line 1"])
+    await expect(page.get_by_test_id("log-follow")).to_be_hidden()
+    await expect(page.get_by_test_id("conn-dot")).to_be_hidden()
+    await page.get_by_test_id("approve-button").click()
+    await expect(page.get_by_test_id("notice")).to_be_visible()
+    await page.get_by_test_id("cancel-button").click()
+    await page.get_by_role("button", name="Cancel without rollback").click()
+    kinds = {command.type for command in await cases.commands.unhandled_of(by=piped)}
+    assert kinds == {CommandKind.APPROVE_STAGE, CommandKind.CANCEL_DEPLOYMENT}
+    await page.goto(f"{page.url.split('?')[0]}?stage=s1")
+    await page.get_by_role("link", name="Raw").click()
+    await expect(page.locator("body")).to_have_text("2026-01-02T03:04:05Z line 1")
+
+
+@pytest.mark.parametrize("width", [1280, 1024, 360])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_page_fits_and_has_its_names(
+    *,
+    width: int,
+    theme: str,
+    open_page: Open,
+    site: str,
+    running: Deployment,
+    application: Application,
+) -> None:
+    page = await open_page(
+        "/applications", viewport={"width": width, "height": 800}, color_scheme=theme
+    )
+    for path in (
+        "/applications",
+        f"/applications/{application.id}",
+        "/deployments",
+        f"/deployments/{running.id}",
+        "/nowhere",
+    ):
+        await page.goto(site + path)
+        found = await page.evaluate(CHECK)
+        assert found == {"overflow": 0, "unnamed": [], "headings": 1, "landmarks": 3}, path
+
+
+CHECK = """() => {
+    const name = (e) => e.getAttribute("aria-label") || e.textContent.trim() || e.title ||
+        (e.id && document.querySelector(`label[for="${e.id}"]`)?.textContent) || "";
+    const root = document.documentElement;
+    const shown = (e) => e.checkVisibility();
+    return {
+        overflow: Math.max(0, root.scrollWidth - root.clientWidth),
+        unnamed: [...document.querySelectorAll("a, button, summary, input:not([type=hidden]), select")]
+            .filter((e) => shown(e) && !name(e)).map((e) => e.outerHTML),
+        headings: document.querySelectorAll("h1").length,
+        landmarks: document.querySelectorAll("header, main, header nav").length,
+    };
+}"""
+
+
+async def test_the_keyboard_is_enough(open_page: Open, running: Deployment) -> None:
+    page = await open_page("/applications")
+    await page.keyboard.press("g")
+    await page.keyboard.press("d")
+    await page.wait_for_url("**/deployments")
+    await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(f"**/deployments/{running.id}")
+    await page.keyboard.press("]")
+    await page.wait_for_url("**stage=s2")
+    await page.keyboard.press("/")
+    await expect(page.get_by_label("Find an application")).to_be_focused()
+    await page.keyboard.type("cart")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/applications?q=cart")
+
+
+async def test_browser_and_server_tell_times_alike(open_page: Open) -> None:
+    page = await open_page("/applications")
+    script = await page.locator("script[type=module]").get_attribute("src")
+    seconds = [0, 9, 10, 59, 60, 3599, 3600, 86399, 86400, 86400 * 29, 86400 * 65, 86400 * 800]
+    told = await page.evaluate(
+        """async ([address, all]) => {
+            const { ago, duration } = await import(address.replace("console.js", "times.js"));
+            return all.map((s) => [ago(s), duration(s)]);
+        }""",
+        [script, seconds],
+    )
+    assert told == [[words.ago(s), words.duration(s)] for s in seconds]
+
+
+async def test_times_tick(
+    open_page: Open, running: Deployment, advance: Callable[[float], None]
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    shown = page.locator("dl [data-since]")
+    before = await shown.text_content()
+    await expect(shown).not_to_have_text(before or "", timeout=5000)

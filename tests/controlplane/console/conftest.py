@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console on loopback, over real use cases and stores, and people who look at it."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import httpx2
+import pytest
+
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.console.pages import create_console
+from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.web import WebServer, http_port
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.moment import Now, to_unix
+from pipecd.proto.model import deployment_pb2 as pb
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.service.piped_pb2 import (
+    ReportDeploymentCompletedRequest,
+    ReportDeploymentStatusChangedRequest,
+    ReportStageStatusChangedRequest,
+)
+
+
+@pytest.fixture
+async def site(cases: UseCases, bus: MemoryBus, now: Now) -> AsyncIterator[str]:
+    """The address of a running console."""
+    web = WebServer(create_console(cases, bus, insecure_cookie=True, now=now))
+    async with http_port(web, host="127.0.0.1", port=0) as port:
+        yield f"http://127.0.0.1:{port}"
+        await web.stop()
+
+
+@pytest.fixture
+async def someone(site: str, cases: UseCases) -> AsyncIterator[Callable[..., httpx2.AsyncClient]]:
+    """Opens browsers of people; without a person, nobody is signed in."""
+    async with AsyncExitStack() as opened:
+
+        def comes(person: Person | None = None) -> httpx2.AsyncClient:
+            cookies = {"token": cases.sessions.issue(person)} if person else {}
+            client = httpx2.AsyncClient(base_url=site, cookies=cookies)
+            opened.push_async_callback(client.aclose)
+            return client
+
+        yield comes
+
+
+@pytest.fixture
+def browser_of_admin(
+    someone: Callable[..., httpx2.AsyncClient], admin: Person
+) -> httpx2.AsyncClient:
+    return someone(admin)
+
+
+@pytest.fixture
+def send(admin: Person) -> Callable[..., Awaitable[httpx2.Response]]:
+    """Sends a form as its page would: with the secret that the page carries."""
+    del admin
+
+    async def sent(
+        client: httpx2.AsyncClient, page: str, action: str, **fields: str
+    ) -> httpx2.Response:
+        html = (await client.get(page)).text
+        found = re.search(r'name="csrf" value="([0-9a-f]+)"', html)
+        secret = found[1] if found else ""
+        return await client.post(action, data={"csrf": secret, **fields})
+
+    return sent
+
+
+class Reports:
+    """What the piped of these tests reports."""
+
+    def __init__(self, cases: UseCases, piped: PipedCaller, now: Now) -> None:
+        self._cases, self._piped, self._now = cases, piped, now
+        self._index = 0
+
+    async def online(self) -> None:
+        await self._cases.pipeds.stat_reported(b"up 1", by=self._piped)
+
+    async def deployment(self, deployment: Deployment, status: DeploymentStatus) -> None:
+        if status.is_completed:
+            completed = ReportDeploymentCompletedRequest(
+                deployment_id=deployment.id,
+                status=pb.DeploymentStatus.ValueType(status),
+                completed_at=to_unix(self._now()),
+            )
+            await self._cases.deployment_reports.completed(completed, by=self._piped)
+            return
+        report = ReportDeploymentStatusChangedRequest(
+            deployment_id=deployment.id, status=pb.DeploymentStatus.ValueType(status)
+        )
+        await self._cases.deployment_reports.status_changed(report, by=self._piped)
+
+    async def stage(
+        self, deployment: Deployment, stage: str, status: StageStatus, reason: str = ""
+    ) -> None:
+        report = ReportStageStatusChangedRequest(
+            deployment_id=deployment.id,
+            stage_id=stage,
+            status=pb.StageStatus.ValueType(status),
+            status_reason=reason,
+            completed_at=to_unix(self._now()) if status.is_completed else 0,
+        )
+        await self._cases.deployment_reports.stage_changed(report, by=self._piped)
+
+    async def lines(self, deployment: Deployment, stage: str, *lines: str) -> None:
+        blocks: list[LogBlock] = []
+        for line in lines:
+            self._index += 1
+            at = to_unix(self._now())
+            blocks.append(LogBlock(index=self._index, log=line, created_at=at))
+        await self._cases.logs.append(StageRun(deployment.id, stage), blocks, by=self._piped)
+
+    async def end_of_log(self, deployment: Deployment, stage: str) -> None:
+        run = StageRun(deployment.id, stage)
+        await self._cases.logs.checkpoint(run, [], completed=True, by=self._piped)
+
+
+@pytest.fixture
+def reports(cases: UseCases, piped: PipedCaller, now: Now) -> Reports:
+    return Reports(cases, piped, now)

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of deployments, one of them with its logs, and what people do to it."""
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.console.door import Visitor
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.command import CommandKind
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
+
+Send = Callable[..., Awaitable[httpx2.Response]]
+
+
+async def test_without_deployments_the_list_says_how_to_get_one(
+    browser_of_admin: httpx2.AsyncClient,
+) -> None:
+    page = (await browser_of_admin.get("/deployments")).text
+    assert "No deployments yet" in page
+
+
+async def test_the_list_shows_what_is_moving(
+    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+) -> None:
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    page = (await browser_of_admin.get("/deployments")).text
+    assert f'id="dep-{deployment.id}"' in page
+    assert "1 is moving." in page
+    assert "more coffee" in page
+
+
+@pytest.mark.parametrize(
+    ("query", "is_there"),
+    [
+        pytest.param("status=1", True, id="its status"),
+        pytest.param("status=4,5", False, id="other statuses"),
+        pytest.param("applicationName=cart", True, id="its application"),
+        pytest.param("q=c0ff", True, id="the beginning of its commit"),
+        pytest.param("q=tea", False, id="another message"),
+        pytest.param("waiting=approval", False, id="only those that wait"),
+        pytest.param("labels[0]=env:dev", True, id="its label"),
+    ],
+)
+async def test_filters_are_in_the_address(
+    query: str, is_there: bool, browser_of_admin: httpx2.AsyncClient, deployment: Deployment
+) -> None:
+    page = (await browser_of_admin.get(f"/deployments?{query}")).text
+    assert (f'id="dep-{deployment.id}"' in page) is is_there
+
+
+async def test_a_long_list_is_read_to_its_end_without_holes_or_repeats(
+    *,
+    browser_of_admin: httpx2.AsyncClient,
+    cases: UseCases,
+    piped: PipedCaller,
+    new_deployment: Callable[[], Deployment],
+    advance: Callable[[float], None],
+) -> None:
+    made: set[str] = set()
+    for _ in range(120):
+        one = new_deployment()
+        made.add(one.id)
+        advance(1)
+        await cases.deployment_reports.create(one, by=piped)
+    seen: list[str] = []
+    path = "/deployments"
+    for _ in range(4):
+        page = (await browser_of_admin.get(path)).text
+        seen += re.findall(r'id="dep-([0-9a-f-]+)"', page)
+        older = re.search(r'rel="next" href="([^"]+)"', page)
+        if older is None:
+            break
+        path = older[1].replace("&amp;", "&")
+    assert len(seen) == len(made) == 120
+    assert set(seen) == made
+
+
+async def test_the_page_tells_the_story_and_draws_the_pipeline(
+    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+) -> None:
+    await reports.online()
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    await reports.stage(deployment, "s1", StageStatus.RUNNING)
+    await reports.lines(deployment, "s1", "hello\x1b[32m green\x1b[0m <b>")
+    page = (await browser_of_admin.get(f"/deployments/{deployment.id}")).text
+    assert "Stage 1 of 3 is running: K8S_CANARY_ROLLOUT." in page
+    assert "<title>RUNNING · cart · PipeCD</title>" in page
+    assert re.search(r'data-stage-id="s1" data-status="RUNNING".*aria-current="step"', page)
+    assert 'hello<span class="fg2"> green</span> &lt;b&gt;' in page
+    assert f"dep:{deployment.id},pipeds,log:{deployment.id}:s1:0" in page
+
+
+async def test_a_reader_stays_at_the_stage_they_picked(
+    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+) -> None:
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    await reports.stage(deployment, "s1", StageStatus.SUCCESS)
+    await reports.stage(deployment, "s2", StageStatus.RUNNING)
+    page = (await browser_of_admin.get(f"/deployments/{deployment.id}?stage=s1")).text
+    assert 'aria-label="Log of K8S_CANARY_ROLLOUT"' in page
+    assert "Follow the deployment" in page
+
+
+async def test_a_failure_is_told_first(
+    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+) -> None:
+    await reports.stage(deployment, "s1", StageStatus.FAILURE, "the image cannot be pulled")
+    await reports.deployment(deployment, DeploymentStatus.FAILURE)
+    page = (await browser_of_admin.get(f"/deployments/{deployment.id}")).text
+    assert "K8S_CANARY_ROLLOUT failed: The image cannot be pulled." in page
+    assert 'data-testid="cancel-button"' not in page
+    assert 'data-testid="approve-button"' not in page
+
+
+async def test_a_finished_page_with_a_finished_log_does_not_listen(
+    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+) -> None:
+    await reports.stage(deployment, "s1", StageStatus.SUCCESS)
+    await reports.lines(deployment, "s1", "done")
+    await reports.deployment(deployment, DeploymentStatus.SUCCESS)
+    here = f"/deployments/{deployment.id}"
+    assert f'data-topics="log:{deployment.id}:s1:0"' in (await browser_of_admin.get(here)).text
+    await reports.end_of_log(deployment, "s1")
+    assert 'data-topics=""' in (await browser_of_admin.get(here)).text
+
+
+async def test_a_long_log_shows_its_end_first(
+    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+) -> None:
+    await reports.stage(deployment, "s1", StageStatus.RUNNING)
+    await reports.lines(deployment, "s1", *(f"line {n}" for n in range(1, 1101)))
+    here = f"/deployments/{deployment.id}"
+    page = (await browser_of_admin.get(here)).text
+    assert page.count('data-testid="log-line"') == 1000
+    assert 'id="L101"' in page
+    assert 'id="L100"' not in page
+    assert "100 before this" in page
+    page = (await browser_of_admin.get(f"{here}?lines=2000")).text
+    assert page.count('data-testid="log-line"') == 1100
+
+
+async def test_the_raw_log_is_a_text(
+    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+) -> None:
+    await reports.lines(deployment, "s1", "\x1b[31mred\x1b[0m <b>")
+    raw = f"/deployments/{deployment.id}/stages/s1/log.txt"
+    answer = await browser_of_admin.get(raw)
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.text == "2026-01-02T03:04:05Z red <b>\n"
+    assert "\x1b[31m" in (await browser_of_admin.get(f"{raw}?ansi=1")).text
+    missing = await browser_of_admin.get(f"/deployments/{deployment.id}/stages/none/log.txt")
+    assert missing.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("mode", "rollback", "keep"),
+    [
+        pytest.param("", False, False, id="as the application is configured"),
+        pytest.param("rollback", True, False, id="with a rollback"),
+        pytest.param("keep", False, True, id="without a rollback"),
+    ],
+)
+async def test_a_deployment_can_be_cancelled(
+    *,
+    mode: str,
+    rollback: bool,
+    keep: bool,
+    browser_of_admin: httpx2.AsyncClient,
+    deployment: Deployment,
+    cases: UseCases,
+    piped: PipedCaller,
+    send: Send,
+) -> None:
+    here = f"/deployments/{deployment.id}"
+    answer = await send(browser_of_admin, here, f"{here}/cancel", mode=mode)
+    (command,) = await cases.commands.unhandled_of(by=piped)
+    assert answer.headers["location"] == f"{here}?cmd={command.id}"
+    asked = command.cancel_deployment
+    assert (asked.force_rollback, asked.force_no_rollback) == (rollback, keep)
+
+
+async def test_a_waiting_stage_is_approved_by_someone_who_may(
+    *,
+    browser_of_admin: httpx2.AsyncClient,
+    deployment: Deployment,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: Any,
+    send: Send,
+) -> None:
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    await reports.stage(deployment, "s2", StageStatus.RUNNING)
+    here = f"/deployments/{deployment.id}"
+    page = (await browser_of_admin.get(here)).text
+    assert "Waiting for approval" in page
+    assert 'data-testid="approval-card"' in page
+    answer = await send(browser_of_admin, here, f"{here}/stages/s2/approve")
+    assert answer.status_code == 303
+    (command,) = await cases.commands.unhandled_of(by=piped)
+    assert (command.type, command.stage_id) == (CommandKind.APPROVE_STAGE, "s2")
+
+
+async def test_whoever_is_not_an_approver_reads_who_is(
+    *,
+    browser_of_admin: httpx2.AsyncClient,
+    deployment: Deployment,
+    stores: Stores,
+    reports: Any,
+    send: Send,
+) -> None:
+    await reports.stage(deployment, "s2", StageStatus.RUNNING)
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+
+    def name_approvers(found: Deployment) -> None:
+        found.stages[1].authorized_operators.extend(["ann", "bob"])
+
+    await stores.deployments.update(deployment.id, name_approvers)
+    here = f"/deployments/{deployment.id}"
+    page = (await browser_of_admin.get(here)).text
+    assert "<b>ann</b> or <b>bob</b>" in page
+    assert "who is not one of the approvers" in page
+    answer = await send(browser_of_admin, here, f"{here}/stages/s2/approve")
+    assert answer.status_code == 403
+    assert "not in the approver list: ann, bob" in answer.text
+
+
+async def test_an_analysis_can_be_skipped(
+    *,
+    browser_of_admin: httpx2.AsyncClient,
+    deployment: Deployment,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: Any,
+    send: Send,
+) -> None:
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    await reports.stage(deployment, "s3", StageStatus.RUNNING)
+    here = f"/deployments/{deployment.id}"
+    assert 'data-testid="skip-button"' in (await browser_of_admin.get(here)).text
+    await send(browser_of_admin, here, f"{here}/stages/s3/skip")
+    (command,) = await cases.commands.unhandled_of(by=piped)
+    assert command.type == CommandKind.SKIP_STAGE
+
+
+async def test_a_deployment_that_ended_meanwhile_cannot_be_cancelled(
+    *,
+    browser_of_admin: httpx2.AsyncClient,
+    admin: Person,
+    deployment: Deployment,
+    reports: Any,
+) -> None:
+    await reports.deployment(deployment, DeploymentStatus.SUCCESS)
+    secret = Visitor(admin, browser_of_admin.cookies["token"]).csrf
+    answer = await browser_of_admin.post(
+        f"/deployments/{deployment.id}/cancel", data={"csrf": secret}
+    )
+    assert answer.status_code == 409
+    assert "was already completed" in answer.text
+    assert "Back to the deployment" in answer.text
+
+
+async def test_a_person_who_may_not_see_pipeds_still_sees_the_deployment(
+    someone: Callable[..., httpx2.AsyncClient],
+    admin: Person,
+    cases: UseCases,
+    deployment: Deployment,
+) -> None:
+    policy = ProjectRBACPolicy(
+        resources=[ProjectRBACResource(type=ProjectRBACResource.DEPLOYMENT)],
+        actions=[ProjectRBACPolicy.GET],
+    )
+    await cases.roles.add("Watcher", [policy], by=admin)
+    watcher = Person("shop", "wendy", ("Watcher",))
+    answer = await someone(watcher).get(f"/deployments/{deployment.id}")
+    assert answer.status_code == 200
+    assert "Not shown" in answer.text

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facts of a deployment."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from pipecd.controlplane.console.view import deployment as view
+from pipecd.controlplane.console.view.agent import Agent
+from pipecd.model.deployment import SyncStrategy
+from pipecd.proto.model.common_pb2 import ArtifactVersion
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+
+MakeStage = Callable[..., PipelineStage]
+MakeDeployment = Callable[..., Deployment]
+
+
+def test_a_commit_is_its_first_line_and_a_short_hash(
+    deployment: MakeDeployment, noon: datetime
+) -> None:
+    commit = view.deployment_row(deployment(), noon).commit
+    assert (commit.short, commit.subject) == ("7f3c91a", "Retry card tokens once")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stages", "word"),
+    [
+        pytest.param(SyncStrategy.QUICK_SYNC, [], "Quick sync", id="asked for quick sync"),
+        pytest.param(SyncStrategy.PIPELINE, [], "Pipeline", id="asked for the pipeline"),
+        pytest.param(SyncStrategy.AUTO, [], "Not planned yet", id="nothing planned"),
+        pytest.param(SyncStrategy.AUTO, [("1", "K8S_SYNC", {})], "Quick sync", id="one sync stage"),
+        pytest.param(
+            SyncStrategy.AUTO,
+            [("1", "SYNC", {"predefined": True}), ("R", "ROLLBACK", {"predefined": True})],
+            "Quick sync",
+            id="a rollback stage does not count",
+        ),
+        pytest.param(
+            SyncStrategy.AUTO, [("1", "WAIT", {}), ("2", "K8S_SYNC", {})], "Pipeline", id="several"
+        ),
+    ],
+)
+def test_the_strategy(
+    strategy: SyncStrategy,
+    stages: list[tuple[str, str, dict[str, Any]]],
+    word: str,
+    stage: MakeStage,
+    deployment: MakeDeployment,
+) -> None:
+    made = deployment(*(stage(id, name, **more) for id, name, more in stages), summary="because")
+    made.trigger.sync_strategy = int(strategy)  # pyright: ignore[reportAttributeAccessIssue]
+    assert view.strategy(made) == view.Strategy(word, "Because.")
+
+
+def test_what_changes_can_be_compared_where_the_host_is_known(
+    deployment: MakeDeployment, online: Agent, noon: datetime
+) -> None:
+    running = "9c01ab2f" * 5
+    made = deployment(running_commit_hash=running)
+    url = view.deployment_page(made, online, "ann", noon).compare_url
+    assert url == f"https://git.example/shop/compare/{running}...{'7f3c91ab' * 5}"
+    made.trigger.commit.url = "javascript:alert(1)"
+    assert view.deployment_page(made, online, "ann", noon).compare_url == ""
+
+
+def test_each_artifact_is_shown_once() -> None:
+    found = view.versions(
+        [
+            ArtifactVersion(name="web", version="v1", url="registry.example/web"),
+            ArtifactVersion(name="web", version="v1"),
+            ArtifactVersion(version="v2", url="javascript:alert(1)"),
+            ArtifactVersion(name="empty"),
+        ]
+    )
+    assert [(v.text, v.short, v.url) for v in found] == [("web:v1", "v1", ""), ("v2", "v2", "")]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "wanted", "chosen"),
+    [
+        pytest.param([2, 1, 0], "", "2", id="what runs"),
+        pytest.param([2, 1, 0], "1", "1", id="what the reader picked"),
+        pytest.param([2, 3, 0], "", "2", id="what failed"),
+        pytest.param([2, 2, 0], "", "2", id="the last that was started"),
+        pytest.param([2, 1, 0], "nonsense", "2", id="what runs, when the address is old"),
+        pytest.param([0, 0, 0], "", None, id="nothing before it starts"),
+        pytest.param([0, 0, 0], "3", "3", id="a stage that has not begun can be picked"),
+    ],
+)
+def test_whose_log_is_shown(
+    *,
+    statuses: list[int],
+    wanted: str,
+    chosen: str | None,
+    stage: MakeStage,
+    deployment: MakeDeployment,
+    online: Agent,
+    noon: datetime,
+) -> None:
+    made = deployment(
+        *(
+            stage(str(n), f"S{n}", status=status, requires=[str(n - 1)])
+            for n, status in enumerate(statuses, 1)
+        ),
+        status=2,
+    )
+    page = view.deployment_page(made, online, "ann", noon)
+    found = view.chosen_stage(page, wanted)
+    assert (found.id if found else None) == chosen
