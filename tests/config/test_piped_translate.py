@@ -22,7 +22,6 @@ spec:
   name: tokyo
   git: {username: bot}
 """
-GENERIC = ["analysis", "scriptrun", "wait", "waitapproval"]
 
 
 def read_config(spec: str) -> PipedConfig:
@@ -102,10 +101,7 @@ def test_a_provider_becomes_a_deploy_target_of(
     assert target.name == "p1"
     assert target.labels == {"a": "b"}
     assert target.config == expected
-    assert [p.name for p in spec.plugins] == [
-        name,
-        *(generic for generic in GENERIC if generic != name),
-    ]
+    assert [p.name for p in spec.plugins] == [name]
 
 
 def test_providers_of_one_type_share_a_plugin() -> None:
@@ -164,8 +160,8 @@ def test_analysis_providers_become_settings_of_analysis() -> None:
     assert (provider["name"], provider["config"]["address"]) == ("m", "http://p")
 
 
-def test_the_generic_plugins_are_always_there_in_a_v0_file() -> None:
-    assert [p.name for p in read("  platformProviders: []\n").plugins] == GENERIC
+def test_a_v0_file_names_no_plugins_of_stages_since_piped_has_them_anyway() -> None:
+    assert read("  platformProviders: []\n").plugins == ()
 
 
 def test_a_v1_file_has_the_plugins_it_names() -> None:

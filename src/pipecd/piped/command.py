@@ -76,6 +76,7 @@ def _run(given: dict[str, Any]) -> None:
         workspace=Path(given["workspace_dir"]),
         tools_dir=Path(given["tools_dir"]),
         admin_port=given["admin_port"],
+        plugin_service_port=given["plugin_service_port"],
         launcher_version=given["launcher_version"],
     )
     run_until_signal(run_piped(settings))

@@ -20,7 +20,6 @@ PLATFORMS = ("platformProviders", "cloudProviders")
 CHARTS = ("chartRepositories", "chartRegistries")
 ANALYSIS = "analysisProviders"
 V0_KEYS = (*PLATFORMS, ANALYSIS, *CHARTS)
-GENERIC_PLUGINS = ("analysis", "scriptrun", "wait", "waitapproval")
 DEFAULT_KUBERNETES = "kubernetes-default"
 
 
@@ -97,8 +96,6 @@ def _translate(
                 target.name, target.model_copy(update={"config": dict(settings)})
             )
     _add_settings(decoder, spec, catalog, path, plugins)
-    for name in GENERIC_PLUGINS:
-        plugins.setdefault(name, _Plugin())
     shared = {name: getattr(v0, name) for name in AgentSpec.model_fields}
     return PipedSpec(
         **shared,
