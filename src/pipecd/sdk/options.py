@@ -3,15 +3,13 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any, TypeVar, cast
 
 from pipecd.config.decode import decode_plain
 from pipecd.config.spec import Spec
 from pipecd.model.errors import UserMistake
 
-OptionsT = TypeVar("OptionsT", bound=BaseModel)
+OptionsT = TypeVar("OptionsT", bound=Spec)
 
 
 def decode(options: type[OptionsT], given: bytes, *, what: str) -> OptionsT:
@@ -24,24 +22,12 @@ def decode(options: type[OptionsT], given: bytes, *, what: str) -> OptionsT:
         value = {}
     if not isinstance(value, dict):
         raise UserMistake(f"{what}: must be a mapping of options")
-    return decode_value(options, value, what=what)  # pyright: ignore[reportUnknownArgumentType]
+    return decode_value(options, cast("dict[str, Any]", value), what=what)
 
 
 def decode_value(options: type[OptionsT], given: Mapping[str, Any], *, what: str) -> OptionsT:
-    """Reads options that are decoded already; every mistake is told at once."""
-    if issubclass(options, Spec):
-        # The rules of configuration files: keys in any case, null and zero give way to defaults.
-        return decode_plain(given, options, what=what)
-    try:
-        # Through JSON, because strict types read `"a"` as a member of an enumeration only there.
-        return options.model_validate_json(json.dumps(given))
-    except ValidationError as e:
-        told = "; ".join(_sentence(error) for error in e.errors(include_url=False))
-        raise UserMistake(f"{what}: {told}") from e
+    """Reads options that are decoded already; every mistake is told at once.
 
-
-def _sentence(error: Mapping[str, Any]) -> str:
-    path = ".".join(str(part) for part in error["loc"])
-    # Pydantic puts its own words before the text of a validator.
-    text = str(error["msg"]).removeprefix("Value error, ")
-    return f"{path}: {text}" if path else text
+    The rules are those of configuration files: keys in any case, null and zero mean the default.
+    """
+    return decode_plain(given, options, what=what)

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pydantic import BaseModel
-
+from pipecd.config.spec import Spec
 from pipecd.model.deployment import ManualOperation, SyncStrategy
 from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.options import OptionsT, decode
@@ -23,7 +22,7 @@ class Stage:
     """A stage that a plugin offers; with `options` a mistake is found while planning."""
 
     name: str
-    options: type[BaseModel] | None = None
+    options: type[Spec] | None = None
 
 
 @dataclass(frozen=True)

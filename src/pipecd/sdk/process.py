@@ -5,13 +5,12 @@ The flags are those upstream's piped passes, so the same program runs under both
 """
 
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import click
 import structlog
@@ -106,23 +105,10 @@ def _command(plugin: Callable[[], StagePlugin]) -> click.Group:
 
 
 def _spec(text: str) -> PluginSpec:
-    spec = decode(PluginSpec, _without_nulls(text), what="--config")
+    spec = decode(PluginSpec, text.encode(), what="--config")
     if not spec.url:
         raise UserMistake("--config: url must be set")
     return spec
-
-
-def _without_nulls(text: str) -> bytes:
-    """Drops empty settings, which upstream's piped writes as null."""
-    try:
-        return json.dumps(json.loads(text, object_hook=_given)).encode()
-    except ValueError as e:
-        raise UserMistake(f"--config: not JSON: {e}") from e
-
-
-def _given(members: dict[str, Any]) -> dict[str, Any]:
-    nothing = [key for key in ("config", "labels", "deployTargets") if members.get(key, 0) is None]
-    return {key: value for key, value in members.items() if key not in nothing}
 
 
 async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:

@@ -118,9 +118,9 @@ class PluginServer:
         given = request.input
         result: StageResult | None = None
         try:
-            with self._stoppable():
+            with self._stoppable() as task:
                 async with StageLog(self._host, given.deployment.id, given.stage.id).kept() as log:
-                    result = await self._execute(given, log)
+                    result = await self._execute(given, log, task)
         except asyncio.CancelledError:
             # Told to stop too late: the stage is over and only its log was still on its way.
             if result is None:
@@ -145,16 +145,18 @@ class PluginServer:
             task.cancel()
 
     @contextmanager
-    def _stoppable(self) -> Iterator[None]:
+    def _stoppable(self) -> Iterator[asyncio.Task[Any]]:
         if (task := asyncio.current_task()) is None:
             raise RuntimeError("a stage runs in a task")
         self._running.add(task)
         try:
-            yield
+            yield task
         finally:
             self._running.discard(task)
 
-    async def _execute(self, given: pb.ExecutePluginInput, log: StageLog) -> StageResult:
+    async def _execute(
+        self, given: pb.ExecutePluginInput, log: StageLog, task: asyncio.Task[Any]
+    ) -> StageResult:
         """Whatever the author's code does, the stage ends with a result and its log says why."""
         try:
             result = await self._plugin.execute(self._stage(given, log))
@@ -163,6 +165,9 @@ class PluginServer:
         except Exception as e:
             logger.exception("a plugin failed unexpectedly", plugin=self.name)
             result = StageResult.failed(f"plugin {self.name} failed: {type(e).__name__}: {e}")
+        if result.status is StageStatus.FAILURE and task.cancelling():
+            # It only failed because it was told to stop.
+            raise asyncio.CancelledError
         if result.status not in _ANSWERS:
             told = f"plugin {self.name} answered {result.status.name}, which is not an ending"
             result = StageResult.failed(told)

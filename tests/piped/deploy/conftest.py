@@ -22,6 +22,7 @@ from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.sqlite.database import open_sqlite
 from pipecd.controlplane.filestore.local import LocalFiles
+from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.pipeds import Registered
@@ -102,12 +103,17 @@ class ActPlugin(StagePlugin):
         await self._story.write(f"{me} begins")
         stage.log.info(f"{me}: {what}")
         try:
-            return await self._act(what, me)
+            result = await self._act(what, me)
         except asyncio.CancelledError:
             await self._story.write(f"{me} is stopped")
-            if what == "too late":
-                return StageResult.succeeded("it was too late to stop")
-            raise
+            if what == "stubborn":
+                result = StageResult.succeeded("it was too late to stop")
+            elif what == "offended":
+                return StageResult.failed("stopped")
+            else:
+                raise
+        await self._story.write(f"{me} ends")
+        return result
 
     async def _act(self, what: str, me: str) -> StageResult:
         match what:
@@ -121,7 +127,7 @@ class ActPlugin(StagePlugin):
                 return StageResult.exited("nothing left to do")
             case "skip":
                 return StageResult.skipped("not needed")
-            case _:  # "hang", "too late": until released
+            case _:  # "hang", "stubborn", "offended": until released
                 await self._release.setdefault(me, asyncio.Event()).wait()
                 return StageResult.succeeded("released")
 
@@ -134,18 +140,21 @@ class Gate(grpc.GenericRpcHandler):
     calls: list[str] = field(default_factory=list[str])
     closed: bool = False
     closed_for: set[str] = field(default_factory=set[str])
+    refused: Story = field(default_factory=Story)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         name = handler_call_details.method.rpartition("/")[2]
         if self.closed or name in self.closed_for:
-            return grpc.unary_unary_rpc_method_handler(_away)  # type: ignore[arg-type]
+            return grpc.unary_unary_rpc_method_handler(self._away(name))
         self.calls.append(name)
         return self.table.service(handler_call_details)
 
+    def _away(self, name: str) -> Any:
+        async def away(request: bytes, context: Any) -> None:
+            await self.refused.write(name)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "gone fishing")
 
-async def _away(request: bytes, context: Any) -> bytes:
-    await context.abort(grpc.StatusCode.UNAVAILABLE, "gone fishing")
-    return b""
+        return away
 
 
 @dataclass
@@ -153,6 +162,7 @@ class Stand:
     """What a test holds on to."""
 
     directory: Path
+    stores: Stores
     cases: UseCases
     gate: Gate
     address: str
@@ -256,6 +266,11 @@ class Stand:
     async def lines_of(self, id: str, stage_id: str) -> list[str]:
         return [block.log for block in (await self.log_of(id, stage_id)).blocks]
 
+    @property
+    def begun(self) -> list[str]:
+        """The stages in the order they began, each as often as it did."""
+        return [line.removesuffix(" begins") for line in self.story if line.endswith(" begins")]
+
     def let_go(self, me: str) -> None:
         self.release.setdefault(me, asyncio.Event()).set()
 
@@ -340,7 +355,9 @@ def open_stand(tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Stand
             gate = Gate(piped_table(cases))
             async with grpc_server([gate], host="127.0.0.1", port=0, grace=0) as port:
                 application = await cases.applications.get(id, by=ADMIN)
-                stand = Stand(tmp_path, cases, gate, f"127.0.0.1:{port}", registered, application)
+                stand = Stand(
+                    tmp_path, stores, cases, gate, f"127.0.0.1:{port}", registered, application
+                )
                 stand.git("init", "-q", "-b", "main")
                 yield stand
 

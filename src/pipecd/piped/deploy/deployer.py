@@ -83,7 +83,7 @@ class Deployer:
             works.create_task(self._correct_deploying(), name="deploying")
             while True:
                 self._look(desk, works)
-                await self._woken.wait(_LOOK_EVERY)
+                await self._woken.wait(self._until_next_look())
 
     def _look(self, desk: Desk, works: asyncio.TaskGroup) -> None:
         """One look at the mirrors; everything that takes time becomes a task."""
@@ -97,6 +97,10 @@ class Deployer:
                 self._begin(deployment, desk, works)
         for command in self.commands.of_kind(CommandKind.CANCEL_DEPLOYMENT):
             self._cancel(command, desk, works)
+
+    def _until_next_look(self) -> float:
+        now = asyncio.get_running_loop().time()
+        return max(min([_LOOK_EVERY, *(until - now for until in self._held.values())]), 0)
 
     def _cancel(self, command: Command, desk: Desk, works: asyncio.TaskGroup) -> None:
         """Stops the deployment where it is: at work, waiting for its turn, or over already."""

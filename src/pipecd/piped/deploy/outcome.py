@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the endings of stages mean for their deployment; all pure, with the words people read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipecd.model.deployment import DeploymentStatus, Next, StageStatus, after
 from pipecd.piped.deploy.stop import Stop, StopReason
@@ -49,19 +49,40 @@ def outcome_after(stage: PipelineStage, ending: StageEnding) -> Outcome | None:
             return _unsuccessful(stage, ending)
 
 
-def cancelled_before(stage: PipelineStage, stop: Stop, last_stage: str) -> Outcome:
-    """A deployment that was stopped between two stages; the second one is never started."""
-    has_begun = bool(last_stage)
-    where = f"executing the previous stage of {stage.id}" if has_begun else "preparing"
-    if stop.reason is StopReason.TIMED_OUT:
-        reason = f"Timed out while {where}"
-        return Outcome(DeploymentStatus.FAILURE, reason, last_stage, rolls_back=has_begun)
-    return Outcome(
-        DeploymentStatus.CANCELLED,
-        f"Cancelled by {stop.by} while {where}",
-        last_stage,
-        rolls_back=has_begun and not stop.force_no_rollback,
-    )
+def next_stage(deployment: Deployment) -> tuple[PipelineStage | None, str]:
+    """The first stage that is not over, and the id of the last one that did something."""
+    last = ""
+    for stage in deployment.stages:
+        status = StageStatus(stage.status)
+        if stage.rollback:
+            continue
+        if not status.is_completed:
+            return stage, last
+        if status is not StageStatus.SKIPPED:
+            last = stage.id
+    return None, last
+
+
+def outcome_between(following: PipelineStage | None, last: str, ending: StageEnding) -> Outcome:
+    """A deployment that ends before its next stage, which is never started."""
+    stop = ending.stop
+    before = f"executing the previous stage of {following.id}" if following else "ending"
+    where = before if last else "preparing"
+    if ending.status is StageStatus.CANCELLED:
+        rolls_back = bool(last) and not (stop is not None and stop.force_no_rollback)
+        by = stop.by if stop is not None else ""
+        reason = f"Cancelled by {by} while {where}"
+        return Outcome(DeploymentStatus.CANCELLED, reason, last, rolls_back)
+    reason = f"Timed out while {where}" if stop is not None else ending.message
+    return Outcome(DeploymentStatus.FAILURE, reason, last, rolls_back=bool(last))
+
+
+def without_rollback(outcome: Outcome, stop: Stop) -> Outcome:
+    """Tells a person who demanded a rollback that the deployment was planned without one."""
+    if not (stop.force_rollback and outcome.rolls_back):
+        return outcome
+    told = "there is no rollback, as planner.autoRollback is off or no stage can be undone"
+    return replace(outcome, reason=f"{outcome.reason} ({told})", rolls_back=False)
 
 
 def remembered(stage: PipelineStage) -> StageEnding:

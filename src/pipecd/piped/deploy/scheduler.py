@@ -19,10 +19,14 @@ from pipecd.piped.deploy.journal import Journal
 from pipecd.piped.deploy.outcome import (
     SUCCEEDED,
     Outcome,
-    cancelled_before,
+    StageEnding,
+    ending_of,
+    next_stage,
     outcome_after,
+    outcome_between,
     remembered,
     resumed_rollback,
+    without_rollback,
 )
 from pipecd.piped.deploy.reports import Reports, persistently
 from pipecd.piped.deploy.stage import StageRun
@@ -45,7 +49,7 @@ class Scheduler:
         """Returns when the deployment is completed and the control plane knows it."""
         self._journal.apply(self._deployment)
         outcome = self._journal.outcome or await self._decide()
-        if outcome.rolls_back and any(True for _ in self._rollback_stages()):
+        if outcome.rolls_back and self._rollback_stages():
             await self._roll_back(outcome)
         await self._reports.completed(outcome.status, outcome.reason)
 
@@ -56,33 +60,42 @@ class Scheduler:
         else:
             await self._reports.started()
             outcome = await self._forward()
+        if self._stop.done() and not self._rollback_stages():
+            outcome = without_rollback(outcome, self._stop.result())
         await self._journal.decided(outcome)
         return outcome
 
     async def _forward(self) -> Outcome:
+        """Runs the stages that are left, until one of them or somebody ends the deployment."""
         try:
             asking = asyncio.create_task(persistently(self._spec, what="source"), name="source")
             spec = await until_stopped(asking, self._stop)
         except PipecdError as e:
             reason = f"Failed to get deploy source at target commit ({e})"
-            return Outcome(DeploymentStatus.FAILURE, reason)
+            return await self._end_between(StageEnding(StageStatus.FAILURE, reason))
         if isinstance(spec, Stop):
-            return cancelled_before(next(self._forward_stages()), spec, "")
+            return await self._end_between(ending_of(spec))
         deadline = asyncio.get_running_loop().time() + spec.timeout
-        last = ""
         for stage in self._forward_stages():
             if StageStatus(stage.status).is_completed:
                 outcome = outcome_after(stage, remembered(stage))
             elif (stopped := self._stopped(deadline)) is not None:
-                return cancelled_before(stage, stopped, last)
+                return await self._end_between(ending_of(stopped))
             else:
                 left = deadline - asyncio.get_running_loop().time()
                 ending = await self._run_of(stage, spec).forward(self._stop, at_most=left)
                 outcome = outcome_after(stage, ending)
             if outcome is not None:
                 return outcome
-            last = stage.id
-        return Outcome(DeploymentStatus.SUCCESS, SUCCEEDED, last)
+        return Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
+
+    async def _end_between(self, ending: StageEnding) -> Outcome:
+        """Ends the deployment while no stage runs, though one may have been interrupted before."""
+        following, last = next_stage(self._deployment)
+        if following is not None and StageStatus(following.status) is StageStatus.RUNNING:
+            await self._run_of(following, ApplicationSpec()).give_up(ending)
+            return outcome_after(following, ending) or Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
+        return outcome_between(following, last, ending)
 
     async def _roll_back(self, outcome: Outcome) -> None:
         """Runs every stage of the rollback, whatever becomes of each."""
@@ -122,5 +135,5 @@ class Scheduler:
     def _forward_stages(self) -> Iterator[PipelineStage]:
         return (stage for stage in self._deployment.stages if not stage.rollback)
 
-    def _rollback_stages(self) -> Iterator[PipelineStage]:
-        return (stage for stage in self._deployment.stages if stage.rollback)
+    def _rollback_stages(self) -> list[PipelineStage]:
+        return [stage for stage in self._deployment.stages if stage.rollback]

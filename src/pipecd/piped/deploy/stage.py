@@ -72,7 +72,15 @@ class StageRun:
             await self._keep_late_ending(work)
             raise
         if isinstance(ended, Stop):
-            ended = _late_success(work) or await self._stopped(ended, at_most)
+            ended = _late_ending(work) or await self._stopped(ended, at_most)
+        return await self._ended(ended)
+
+    async def give_up(self, ending: StageEnding) -> None:
+        """Ends a stage that an earlier life of piped left behind, without running it again."""
+        await self._close_log(ending.message)
+        await self._ended(ending)
+
+    async def _ended(self, ended: StageEnding) -> StageEnding:
         await self.journal.stage_ended(self.stage.id, ended.status, ended.message)
         await self.reports.stage(self.stage, ended.status, ended.message)
         await self._settle_commands()
@@ -144,7 +152,7 @@ class StageRun:
 
     async def _keep_late_ending(self, work: asyncio.Task[StageEnding]) -> None:
         """Piped ends, and the stage ended before it could be stopped: it must not run again."""
-        if (ended := _late_success(work)) is not None:
+        if (ended := _late_ending(work)) is not None:
             await self.journal.stage_ended(self.stage.id, ended.status, ended.message)
 
     async def _settle_commands(self) -> None:
@@ -167,8 +175,8 @@ class StageRun:
             (lines.error if failed else lines.info)(text)
 
 
-def _late_success(work: asyncio.Task[StageEnding]) -> StageEnding | None:
-    """How a stage ended that was over before it could be stopped; a failure is due to the stop."""
+def _late_ending(work: asyncio.Task[StageEnding]) -> StageEnding | None:
+    """How a stage ended that was over before it could be stopped."""
     if not work.done() or work.cancelled() or work.exception() is not None:
         return None
-    return None if work.result().status is StageStatus.FAILURE else work.result()
+    return work.result()

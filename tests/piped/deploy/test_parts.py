@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small parts: whose turn it is, the race against a stop, the journal, persistence."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.piped.deploy.journal import Journal
+from pipecd.piped.deploy.outcome import Outcome
+from pipecd.piped.deploy.reports import Reports, persistently
+from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, StopReason, until_stopped
+from pipecd.piped.deploy.turns import next_turns
+from pipecd.proto.model.deployment_pb2 import (
+    Commit,
+    Deployment,
+    DeploymentTrigger,
+    PipelineStage,
+)
+
+BY_ANN = Stop(StopReason.CANCELLED, by="ann")
+
+
+def waiting(id: str, application: str, status: DeploymentStatus, commit: int, at: int) -> Deployment:  # fmt: skip
+    return Deployment(
+        id=id,
+        application_id=application,
+        status=int(status),  # type: ignore[arg-type]
+        trigger=DeploymentTrigger(commit=Commit(created_at=commit), timestamp=at),
+    )
+
+
+PENDING, PLANNED, RUNNING, ROLLING_BACK, DONE = (
+    DeploymentStatus.PENDING,
+    DeploymentStatus.PLANNED,
+    DeploymentStatus.RUNNING,
+    DeploymentStatus.ROLLING_BACK,
+    DeploymentStatus.SUCCESS,
+)
+
+
+@pytest.mark.parametrize(
+    ("deployments", "turns"),
+    [
+        pytest.param([waiting("b", "x", PENDING, 2, 1), waiting("a", "x", PENDING, 1, 9)], ["a"], id="the older commit"),
+        pytest.param([waiting("b", "x", PENDING, 1, 2), waiting("a", "x", PENDING, 1, 1)], ["a"], id="the older trigger of the same commit"),
+        pytest.param([waiting("b", "x", PENDING, 1, 1), waiting("a", "x", RUNNING, 9, 9)], ["a"], id="what has begun comes before what is older"),
+        pytest.param([waiting("b", "x", PENDING, 1, 1), waiting("a", "x", PLANNED, 9, 9)], ["a"], id="what is planned too"),
+        pytest.param([waiting("a", "x", ROLLING_BACK, 9, 9), waiting("b", "x", PLANNED, 1, 1)], ["a"], id="a rollback is finished first"),
+        pytest.param([waiting("a", "x", PENDING, 1, 1), waiting("b", "y", PENDING, 2, 2)], ["a", "b"], id="applications do not wait for each other"),
+        pytest.param([waiting("a", "busy", PENDING, 1, 1)], [], id="a busy application"),
+        pytest.param([waiting("over", "x", RUNNING, 1, 1), waiting("b", "x", PENDING, 2, 2)], ["b"], id="a deployment that is over here and not there"),
+        pytest.param([waiting("a", "x", DONE, 1, 1)], [], id="a completed deployment"),
+    ],
+)  # fmt: skip
+def test_whose_turn_it_is(deployments: list[Deployment], turns: list[str]) -> None:
+    found = next_turns(deployments, busy={"busy"}, settled={"over"})
+    assert [deployment.id for deployment in found] == turns
+
+
+STATUSES = st.sampled_from([PENDING, PLANNED, RUNNING, ROLLING_BACK, DONE])
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("xyz"), STATUSES, st.integers(0, 3), st.integers(0, 3)),
+        max_size=12,
+    )
+)
+def test_one_deployment_per_application_and_none_forgotten(rows: list[tuple[str, DeploymentStatus, int, int]]) -> None:  # fmt: skip
+    listed = [waiting(str(n), *row) for n, row in enumerate(rows)]
+    turns = next_turns(listed, busy=(), settled=())
+    applications = [deployment.application_id for deployment in turns]
+    assert sorted(applications) == sorted({a for a, status, _, _ in rows if status is not DONE})
+
+
+async def test_work_that_ends_first_wins() -> None:
+    async def work() -> str:
+        return "done"
+
+    never: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+    assert await until_stopped(asyncio.create_task(work()), never) == "done"
+
+
+async def test_an_error_of_the_work_is_raised() -> None:
+    async def work() -> str:
+        raise UserMistake("wrong")
+
+    never: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+    with pytest.raises(UserMistake):
+        await until_stopped(asyncio.create_task(work()), never)
+
+
+@pytest.mark.parametrize(
+    ("by_person", "told"),
+    [pytest.param(True, BY_ANN, id="cancelled"), pytest.param(False, TIME_IS_UP, id="timed out")],
+)
+async def test_stopped_work_is_over_before_its_stop_is_told(by_person: bool, told: Stop) -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append("cleaned up")
+
+    stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+    if by_person:
+        stop.set_result(BY_ANN)
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    assert await until_stopped(task, stop, at_most=0.01) == told
+    assert ended == ["cleaned up"]
+
+
+async def test_work_that_ignores_its_end_is_not_waited_for() -> None:
+    let_go = asyncio.Event()
+
+    async def work() -> None:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(1):
+        assert await until_stopped(task, stop, at_most=0.01, grace=0.01) == TIME_IS_UP
+    let_go.set()
+    await asyncio.wait({task})
+
+
+async def test_work_that_fails_while_it_is_stopped_is_only_mentioned() -> None:
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ZeroDivisionError
+
+    stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+    stop.set_result(BY_ANN)
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    assert await until_stopped(task, stop) == BY_ANN
+
+
+async def test_a_journal_is_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "d" / "journal.json"
+    written = await Journal.open(path)
+    await written.stage_ended("s1", StageStatus.SUCCESS, "well done")
+    await written.decided(Outcome(DeploymentStatus.CANCELLED, "by ann", "s1", rolls_back=False))
+    found = await Journal.open(path)
+    assert (found.stages, found.outcome) == (written.stages, written.outcome)
+    deployment = Deployment(
+        stages=[
+            PipelineStage(id="s1", status=int(StageStatus.RUNNING)),  # type: ignore[arg-type]
+            PipelineStage(id="s2"),
+        ]
+    )
+    found.apply(deployment)
+    assert [stage.status for stage in deployment.stages] == [StageStatus.SUCCESS, 0]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"stages": {"s": ["DANCE", ""]}, "outcome": 0}'])
+async def test_a_broken_journal_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "journal.json"
+    path.write_text(text)
+    found = await Journal.open(path)
+    assert (found.stages, found.outcome) == ({}, None)
+
+
+async def test_a_report_is_repeated_until_somebody_listens() -> None:
+    tries: list[int] = []
+
+    async def report() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise Unavailable("away")
+        return "heard"
+
+    assert await persistently(report, what="test") == "heard"
+    assert len(tries) == 2
+
+
+async def test_a_report_that_is_refused_is_not_repeated() -> None:
+    async def report() -> None:
+        raise UserMistake("never")
+
+    with pytest.raises(UserMistake):
+        await persistently(report, what="test")
+
+
+async def test_a_completed_deployment_is_never_opened_again() -> None:
+    deployment = waiting("d", "x", DONE, 1, 1)
+    reports = Reports(None, deployment)  # type: ignore[arg-type]
+    await reports.started()
+    await reports.rolling_back("no")
+    with pytest.raises(ValueError, match="SUCCESS cannot become FAILURE"):
+        await reports.ended(DeploymentStatus.FAILURE, "no")
+    assert deployment.status == DONE

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A piped may end at any instruction; the next one goes on and repeats nothing that was over."""
+
+import asyncio
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import DeploymentStatus
+
+OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
+
+# Every call that carrying out a deployment makes, in the order of its first occurrence.
+CALLS = [
+    "GetDeployment",
+    "ReportApplicationDeployingStatus",
+    "GetApplicationMostRecentDeployment",
+    "ReportDeploymentPlanned",
+    "ReportDeploymentStatusChanged",
+    "ReportStageStatusChanged",
+    "ReportStageLogsFromLastCheckpoint",
+    "ReportDeploymentCompleted",
+]
+
+
+def pipeline(*stages: str) -> str:
+    """A pipeline of ACT stages, each written as `do` or `do/undo`."""
+    lines = ["  pipeline:", "    stages:"]
+    for stage in stages:
+        do, _, undo = stage.partition("/")
+        lines.append(f"      - {{name: ACT, with: {{do: {do!r}, undo: {undo!r}}}}}")
+    return "\n".join(lines) + "\n"
+
+
+def status(deployment: Any) -> str:
+    return DeploymentStatus(deployment.status).name
+
+
+SUCCEEDING = (["succeed", "succeed"], "SUCCESS", ["act 0", "act 1"])
+FAILING = (["succeed/succeed", "fail/fail"], "FAILURE", ["act 0", "act 1", "undo 0", "undo 1"])
+
+
+@pytest.mark.parametrize(
+    ("call", "stages", "ends", "story"),
+    [
+        *(pytest.param(call, *SUCCEEDING, id=f"{call}, on its way to success") for call in CALLS),
+        *(pytest.param(call, *FAILING, id=f"{call}, on its way to failure") for call in CALLS),
+        pytest.param("ReportApplicationMostRecentDeployment", *SUCCEEDING, id="the last success"),
+    ],
+)
+async def test_a_piped_that_ends_during_any_call_is_resumed(
+    open_stand: OpenStand, call: str, stages: list[str], ends: str, story: list[str]
+) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(pipeline(*stages)))
+        stand.gate.closed_for.add(call)
+        async with stand.piped(), asyncio.timeout(10):
+            await stand.gate.refused.told(call)
+        stand.gate.closed_for.clear()
+        async with stand.piped():
+            done = await stand.finished(id)
+        assert status(done) == ends
+        ended = Counter(line.removesuffix(" ends") for line in stand.story if "ends" in line)
+        assert ended == Counter(story), "no stage that ended has run again"
+
+
+async def test_a_running_stage_is_taken_up_again_and_those_before_it_are_not(
+    open_stand: OpenStand,
+) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(pipeline("succeed", "hang", "succeed")))
+        async with stand.piped():
+            await stand.told("act 1 begins")
+        left = await stand.deployment(id)
+        assert status(left) == "RUNNING"
+        assert stand.statuses(left) == ["ACT SUCCESS", "ACT RUNNING", "ACT NOT_STARTED_YET"]
+        assert not (await stand.log_of(id, left.stages[1].id)).completed
+        stand.let_go("act 1")
+        async with stand.piped():
+            done = await stand.finished(id)
+        assert status(done) == "SUCCESS"
+        assert stand.begun == ["act 0", "act 1", "act 1", "act 2"]
+        lines = await stand.lines_of(id, left.stages[1].id)
+        assert lines == ["act 1: hang", "act 1: hang", "released"]
+
+
+@pytest.mark.parametrize("journal", ["kept", "lost"])
+async def test_an_interrupted_rollback_is_finished(open_stand: OpenStand, journal: str) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(pipeline("succeed/succeed", "fail/hang")))
+        async with stand.piped():
+            await stand.told("undo 1 begins")
+        left = await stand.deployment(id)
+        assert status(left) == "ROLLING_BACK"
+        if journal == "lost":
+            shutil.rmtree(stand.directory / "work")
+        stand.let_go("undo 1")
+        async with stand.piped():
+            done = await stand.finished(id)
+        assert (status(done), done.status_reason) == ("FAILURE", left.status_reason)
+        assert "it did not work" in done.status_reason
+        assert stand.begun == ["act 0", "act 1", "undo 0", "undo 1", "undo 1"]
+
+
+async def test_a_cancelled_rollback_ends_as_cancelled_after_a_restart(
+    open_stand: OpenStand,
+) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(pipeline("hang/hang")))
+        async with stand.piped():
+            await stand.told("act 0 begins")
+            command_id = await stand.cancel(id)
+            await stand.told("undo 0 begins")
+        shutil.rmtree(stand.directory / "work")
+        stand.let_go("undo 0")
+        async with stand.piped():
+            done = await stand.finished(id)
+            assert (await stand.settled(command_id)).status == CommandStatus.SUCCEEDED
+        assert status(done) == "CANCELLED"
+        assert done.status_reason == f"Cancelled by root while executing stage {done.stages[0].id}"
+
+
+async def test_a_rollback_that_was_not_wanted_is_not_made_up_for(open_stand: OpenStand) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(pipeline("hang/succeed")))
+        async with stand.piped(), asyncio.timeout(10):
+            await stand.told("act 0 begins")
+            stand.gate.closed_for.add("ReportDeploymentCompleted")
+            await stand.cancel(id, no_rollback=True)
+            await stand.gate.refused.told("ReportDeploymentCompleted")
+        stand.gate.closed_for.clear()
+        async with stand.piped():
+            assert status(await stand.finished(id)) == "CANCELLED"
+        assert stand.begun == ["act 0"]
+
+
+@pytest.mark.parametrize(
+    ("do", "begun"),
+    [
+        pytest.param("stubborn", ["act 0"], id="one that ended in spite of it is over"),
+        pytest.param("offended", ["act 0", "act 0"], id="one that calls being stopped a failure is not"),
+    ],
+)  # fmt: skip
+async def test_a_stage_that_is_told_to_end_with_piped(
+    open_stand: OpenStand, do: str, begun: list[str]
+) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(pipeline(do)))
+        async with stand.piped():
+            await stand.told("act 0 begins")
+        assert status(await stand.deployment(id)) == "RUNNING"
+        stand.let_go("act 0")
+        async with stand.piped():
+            assert status(await stand.finished(id)) == "SUCCESS"
+        assert stand.begun == begun
+
+
+async def test_a_cancel_that_came_while_no_piped_was_there(open_stand: OpenStand) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(pipeline("succeed/succeed", "hang")))
+        async with stand.piped():
+            await stand.told("act 1 begins")
+        command_id = await stand.cancel(id)
+        async with stand.piped():
+            assert (await stand.settled(command_id)).status == CommandStatus.SUCCEEDED
+        done = await stand.deployment(id)
+        assert status(done) == "CANCELLED"
+        assert stand.begun[-1] == "undo 0"
+
+
+async def test_nothing_of_a_finished_deployment_is_left_on_disk(open_stand: OpenStand) -> None:
+    async with open_stand() as stand:
+        work = stand.directory / "work" / "deployments"
+        leftover = work / "killed" / "sources" / "secret.txt"
+        leftover.parent.mkdir(parents=True)
+        leftover.write_text("decrypted")
+        id = await stand.trigger(stand.push(pipeline("hang")))
+        async with stand.piped():
+            await stand.told("act 0 begins")
+            assert (work / id / "sources").is_dir()
+            assert not leftover.exists(), "what a killed piped left behind is removed at start"
+        assert [p.name for p in (work / id).iterdir()] == []
+        stand.let_go("act 0")
+        async with stand.piped() as deployer:
+            await stand.finished(id)
+            watch = deployer.deployments.changes.watch()
+            while deployer._at_work:
+                await watch.wait(0.05)
+        assert not (work / id).exists()

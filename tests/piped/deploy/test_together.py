@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything at once: real plugins, people, chains, and a control plane that goes away."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from pipecd.controlplane.auth.subject import Person
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.piped.deploy import work
+from pipecd.proto.model import chain_pb2
+
+OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
+
+PIPELINE = """
+  pipeline:
+    stages:
+      - name: SCRIPT_RUN
+        with:
+          run: echo "$SR_APPLICATION_NAME at $SR_TRIGGERED_COMMIT_HASH"; cat greeting
+          onRollback: echo undone
+      - name: WAIT
+        with: {duration: 50ms}
+      - name: WAIT_APPROVAL
+        with: {approvers: [root, ann], minApproverNum: 2}
+"""
+
+
+def status(deployment: Any) -> str:
+    return DeploymentStatus(deployment.status).name
+
+
+async def test_a_pipeline_of_real_stages_with_two_people(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped():
+        commit = stand.push(PIPELINE, greeting="hello\n")
+        id = await stand.trigger(commit)
+        waiting = await stand.until(
+            id, lambda d: len(d.stages) > 2 and d.stages[2].status == StageStatus.RUNNING
+        )
+        script, _, approval, _ = waiting.stages
+        assert list(approval.authorized_operators) == ["root", "ann"]
+        ids = [
+            await stand.cases.deployments.approve(
+                id, approval.id, by=Person("shop", name, ("Admin",))
+            )
+            for name in ("root", "ann")
+        ]
+        done = await stand.finished(id)
+        assert status(done) == "SUCCESS"
+        assert stand.statuses(done)[-1] == "SCRIPT_RUN_ROLLBACK NOT_STARTED_YET"
+        assert [(await stand.settled(c)).status for c in ids] == [CommandStatus.SUCCEEDED] * 2
+        shown = done.stages[2].metadata["pipecd/stage-display-metadata"]
+        assert shown in ("Approved by: root, ann", "Approved by: ann, root")
+        assert await stand.lines_of(id, script.id) == [
+            f"cart at {commit}",
+            "hello",
+            "The script succeeded",
+        ]
+        assert done.stages[1].metadata["startTime"].isdecimal()
+
+
+async def test_a_script_is_undone_when_a_later_stage_fails(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped():
+        spec = PIPELINE.replace("duration: 50ms", "duration: 10h").replace(
+            "      - name: WAIT\n", "      - name: WAIT\n        timeout: 50ms\n"
+        )
+        id = await stand.trigger(stand.push(spec, greeting=""))
+        done = await stand.finished(id)
+        assert stand.statuses(done) == [
+            "SCRIPT_RUN SUCCESS",
+            "WAIT FAILURE",
+            "WAIT_APPROVAL NOT_STARTED_YET",
+            "SCRIPT_RUN_ROLLBACK SUCCESS",
+        ]
+        assert "undone" in await stand.lines_of(id, done.stages[3].id)
+
+
+async def test_a_stage_goes_on_while_the_control_plane_is_away(open_stand: OpenStand) -> None:
+    script = "for i in $(seq 40); do echo line $i; sleep 0.02; done"
+    spec = f"  pipeline: {{stages: [{{name: SCRIPT_RUN, with: {{run: '{script}'}}}}]}}\n"
+    async with open_stand() as stand, stand.piped():
+        id = await stand.trigger(stand.push(spec))
+        running = await stand.until(
+            id, lambda d: bool(d.stages) and d.stages[0].status == StageStatus.RUNNING
+        )
+        stage_id = running.stages[0].id
+        await stand.seen(lambda: stand.lines_of(id, stage_id), bool)
+        stand.gate.closed = True
+        async with asyncio.timeout(10):
+            await stand.gate.refused.told("ReportStageLogs")
+        stand.gate.closed = False
+        done = await stand.finished(id)
+        assert status(done) == "SUCCESS"
+        lines = await stand.lines_of(id, stage_id)
+        assert lines == [*(f"line {n}" for n in range(1, 41)), "The script succeeded"]
+        assert (await stand.log_of(id, stage_id)).completed
+
+
+@pytest.mark.parametrize(
+    ("before", "ends"),
+    [
+        pytest.param(chain_pb2.DEPLOYMENT_BLOCK_SUCCESS, "SUCCESS", id="succeeded"),
+        pytest.param(chain_pb2.DEPLOYMENT_BLOCK_FAILURE, "CANCELLED", id="failed"),
+    ],
+)
+async def test_a_deployment_of_a_chain_waits_for_the_block_before_it(
+    open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch, before: Any, ends: str
+) -> None:
+    monkeypatch.setattr(work, "HOLD", 0.05)
+    async with open_stand() as stand, stand.piped():
+        blocks = [chain_pb2.ChainBlock(status=chain_pb2.DEPLOYMENT_BLOCK_RUNNING), chain_pb2.ChainBlock()]  # fmt: skip
+        chain = chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
+        await stand.stores.chains.add(chain)
+        commit = stand.push("  pipeline: {stages: [{name: ACT}]}\n")
+        id = await stand.trigger(
+            commit, deployment_chain_id="chain-1", deployment_chain_block_index=1
+        )
+        while stand.gate.calls.count("InChainDeploymentPlannable") < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert status(await stand.deployment(id)) == "PENDING"
+
+        def end_block(stored: Any) -> None:
+            stored.blocks[0].status = before
+
+        await stand.stores.chains.update("chain-1", end_block)
+        done = await stand.finished(id)
+        assert status(done) == ends
+        if ends == "CANCELLED":
+            assert done.status_reason.endswith("ended with FAILURE")
+
+
+async def test_a_deployment_that_waits_for_its_chain_can_be_cancelled(
+    open_stand: OpenStand,
+) -> None:
+    async with open_stand() as stand, stand.piped():
+        blocks = [chain_pb2.ChainBlock(), chain_pb2.ChainBlock()]
+        await stand.stores.chains.add(
+            chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
+        )
+        id = await stand.trigger(
+            stand.push("  pipeline: {stages: [{name: ACT}]}\n"),
+            deployment_chain_id="chain-1",
+            deployment_chain_block_index=1,
+        )
+        while "InChainDeploymentPlannable" not in stand.gate.calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await stand.settled(await stand.cancel(id))
+        assert status(await stand.deployment(id)) == "CANCELLED"
+
+
+async def test_a_secret_in_the_output_of_a_script_is_hidden(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped() as deployer:
+        spec = (
+            "  pipeline: {stages: [{name: SCRIPT_RUN, with: {run: 'echo my hunter22; exit 1'}}]}\n"
+        )
+        id = await stand.trigger(stand.push(spec))
+        deployer.callbacks.masks.add(id, ["hunter22"])
+        done = await stand.finished(id)
+        assert (await stand.lines_of(id, done.stages[0].id))[0] == "my ******"
+        assert done.stages[0].status_reason == "The script exited with code 1: my ******"
+        assert "hunter22" not in done.status_reason

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans are made from real sources and the answers of real plugins."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.model.deployment import SyncStrategy
+from pipecd.model.errors import NotFound, PipecdError
+from pipecd.piped.planning.gather import Plan, Planning, Running
+from pipecd.piped.pluginhost.local import LocalPlugin
+from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
+from pipecd.piped.source.sources import Sources
+from pipecd.plugins.wait.plugin import WaitPlugin
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.proto.model.deployment_pb2 import (
+    Commit,
+    Deployment,
+    DeploymentTrigger,
+    DeployTargets,
+)
+from pipecd.sdk import (
+    DeploymentPlugin,
+    DeployTarget,
+    PlanContext,
+    PlannedStage,
+    PluginEntry,
+    Stage,
+    StageContext,
+    StagePlugin,
+    StageResult,
+    Strategy,
+    Version,
+)
+from pipecd.sdk import (
+    PipecdError as PluginError,
+)
+from pipecd.sdk.serving import PluginServer
+from pipecd.sdk.testing import MemoryHost
+
+QUICK, PIPELINE = SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE
+
+
+@dataclass
+class Platform(DeploymentPlugin):
+    """A platform that compares two files and remembers what it was asked."""
+
+    wants: Strategy | Exception | None = None
+    broken: set[str] = field(default_factory=set[str])
+    asked: list[str] = field(default_factory=list[str])
+
+    stages = (Stage("CANARY"), Stage("PRIMARY"), Stage("SYNC"), Stage("SYNC_ROLLBACK"))
+
+    async def versions(self, plan: PlanContext) -> Sequence[Version]:
+        self._ask("versions")
+        tag = (plan.target.application_directory / "tag").read_text()
+        before = "" if plan.running is None else plan.running.config_filename
+        return [Version(tag, before)]
+
+    async def strategy(self, plan: PlanContext) -> Strategy | None:
+        self._ask("strategy")
+        if isinstance(self.wants, Exception):
+            raise self.wants
+        return self.wants
+
+    async def quick_sync(self, *, rollback: bool) -> Sequence[PlannedStage]:
+        self._ask("quick sync")
+        undo = [PlannedStage("SYNC_ROLLBACK", is_rollback=True)] if rollback else []
+        return [PlannedStage("SYNC"), *undo]
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        return StageResult.succeeded()
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if what in self.broken:
+            raise PluginError(f"{what} is broken")
+
+
+class OtherPlatform(Platform):
+    """Another platform with a stage of its own."""
+
+    stages = (Stage("OTHER"),)
+
+
+def hosted(plugin: StagePlugin, name: str, *targets: str) -> KnownPlugin:
+    entry = PluginEntry(name, {}, tuple(DeployTarget(t, {}, {}) for t in targets))
+    server = PluginServer(plugin, entry, MemoryHost())
+    return KnownPlugin(LocalPlugin(server), frozenset(s.name for s in plugin.stages))
+
+
+@asynccontextmanager
+async def planning(
+    origin: Any, tmp_path: Path, *platforms: Platform
+) -> AsyncGenerator[Callable[..., Any], None]:
+    known = [hosted(platform, f"p{n}", "dev") for n, platform in enumerate(platforms)]
+    registry = PluginRegistry([*known, hosted(WaitPlugin(), "wait")])
+    repository = Repository("site", origin.remote, "main")
+    async with open_mirrors(
+        [repository], directory=tmp_path / "mirrors", access=GitAccess()
+    ) as mirrors:
+        made = Planning(Sources(mirrors, load_catalog()), registry)
+
+        async def plan(commit: str, running: Running | None = None, **trigger: Any) -> Plan:
+            deployment = Deployment(
+                id="d",
+                application_id="a",
+                application_name="cart",
+                git_path=ApplicationGitPath(
+                    repo=ApplicationGitRepository(id="site"),
+                    path="cart",
+                    config_filename="app.pipecd.yaml",
+                ),
+                deploy_targets_by_plugin={
+                    f"p{n}": DeployTargets(deploy_targets=["dev"]) for n in range(len(platforms))
+                },
+                trigger=DeploymentTrigger(commit=Commit(hash=commit, message="m"), **trigger),
+            )
+            return await made.plan(deployment, running, tmp_path / "work")
+
+        yield plan
+
+
+def spec(*stages: str, more: str = "") -> dict[str, str]:
+    lines = "".join(f"      - {stage}\n" for stage in stages)
+    pipeline = f"  pipeline:\n    stages:\n{lines}" if stages else ""
+    text = (
+        f"apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n{more}{pipeline}"
+    )
+    return {"cart/app.pipecd.yaml": text, "cart/tag": "v1"}
+
+
+CANARY = ("name: CANARY", "{name: WAIT, with: {duration: 1s}}", "name: PRIMARY")
+PLUGINS = "  plugins: {p0: {}}\n"
+
+
+async def test_the_first_deployment_of_a_platform_is_a_quick_sync(
+    origin: Any, tmp_path: Path
+) -> None:
+    platform = Platform()
+    commit = origin.commit(spec(*CANARY))
+    async with planning(origin, tmp_path, platform) as plan:
+        made = await plan(commit)
+    assert (made.strategy, [s.name for s in made.stages]) == (QUICK, ["SYNC", "SYNC_ROLLBACK"])
+    assert [v.version for v in made.versions] == ["v1"]
+    assert "strategy" not in platform.asked, "no plugin is asked what a rule decides"
+
+
+async def test_a_later_deployment_asks_the_platform(origin: Any, tmp_path: Path) -> None:
+    platform = Platform(wants=Strategy(PIPELINE, "a new image"))
+    first = origin.commit({**spec(*CANARY), "cart/old.yaml": spec(*CANARY)["cart/app.pipecd.yaml"]})
+    second = origin.commit({"cart/tag": "v2"})
+    async with planning(origin, tmp_path, platform) as plan:
+        made = await plan(second, Running(first, "old.yaml"))
+    assert (made.strategy, made.summary) == (PIPELINE, "a new image")
+    assert [(s.name, s.index) for s in made.stages] == [("CANARY", 0), ("WAIT", 1), ("PRIMARY", 2)]
+    assert [v.version for v in made.versions] == ["v2"]
+    assert made.versions[0].name == "old.yaml", "the running source has its own config file"
+
+
+async def test_the_first_platform_that_wants_the_pipeline_ends_the_questions(
+    origin: Any, tmp_path: Path
+) -> None:
+    eager, late = Platform(wants=Strategy(PIPELINE, "yes")), OtherPlatform()
+    commit = origin.commit(spec("name: CANARY", "name: OTHER"))
+    async with planning(origin, tmp_path, eager, late) as plan:
+        made = await plan(commit, Running(commit, "app.pipecd.yaml"))
+    assert [s.name for s in made.stages] == ["CANARY", "OTHER"]
+    assert made.strategy is PIPELINE
+    assert "strategy" not in late.asked
+
+
+async def test_without_a_pipeline_the_named_plugins_are_synced(origin: Any, tmp_path: Path) -> None:
+    commit = origin.commit(spec(more=f"{PLUGINS}  planner: {{autoRollback: false}}\n"))
+    async with planning(origin, tmp_path, Platform()) as plan:
+        made = await plan(commit, Running(commit, ""))
+    assert [s.name for s in made.stages] == ["SYNC"]
+
+
+async def test_versions_that_are_not_known_stop_nothing(origin: Any, tmp_path: Path) -> None:
+    commit = origin.commit(spec(more=PLUGINS))
+    async with planning(origin, tmp_path, Platform(broken={"versions"})) as plan:
+        made = await plan(commit)
+    assert [v.version for v in made.versions] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "told"),
+    [
+        pytest.param(Platform(broken={"quick sync"}), "quick sync is broken", id="no quick sync"),
+        pytest.param(Platform(wants=ZeroDivisionError("oops")), "p0: plugin p0 failed: ZeroDivisionError: oops", id="no strategy"),
+    ],
+)  # fmt: skip
+async def test_a_plan_fails_with_the_words_of_the_plugin(
+    origin: Any, tmp_path: Path, platform: Platform, told: str
+) -> None:
+    commit = origin.commit(spec("name: CANARY"))
+    running = Running(commit, "") if platform.wants else None
+    async with planning(origin, tmp_path, platform) as plan:
+        with pytest.raises(PipecdError, match=told):
+            await plan(commit, running)
+
+
+async def test_a_running_commit_that_vanished_is_named(origin: Any, tmp_path: Path) -> None:
+    commit = origin.commit(spec(more=PLUGINS))
+    async with planning(origin, tmp_path, Platform()) as plan:
+        with pytest.raises(NotFound, match="commit 00000"):
+            await plan(commit, Running("0" * 40, ""))
+
+
+async def test_a_person_forces_a_quick_sync(origin: Any, tmp_path: Path) -> None:
+    commit = origin.commit(spec(*CANARY))
+    async with planning(origin, tmp_path, Platform()) as plan:
+        made = await plan(
+            commit, Running(commit, ""), sync_strategy=int(QUICK), strategy_summary="by ann"
+        )
+    assert (made.strategy, made.summary) == (QUICK, "by ann")

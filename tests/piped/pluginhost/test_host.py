@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugins of a piped: built in, configured, or programs, and what they may ask of it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
+from pipecd.model.deployment import StageStatus
+from pipecd.model.errors import NotFound, UserMistake
+from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.host import PluginHost
+from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.proto.plugin import host_pb2
+
+OpenPlane = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+@asynccontextmanager
+async def calling_back(plane: Any) -> AsyncGenerator[tuple[Callbacks, MetadataStores], None]:
+    async with plane.api() as api:
+        metadata = MetadataStores(api)
+        commands = CommandMirror(api, every=0.02)
+        tools = Toolbox(plane.directory / "tools")
+        yield Callbacks(api, commands=commands, metadata=metadata, tools=tools), metadata
+
+
+async def new_deployment(plane: Any) -> Deployment:
+    """A deployment of a new application with one stage, as the control plane knows it."""
+    from pipecd.model.ids import new_id
+    from pipecd.proto.model.deployment_pb2 import Commit, DeploymentTrigger
+    from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest
+
+    await plane.add_repository("site", "file:///nowhere")
+    application = await plane.application(await plane.add_application("cart"))
+    made = Deployment(
+        id=new_id(),
+        application_id=application.id,
+        application_name="cart",
+        piped_id=plane.registered.id,
+        project_id=application.project_id,
+        git_path=application.git_path,
+        trigger=DeploymentTrigger(
+            commit=Commit(hash="c", message="m", author="a", branch="main", created_at=1),
+            timestamp=1,
+        ),
+    )
+    await plane.cases.deployment_reports.create(made, by=plane.caller)
+    stage = PipelineStage(id="s1", name="WAIT", created_at=1, updated_at=1)
+    await plane.cases.deployment_reports.planned(
+        ReportDeploymentPlannedRequest(deployment_id=made.id, stages=[stage]), by=plane.caller
+    )
+    return await plane.cases.deployments.get(made.id, by=plane.caller)
+
+
+async def test_the_built_in_plugins_of_stages_are_there_without_being_asked_for(
+    open_plane: OpenPlane,
+) -> None:
+    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+        async with PluginHost.start([], callbacks=callbacks) as registry:
+            assert registry.names == ("scriptrun", "wait", "waitapproval")
+            assert registry.for_stage("WAIT", ApplicationSpec()).name == "wait"
+        named = PluginSpec(name="pause", url="builtin://wait")
+        async with PluginHost.start([named], callbacks=callbacks) as registry:
+            assert registry.names == ("pause", "scriptrun", "wait", "waitapproval")
+            assert registry.for_stage("WAIT", ApplicationSpec()).name == "pause"
+
+
+@pytest.mark.parametrize(
+    ("specs", "told"),
+    [
+        pytest.param([PluginSpec(name="dance")], "there is no built-in plugin dance; use one of .*wait", id="a name that is not built in"),
+        pytest.param([PluginSpec(name="wait"), PluginSpec(name="wait")], "two plugins are named wait", id="a name twice"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_list_of_plugins(
+    open_plane: OpenPlane, specs: Sequence[PluginSpec], told: str
+) -> None:
+    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+        with pytest.raises(UserMistake, match=told):
+            async with PluginHost.start(specs, callbacks=callbacks):
+                pass
+
+
+async def test_a_platform_gets_its_targets_from_the_configuration(
+    open_plane: OpenPlane, platform: Any, deployment: Deployment
+) -> None:
+    spec = PluginSpec(
+        name="platform",
+        deploy_targets=(DeployTargetSpec(name="dev", config={"region": "asia"}),),
+    )
+    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+        made = await new_deployment(plane)
+        made.deploy_targets_by_plugin["platform"].deploy_targets.append("dev")
+        start = PluginHost.start(
+            [spec], callbacks=callbacks, builtins={"platform": lambda: platform}
+        )
+        async with start as registry:
+            plugin = registry.named("platform")
+            request = pb.ExecuteStageRequest(
+                input=pb.ExecutePluginInput(
+                    deployment=made, stage=PipelineStage(id="s1", name="SYNC")
+                )
+            )
+            assert (await plugin.ExecuteStage(request)).status == StageStatus.SUCCESS
+        (part,) = (await plane.cases.logs.of_deployment(made.id, by=plane.admin)).values()
+        assert [block.log for block in part.blocks] == ["dev in asia", "synced"]
+        assert part.completed
+
+
+async def test_a_program_and_a_built_in_plugin_side_by_side(
+    open_plane: OpenPlane, program: Callable[..., Path], free_port: int
+) -> None:
+    spec = PluginSpec(name="greeter", url=f"file://{program()}", port=free_port)
+    async with open_plane() as plane, calling_back(plane) as (callbacks, metadata):
+        made = await new_deployment(plane)
+        async with PluginHost.start([spec], callbacks=callbacks) as registry:
+            assert registry.for_stage("GREET", ApplicationSpec()).name == "greeter"
+            commands = callbacks._commands
+            await plane.cases.deployments.approve(made.id, "s1", by=plane.admin)
+            request = pb.ExecuteStageRequest(
+                input=pb.ExecutePluginInput(
+                    deployment=made,
+                    stage=PipelineStage(id="s1", name="GREET", created_at=1, updated_at=1),
+                )
+            )
+            refreshing = asyncio.ensure_future(commands.run())  # type: ignore[attr-defined]
+            with metadata.open(made):
+                answer = await registry.named("greeter").ExecuteStage(request)
+            refreshing.cancel()
+        assert answer.message == "Hello World"
+        kept = await plane.cases.deployments.get(made.id, by=plane.caller)
+        assert dict(kept.stages[0].metadata) == {"greeted": "yes"}
+
+
+async def test_metadata_is_for_deployments_at_work(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, calling_back(plane) as (callbacks, metadata):
+        made = await new_deployment(plane)
+        made.metadata_v2.shared.keyValues["DeploymentNotification"] = "{}"
+        ask = host_pb2.GetStageMetadataRequest(deployment_id=made.id, stage_id="s1", key="k")
+        with pytest.raises(NotFound, match=f"metadata store not found for deployment {made.id}"):
+            await callbacks.GetStageMetadata(ask)
+        with metadata.open(made):
+            assert not (await callbacks.GetStageMetadata(ask)).found
+            await callbacks.PutStageMetadata(
+                host_pb2.PutStageMetadataRequest(
+                    deployment_id=made.id, stage_id="s1", key="k", value=""
+                )
+            )
+            assert (await callbacks.GetStageMetadata(ask)).found
+            for key in ("one", "two"):
+                await callbacks.PutDeploymentPluginMetadata(
+                    host_pb2.PutDeploymentPluginMetadataRequest(
+                        deployment_id=made.id, plugin_name="p", key=key, value=key
+                    )
+                )
+            shared = host_pb2.GetDeploymentSharedMetadataRequest(
+                deployment_id=made.id, key="DeploymentNotification"
+            )
+            assert (await callbacks.GetDeploymentSharedMetadata(shared)).value == "{}"
+        kept = await plane.cases.deployments.get(made.id, by=plane.caller)
+        assert dict(kept.stages[0].metadata) == {"k": ""}
+        assert dict(kept.metadata_v2.plugins["p"].keyValues) == {"one": "one", "two": "two"}
+
+
+async def test_objects_are_kept_with_the_application(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+        made = await new_deployment(plane)
+        ask = host_pb2.GetApplicationSharedObjectRequest(
+            application_id=made.application_id, plugin_name="p", key="k"
+        )
+        with pytest.raises(NotFound):
+            await callbacks.GetApplicationSharedObject(ask)
+        await callbacks.PutApplicationSharedObject(
+            host_pb2.PutApplicationSharedObjectRequest(
+                application_id=made.application_id, plugin_name="p", key="k", object=b"\0x"
+            )
+        )
+        assert (await callbacks.GetApplicationSharedObject(ask)).object == b"\0x"
+
+
+async def test_secrets_do_not_reach_the_log(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+        made = await new_deployment(plane)
+        callbacks.masks.add(made.id, ["hunter22"])
+        blocks = [LogBlock(index=1, log="password hunter22", created_at=1)]
+        await callbacks.ReportStageLogs(
+            host_pb2.ReportStageLogsRequest(deployment_id=made.id, stage_id="s1", blocks=blocks)
+        )
+        (part,) = (await plane.cases.logs.of_deployment(made.id, by=plane.admin)).values()
+        assert [block.log for block in part.blocks] == ["password ******"]

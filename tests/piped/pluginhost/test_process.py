@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plugins of other people run as processes, answer piped, and never outlive it."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
+from pipecd.model.deployment import StageStatus
+from pipecd.model.errors import UserMistake
+from pipecd.piped.pluginhost.host import PLUGIN_SERVICE
+from pipecd.piped.pluginhost.process import entry_json, plugin_process
+from pipecd.piped.pluginhost.remote import RemotePlugin
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.sdk.serving import open_door
+from pipecd.sdk.stage import StageCommandKind
+from pipecd.sdk.testing import MemoryHost
+from pipecd.wire.server import grpc_server
+
+Program = Callable[..., Path]
+
+
+def spec_of(path: Path, port: int) -> PluginSpec:
+    return PluginSpec(name="greeter", url=f"file://{path}", port=port)
+
+
+@asynccontextmanager
+async def hosted(spec: PluginSpec, host: MemoryHost) -> AsyncGenerator[RemotePlugin, None]:
+    door = open_door(PLUGIN_SERVICE, host)
+    async with (
+        grpc_server([door], host="localhost", port=0, grace=0) as port,
+        plugin_process(spec, service_port=port) as plugin,
+    ):
+        yield plugin
+
+
+def executing(deployment: Deployment, stage: str, config: bytes = b"") -> pb.ExecuteStageRequest:
+    return pb.ExecuteStageRequest(
+        input=pb.ExecutePluginInput(
+            deployment=deployment,
+            stage=PipelineStage(id="s1", name=stage, created_at=1, updated_at=1),
+            stage_config=config,
+        )
+    )
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+async def is_gone(pid: int) -> bool:
+    for _ in range(400):
+        if not is_running(pid):
+            return True
+        await asyncio.sleep(0.025)
+    return False
+
+
+async def test_a_program_greets_and_calls_back(
+    program: Program, free_port: int, deployment: Deployment
+) -> None:
+    host = MemoryHost()
+    host.tell(StageCommandKind.APPROVE, "ann")
+    async with hosted(spec_of(program(), free_port), host) as plugin:
+        stages = await plugin.FetchDefinedStages(pb.FetchDefinedStagesRequest())
+        assert list(stages.stages) == ["GREET", "LINGER"]
+        answer = await plugin.ExecuteStage(executing(deployment, "GREET", b'{"name": "Ann"}'))
+        assert (answer.status, answer.message) == (StageStatus.SUCCESS, "Hello Ann")
+    assert host.lines == ["ann said approve", "Hello Ann"]
+    assert host.stage_metadata == {"greeted": "yes"}
+    assert host.is_log_completed
+
+
+async def test_a_program_ends_with_piped_and_leaves_its_log_open(
+    program: Program, free_port: int, deployment: Deployment
+) -> None:
+    host = MemoryHost()
+    async with asyncio.timeout(20), hosted(spec_of(program(), free_port), host) as plugin:
+        running = asyncio.ensure_future(plugin.ExecuteStage(executing(deployment, "LINGER")))
+        await host.until(lambda: bool(host.lines))
+        pid = int(host.lines[0].removeprefix("pid "))
+        assert is_running(pid)
+    assert not is_running(pid)
+    assert not host.is_log_completed
+    await asyncio.wait({running})
+
+
+async def test_a_program_does_not_outlive_a_piped_that_was_killed(
+    program: Program, free_port: int, tmp_path: Path
+) -> None:
+    piped = tmp_path / "piped.py"
+    piped.write_text(
+        textwrap.dedent(f"""
+        import asyncio, sys
+        from pathlib import Path
+        from pipecd.config.piped.plugin import PluginSpec
+        from pipecd.piped.pluginhost.host import PLUGIN_SERVICE
+        from pipecd.piped.pluginhost.process import plugin_process
+        from pipecd.sdk.serving import open_door
+        from pipecd.sdk.testing import MemoryHost
+        from pipecd.wire.server import grpc_server
+
+        async def main():
+            spec = PluginSpec(name="greeter", url="file://{program()}", port={free_port})
+            door = open_door(PLUGIN_SERVICE, MemoryHost())
+            async with grpc_server([door], host="localhost", port=0) as port:
+                async with plugin_process(spec, service_port=port):
+                    print("ready", flush=True)
+                    await asyncio.Event().wait()
+
+        asyncio.run(main())
+        """)
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(piped), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        async for line in process.stdout:
+            if line == b"ready\n":
+                break
+    children = children_of(process.pid)
+    assert children, "the plugin runs"
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    for pid in children:
+        assert await is_gone(pid)
+
+
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+async def test_a_program_that_ends_at_once_is_not_waited_for(
+    program: Program, free_port: int
+) -> None:
+    spec = spec_of(program("#!/bin/sh\nexit 3\n"), free_port)
+    with pytest.raises(UserMistake, match="plugin greeter ended with exit code 3 instead"):
+        async with asyncio.timeout(5), hosted(spec, MemoryHost()):
+            pass
+
+
+async def test_a_program_that_never_answers_is_given_up(program: Program, free_port: int) -> None:
+    spec = spec_of(program("#!/bin/sh\nsleep 60\n"), free_port)
+    with pytest.raises(UserMistake, match=f"did not answer on port {free_port} within 0.2s"):
+        async with plugin_process(spec, service_port=1, ready_within=0.2):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        pytest.param({"url": "file:///nowhere/plugin", "port": 1}, "there is no file /nowhere/plugin", id="a file that is not there"),
+        pytest.param({"url": "file:///etc/passwd", "port": 1}, "is not a program; run chmod", id="a file that cannot be run"),
+        pytest.param({"url": "https://example.com/plugin", "port": 1}, "cannot be fetched from https yet", id="a download"),
+        pytest.param({"url": "oci://example.com/plugin", "port": 1}, "cannot be fetched from oci yet", id="an image"),
+        pytest.param({"url": "file:///bin/true"}, "plugin p has no port", id="no port"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_started(spec: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserMistake, match=told):
+        async with plugin_process(PluginSpec(name="p", **spec), service_port=1):
+            pass
+
+
+def test_the_entry_is_handed_over_as_upstream_writes_it() -> None:
+    target = DeployTargetSpec(name="dev", labels={"env": "dev"}, config={"region": "eu"})
+    spec = PluginSpec(
+        name="p", url="file:///p", port=7001, config={"a": [1]}, deploy_targets=(target,)
+    )
+    assert entry_json(spec) == (
+        '{"name": "p", "url": "file:///p", "port": 7001, "config": {"a": [1]}, "deployTargets": '
+        '[{"name": "dev", "labels": {"env": "dev"}, "config": {"region": "eu"}}]}'
+    )
+    assert entry_json(PluginSpec(name="p", url="file:///p", port=1)) == (
+        '{"name": "p", "url": "file:///p", "port": 1}'
+    )
+
+
+async def test_a_busy_port_is_told(program: Program) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        spec = spec_of(program(), taken.getsockname()[1])
+        with pytest.raises(UserMistake, match="plugin greeter ended with exit code 1"):
+            async with asyncio.timeout(20), hosted(spec, MemoryHost()):
+                pass

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which plugin answers for a stage and for an application."""
+
+from typing import Any
+
+import pytest
+
+from pipecd.config.application.pipeline import PipelineSpec, StageSpec
+from pipecd.config.application.spec import ApplicationSpec
+from pipecd.model.errors import UserMistake
+from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
+from pipecd.sdk import PluginEntry, Stage, StageContext, StagePlugin, StageResult
+from pipecd.sdk.serving import PluginServer
+from pipecd.sdk.testing import MemoryHost
+
+
+class Nothing(StagePlugin):
+    stages = (Stage("X"),)
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        return StageResult.succeeded()
+
+
+def known(name: str, *stages: str, configured: bool = True) -> KnownPlugin:
+    server = PluginServer(Nothing(), PluginEntry(name), MemoryHost())
+    return KnownPlugin(server, frozenset(stages), configured)
+
+
+REGISTRY = PluginRegistry(
+    [
+        known("east", "SYNC", "CANARY"),
+        known("west", "SYNC", "WAIT"),
+        known("wait", "WAIT", configured=False),
+        known("script", "SCRIPT", configured=False),
+    ]
+)
+
+
+def spec(*stages: str, plugins: tuple[str, ...] = ()) -> ApplicationSpec:
+    listed = tuple(StageSpec.model_validate({"name": name}) for name in stages)
+    return ApplicationSpec(
+        pipeline=PipelineSpec(stages=listed), plugins={name: {} for name in plugins}
+    )
+
+
+@pytest.mark.parametrize(
+    ("stage", "plugins", "targets", "found"),
+    [
+        pytest.param("CANARY", (), (), "east", id="only one offers it"),
+        pytest.param("SYNC", ("west",), (), "west", id="the application names one"),
+        pytest.param("SYNC", (), ("east",), "east", id="the application has targets for one"),
+        pytest.param("SYNC", ("east", "west"), ("west",), "west", id="it names both and has targets for one"),
+        pytest.param("SYNC", ("west",), ("east",), "west", id="what it names comes first"),
+        pytest.param("WAIT", (), (), "west", id="what was configured beats what is there anyway"),
+        pytest.param("SCRIPT", (), (), "script", id="what is there anyway"),
+    ],
+)  # fmt: skip
+def test_the_plugin_of_a_stage(
+    stage: str, plugins: tuple[str, ...], targets: tuple[str, ...], found: str
+) -> None:
+    assert REGISTRY.for_stage(stage, spec(plugins=plugins), targets=targets).name == found
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        pytest.param(lambda: REGISTRY.for_stage("SYNC", spec()), "several plugins offer the stage SYNC: east, west; name one of them", id="nobody can tell which"),
+        pytest.param(lambda: REGISTRY.for_stage("DANCE", spec()), "no plugin found for the stage DANCE; the plugins of this piped offer: CANARY, SCRIPT, SYNC, WAIT", id="nobody offers it"),
+        pytest.param(lambda: REGISTRY.named("north"), "no plugin found for the given plugin name north; .* east, west, wait, script", id="no plugin has that name"),
+        pytest.param(lambda: REGISTRY.of_application(spec()), "no plugin specified", id="an application that says nothing"),
+    ],
+)  # fmt: skip
+def test_a_question_without_an_answer(ask: Any, told: str) -> None:
+    with pytest.raises(UserMistake, match=told):
+        ask()
+
+
+@pytest.mark.parametrize(
+    ("application", "names"),
+    [
+        pytest.param(spec("WAIT", "CANARY", "WAIT", plugins=("script",)), ["west", "east"], id="those of its pipeline, once each, in its order"),
+        pytest.param(spec(plugins=("script", "east")), ["script", "east"], id="those it names, without a pipeline"),
+    ],
+)  # fmt: skip
+def test_the_plugins_of_an_application(application: ApplicationSpec, names: list[str]) -> None:
+    assert [plugin.name for plugin in REGISTRY.of_application(application)] == names

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tools are installed once, by their own script."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.piped.pluginhost.masks import MASK, Masks
+from pipecd.piped.pluginhost.tools import Tool, Toolbox
+
+SCRIPT = """
+echo run >> {{ .TmpDir }}/../runs
+echo "{{ .Name }} {{ .Version }} {{ .Os }}" > {{ .OutPath }}
+test -n "{{ .Arch }}"
+"""
+
+
+async def test_two_callers_share_one_installation(tmp_path: Path) -> None:
+    box = Toolbox(tmp_path / "tools")
+    tool = Tool("kubectl", "1.30.0", SCRIPT)
+    first, second = await asyncio.gather(box.installed(tool), box.installed(tool))
+    assert first == second == tmp_path / "tools" / "kubectl-1.30.0"
+    assert first.read_text() == "kubectl 1.30.0 linux\n"
+    assert first.stat().st_mode & 0o111
+    assert (tmp_path / "tools" / "runs").read_text() == "run\n"
+
+
+async def test_a_tool_that_is_there_is_not_installed_again(tmp_path: Path) -> None:
+    (tmp_path / "helm-3.1").write_text("mine")
+    path = await Toolbox(tmp_path).installed(Tool("helm", "3.1", "exit 1"))
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("tool", "kind", "told"),
+    [
+        pytest.param(Tool("t", "1", "echo no network >&2; exit 4"), PipecdError, "installing t 1 ended with 4: no network", id="the script fails"),
+        pytest.param(Tool("t", "1", "true"), PipecdError, "left no program at OutPath", id="the script brings nothing"),
+        pytest.param(Tool("../t", "1", "true"), UserMistake, "cannot be the name or version", id="a name that leads elsewhere"),
+        pytest.param(Tool("t", "1", "{{ .Nonsense }}"), UserMistake, "Nonsense", id="a script with a mistake"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_installed(
+    tmp_path: Path, tool: Tool, kind: type[PipecdError], told: str
+) -> None:
+    with pytest.raises(kind, match=told):
+        await Toolbox(tmp_path).installed(tool)
+    assert not (tmp_path / "t-1").exists()
+
+
+def test_secrets_are_hidden_for_their_own_deployment_only() -> None:
+    masks = Masks()
+    masks.add("d1", ["hunter22", "hunter22-and-more", "-----BEGIN-----\nAAAA\n", "abc", ""])
+    assert masks.hide("d1", "hunter22-and-more, hunter22!") == f"{MASK}, {MASK}!"
+    assert masks.hide("d1", "AAAA") == MASK
+    assert masks.hide("d1", "abc") == "abc", "too short to be told from words"
+    assert masks.hide("d2", "hunter22") == "hunter22"
+    masks.forget("d1")
+    assert masks.hide("d1", "hunter22") == "hunter22"

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WAIT lets time pass, once."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from pipecd.plugins.wait.plugin import PLUGIN, WaitPlugin
+from pipecd.sdk import StageStatus
+from pipecd.sdk.testing import StageBench
+
+
+async def test_it_waits_and_says_so(tmp_path: Path) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    begun = time.monotonic()
+    result = await bench.run("WAIT", {"duration": "50ms"})
+    assert 0.05 <= time.monotonic() - begun < 1
+    assert (result.status, result.message) == (StageStatus.SUCCESS, "Waited for 50ms")
+    assert bench.host.stage_metadata["startTime"].isdecimal()
+
+
+async def test_a_restart_does_not_begin_anew(tmp_path: Path) -> None:
+    clock = [1_700_000_000.5]
+    bench = StageBench(WaitPlugin(now=lambda: clock[0]), tmp_path)
+    waiting = asyncio.ensure_future(bench.run("WAIT", {"duration": "1h"}))
+    await bench.host.until(lambda: bool(bench.host.stage_metadata))
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
+    assert bench.host.stage_metadata == {"startTime": "1700000000"}
+    clock[0] += 3600
+    async with asyncio.timeout(1):
+        assert (await bench.run("WAIT", {"duration": "1h"})).status is StageStatus.SUCCESS
+    assert "Resuming the wait after a restart" in bench.host.lines
+
+
+async def test_no_time_is_a_mistake(tmp_path: Path) -> None:
+    result = await StageBench(PLUGIN(), tmp_path).run("WAIT")
+    assert result.status is StageStatus.FAILURE
+    assert "duration must be greater than 0" in result.message
