@@ -147,6 +147,21 @@ async def test_a_long_log_shows_its_end_first(
     assert page.count('data-testid="log-line"') == 1100
 
 
+async def test_a_script_that_has_the_log_gets_only_the_rest(
+    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+) -> None:
+    await reports.stage(deployment, "s1", StageStatus.RUNNING)
+    await reports.lines(deployment, "s1", "one", "two", "three")
+    here = f"/deployments/{deployment.id}"
+    headers = {"HX-Request": "true", "HX-Log": "s1%3A0 2:2"}
+    page = (await browser_of_admin.get(here, headers=headers)).text
+    assert re.findall(r'id="L(\d+)"', page) == ["3"]
+    assert 'data-place="3:3"' in page
+    headers["HX-Log"] = "s2%3A0 2:2"
+    page = (await browser_of_admin.get(here, headers=headers)).text
+    assert re.findall(r'id="L(\d+)"', page) == ["1", "2", "3"]
+
+
 async def test_the_raw_log_is_a_text(
     browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:

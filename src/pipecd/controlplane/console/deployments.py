@@ -2,7 +2,7 @@
 """The pages of deployments: the list, one of them with its logs, and what people do to it."""
 
 from collections.abc import Awaitable, Callable
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -12,7 +12,15 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.console.applications import command_notice, pipeds_of
 from pipecd.controlplane.console.door import Door, Visitor, zone
-from pipecd.controlplane.console.log.lines import WINDOW, LogWindow, log_text, log_window
+from pipecd.controlplane.console.log.lines import (
+    WINDOW,
+    LogWindow,
+    Place,
+    log_rest,
+    log_text,
+    log_window,
+    read_place,
+)
 from pipecd.controlplane.console.once import Once
 from pipecd.controlplane.console.view.agent import agent
 from pipecd.controlplane.console.view.command import Notice
@@ -102,7 +110,7 @@ class DeploymentPages:
         looks_after = agent(deployment.piped_id, await pipeds_of(self._door, person))
         page = deployment_page(deployment, looks_after, person.name, self._door.now())
         stage = chosen_stage(page, params.get("stage", ""))
-        log = await self._log(deployment, stage, _lines_wanted(params.get("lines", "")), person)
+        log = await self._log(request, deployment, stage, person)
         told = await command_notice(self._door, request, person)
         return self._door.show(
             request,
@@ -119,17 +127,24 @@ class DeploymentPages:
         )
 
     async def _log(
-        self, deployment: Deployment, stage: StageView | None, size: int, person: Person
+        self, request: Request, deployment: Deployment, stage: StageView | None, person: Person
     ) -> LogWindow | None:
+        """The end of the log, or only what follows when a script of ours has the rest."""
         if stage is None:
             return None
         run = StageRun(deployment.id, stage.id, stage.retried_count)
-        part = await self._read(run, person)
+        of, _, place = request.headers.get("HX-Log", "").partition(" ")
+        if unquote(of) == f"{stage.id}:{stage.retried_count}":
+            after = read_place(place)
+            part = await self._read(run, after, person)
+            return log_rest(part.blocks, after, completed=part.completed)
+        part = await self._read(run, Place(), person)
+        size = _lines_wanted(request.query_params.get("lines", ""))
         return log_window(part.blocks, completed=part.completed, size=size)
 
-    async def _read(self, run: StageRun, person: Person) -> StageLogPart:
+    async def _read(self, run: StageRun, after: Place, person: Person) -> StageLogPart:
         try:
-            return await self._door.cases.logs.stage_log(run, by=person)
+            return await self._door.cases.logs.stage_log(run, after.index + 1, by=person)
         except NotFound:
             return StageLogPart((), completed=False)
 
@@ -140,7 +155,7 @@ class DeploymentPages:
         if stage is None:
             raise NotFound("the deployment has no such stage")
         run = StageRun(id, stage_id, stage.retried_count)
-        part = await self._read(run, visitor.person)
+        part = await self._read(run, Place(), visitor.person)
         text = log_text(part.blocks, ansi=request.query_params.get("ansi") == "1")
         return PlainTextResponse(text)
 

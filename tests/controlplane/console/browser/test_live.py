@@ -188,6 +188,17 @@ async def test_new_rows_wait_until_they_are_asked_for(
     await expect(page.get_by_test_id("dep-row")).to_have_count(2)
 
 
+async def test_a_row_that_no_longer_matches_goes(
+    open_page: Open, running: Deployment, reports: Any
+) -> None:
+    page = await open_page("/deployments?status=2")
+    await live(page).to_have_text("Live")
+    await expect(page.get_by_test_id("dep-row")).to_have_count(1)
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    await expect(page.get_by_test_id("dep-row")).to_have_count(0)
+    await expect(page.get_by_test_id("empty")).to_be_visible()
+
+
 async def test_the_log_can_be_searched_and_left_alone(
     open_page: Open, running: Deployment, reports: Any
 ) -> None:

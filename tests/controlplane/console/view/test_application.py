@@ -35,7 +35,7 @@ def synced(status: SyncStatus, **state: Any) -> Application:
         ),
         pytest.param(
             synced(SyncStatus.UNKNOWN),
-            "Nobody has compared what runs with Git yet. "
+            "What runs has not been compared with Git yet. "
             "The first deployment starts with the next commit or with Sync.",
             id="new",
         ),
@@ -59,6 +59,24 @@ def test_a_deployment_under_way_hides_the_last_comparison(noon: datetime) -> Non
     application = synced(SyncStatus.OUT_OF_SYNC)
     application.deploying = True
     assert view.application_row(application, noon).mark.word == "Deploying"
+
+
+@pytest.mark.parametrize(
+    ("triggered", "successful", "word"),
+    [
+        pytest.param("", "", "Never deployed", id="new"),
+        pytest.param("d1", "", "Not compared", id="not yet deployed with success"),
+        pytest.param("d2", "d1", "Not compared", id="the last one did not succeed"),
+        pytest.param("d1", "d1", "Deployed", id="the last one succeeded"),
+    ],
+)
+def test_without_a_comparison_the_last_deployment_counts(
+    triggered: str, successful: str, word: str
+) -> None:
+    application = synced(SyncStatus.UNKNOWN)
+    application.most_recently_triggered_deployment.deployment_id = triggered
+    application.most_recently_successful_deployment.deployment_id = successful
+    assert view.application_mark(application).word == word
 
 
 def test_differences_are_told_apart_line_by_line() -> None:

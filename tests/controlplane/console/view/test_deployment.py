@@ -72,6 +72,7 @@ def test_each_artifact_is_shown_once() -> None:
             ArtifactVersion(name="web", version="v1"),
             ArtifactVersion(version="v2", url="javascript:alert(1)"),
             ArtifactVersion(name="empty"),
+            ArtifactVersion(version="unknown"),
         ]
     )
     assert [(v.text, v.short, v.url) for v in found] == [("web:v1", "v1", ""), ("v2", "v2", "")]

@@ -140,6 +140,14 @@ def test_the_story(
     assert deployment_page(made, online, "ann", noon).story.text == text
 
 
+def test_a_quick_deployment_is_quick(
+    stage: MakeStage, deployment: MakeDeployment, online: Agent, noon: datetime, start: int
+) -> None:
+    made = deployment(stage("1", "A", status=2), status=4, completed_at=start)
+    told = deployment_page(made, online, "ann", noon).story.text
+    assert told == "Went through 1 stage in less than a second."
+
+
 def test_nothing_moves_while_the_piped_is_away(
     deployment: MakeDeployment, offline: Agent, noon: datetime
 ) -> None:

@@ -1,5 +1,5 @@
 // One stream per page: the server says what changed and the page fetches itself anew.
-import { append, place, resetLog } from "./log.js";
+import { append, have, place, resetLog } from "./log.js";
 import { morph, morphRows } from "./morph.js";
 
 const WORDS = { live: "Live", reconnecting: "Reconnecting", polling: "Polling", paused: "Paused" };
@@ -34,8 +34,7 @@ function apply(html) {
   if (rows && newRows) {
     const button = document.getElementById("fresh");
     const added = morphRows(rows, newRows);
-    const story = old.querySelector(".reason");
-    if (story && fresh.querySelector(".reason")) morph(story, fresh.querySelector(".reason"));
+    for (const part of [".reason", ".foot"]) if (old.querySelector(part) && fresh.querySelector(part)) morph(old.querySelector(part), fresh.querySelector(part));
     button.hidden = added === 0;
     button.onclick = () => { button.hidden = true; morph(rows, newRows); };
   } else {
@@ -62,7 +61,7 @@ export async function refresh() {
   const address = location.href;
   const late = setTimeout(() => main().setAttribute("aria-busy", "true"), 400);
   try {
-    const answer = await fetch(address, { headers: { "HX-Request": "true" } });
+    const answer = await fetch(address, { headers: { "HX-Request": "true", "HX-Log": have() } });
     if (answer.status === 401) { location.reload(); return; }
     if (answer.ok && address === location.href) { apply(await answer.text()); offline(false); }
   } catch {

@@ -22,6 +22,9 @@ function label() {
 
 export const place = () => box()?.dataset.place ?? "";
 
+// What this page has of which log, so that the server sends only the rest.
+export const have = () => (box() ? `${encodeURIComponent(box().dataset.keep)} ${place()}` : "");
+
 const number = (line) => Number(line.id.slice(1));
 
 // Takes lines from wherever they come; those that are there already do not count.

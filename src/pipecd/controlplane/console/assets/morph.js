@@ -41,13 +41,13 @@ export function morph(from, to) {
   children(from, to);
 }
 
-// Rows of a list change in place; new ones wait until they are asked for, so that nothing jumps.
+// Rows of a list change in place or go; new ones wait until they are asked for, so that little jumps.
 export function morphRows(from, to) {
-  const old = new Map([...from.querySelectorAll("tr[id]")].map((row) => [row.id, row]));
-  let fresh = 0;
-  for (const row of to.querySelectorAll("tr[id]")) {
-    if (old.has(row.id)) morph(old.get(row.id), row);
-    else fresh += 1;
+  const wanted = new Map([...to.querySelectorAll("tr[id]")].map((row) => [row.id, row]));
+  for (const row of from.querySelectorAll("tr[id]")) {
+    if (!wanted.has(row.id)) row.remove();
+    else morph(row, wanted.get(row.id).cloneNode(true));
+    wanted.delete(row.id);
   }
-  return fresh;
+  return wanted.size;
 }

@@ -71,6 +71,13 @@ def log_window(blocks: Iterable[LogBlock], *, completed: bool, size: int = WINDO
     return LogWindow(log_lines(whole[earlier:], start), earlier, place, completed)
 
 
+def log_rest(blocks: Iterable[LogBlock], after: Place, *, completed: bool) -> LogWindow:
+    """What follows a place."""
+    lines = log_lines(blocks, after)
+    place = Place(lines[-1].index, lines[-1].number) if lines else after
+    return LogWindow(lines, 0, place, completed)
+
+
 def log_text(blocks: Iterable[LogBlock], *, ansi: bool) -> str:
     """The log as a text file."""
     return "".join(

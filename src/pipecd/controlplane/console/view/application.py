@@ -14,7 +14,7 @@ from pipecd.controlplane.console.view.deployment import (
     versions,
 )
 from pipecd.controlplane.console.view.generation import platform, targets
-from pipecd.controlplane.console.view.marks import Mark, sync_mark
+from pipecd.controlplane.console.view.marks import DEPLOYED, NEVER_DEPLOYED, Mark, sync_mark
 from pipecd.controlplane.console.view.words import (
     Moment,
     label_texts,
@@ -27,7 +27,7 @@ from pipecd.model.application import SyncStatus
 from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference
 
 _STORIES = {
-    SyncStatus.UNKNOWN: "Nobody has compared what runs with Git yet.",
+    SyncStatus.UNKNOWN: "What runs has not been compared with Git yet.",
     SyncStatus.SYNCED: "What runs is what Git says.",
     SyncStatus.DEPLOYING: "A deployment is under way.",
     SyncStatus.OUT_OF_SYNC: "What runs differs from Git.",
@@ -111,12 +111,24 @@ def sync_status(application: Application) -> SyncStatus:
         return SyncStatus.UNKNOWN
 
 
+def application_mark(application: Application) -> Mark:
+    """How it stands; without a comparison with Git, how its last deployment went."""
+    status = sync_status(application)
+    last = application.most_recently_triggered_deployment.deployment_id
+    if status is not SyncStatus.UNKNOWN:
+        return sync_mark(status)
+    if not last:
+        return NEVER_DEPLOYED
+    succeeded = application.most_recently_successful_deployment.deployment_id == last
+    return DEPLOYED if succeeded else sync_mark(status)
+
+
 def application_row(application: Application, now: datetime) -> ApplicationRow:
     status = sync_status(application)
     return ApplicationRow(
         id=application.id,
         name=application.name,
-        mark=sync_mark(status),
+        mark=application_mark(application),
         status=int(status),
         disabled=application.disabled,
         labels=label_texts(application.labels),

@@ -181,7 +181,8 @@ def versions(artifacts: Iterable[ArtifactVersion]) -> tuple[Version, ...]:
     found = {
         f"{artifact.name}:{artifact.version}" if artifact.name else artifact.version: artifact
         for artifact in artifacts
-        if artifact.version
+        # A piped that cannot tell the version says so in a word.
+        if artifact.version and artifact.version != "unknown"
     }
     return tuple(Version(text, a.version, safe_link(a.url)) for text, a in found.items())
 

@@ -28,6 +28,8 @@ class Mark:
 
 
 WAITING = Mark(Tone.WAIT, "clock", "Waiting for approval")
+DEPLOYED = Mark(Tone.OK, "check", "Deployed")
+NEVER_DEPLOYED = Mark(Tone.OFF, "dots", "Never deployed")
 
 _DEPLOYMENT = {
     DeploymentStatus.PENDING: Mark(Tone.OFF, "dots", "Pending"),
@@ -48,7 +50,7 @@ _STAGE = {
     StageStatus.EXITED: Mark(Tone.OK, "check", "Ended early"),
 }
 _SYNC = {
-    SyncStatus.UNKNOWN: Mark(Tone.OFF, "question", "Unknown"),
+    SyncStatus.UNKNOWN: Mark(Tone.OFF, "question", "Not compared"),
     SyncStatus.SYNCED: Mark(Tone.OK, "check", "Synced"),
     SyncStatus.DEPLOYING: Mark(Tone.RUN, "run", "Deploying"),
     SyncStatus.OUT_OF_SYNC: Mark(Tone.WAIT, "differ", "Out of sync"),

@@ -24,7 +24,7 @@ E = TypeVar("E", bound=IntEnum)
 SIZES = (20, 50, 100)
 SORTS = ("status", "name", "deployed", "updated")
 # What belongs to one visit and not to the view.
-_PASSING = ("project", "cmd", "HX-Request")
+_PASSING = ("project", "cmd")
 
 
 @dataclass(frozen=True)

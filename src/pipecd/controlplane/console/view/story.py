@@ -70,7 +70,8 @@ def _rolling_back(deployment: Deployment, drawn: Pipeline) -> Story:
 
 
 def _succeeded(deployment: Deployment, drawn: Pipeline) -> Story:
-    took = duration(deployment.completed_at - deployment.created_at)
+    seconds = deployment.completed_at - deployment.created_at
+    took = duration(seconds) if seconds > 0 else "less than a second"
     skipped = [stage.name for stage in drawn.stages if stage.status == "SKIPPED"]
     exited = [stage.name for stage in drawn.stages if stage.status == "EXITED"]
     text = f"Went through {plural(len(drawn.stages) - len(skipped), 'stage')} in {took}."
