@@ -33,10 +33,20 @@ class Seen:
     calls: list[tuple[str, grpc.StatusCode]] = field(
         default_factory=list[tuple[str, grpc.StatusCode]]
     )
+    begun: list[str] = field(default_factory=list[str])
+    messages: list[str] = field(default_factory=list[str])
     streams_open: int = 0
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def started(self, service: str, rpc: str) -> None:
+        assert service == SERVICE.full_name
+        self.begun.append(rpc)
+
+    def sent(self, service: str, rpc: str) -> None:
+        assert service == SERVICE.full_name
+        self.messages.append(rpc)
 
     def observed(self, service: str, rpc: str, code: grpc.StatusCode, seconds: float) -> None:
         assert service == SERVICE.full_name

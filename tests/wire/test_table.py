@@ -13,10 +13,11 @@ import structlog.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipecd.model.errors import PipecdError, Unauthenticated, Unsupported, UserMistake
+from pipecd.model.errors import Denied, PipecdError, Unauthenticated, Unsupported, UserMistake
 from pipecd.proto.service import api_pb2, api_pb2_grpc, wakeups_pb2
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
+from pipecd.wire.credentials import Metadata
 from pipecd.wire.server import grpc_server
 from pipecd.wire.status import INTERNAL
 from pipecd.wire.table import RpcTable
@@ -56,6 +57,7 @@ async def test_a_call_reaches_its_part_with_the_caller(table: RpcTable[str], see
     assert answer.command.id == "c1"
     assert seen.callers == ["key"]
     assert seen.calls == [("GetCommand", CODE.OK)]
+    assert (seen.begun, seen.messages) == (["GetCommand"], ["GetCommand"])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,9 @@ async def test_failures_become_statuses(
         stub = api_pb2_grpc.APIServiceStub(channel)
         assert await failure(stub.GetCommand(get_command(id))) == (code, text)
         assert (await stub.GetCommand(get_command("still up"))).command.id == "still up"
-    assert seen.calls == [("GetCommand", code), ("GetCommand", CODE.OK)]
+    # What the gate refuses never reaches a part, so it is not counted.
+    counted = [] if code is CODE.INVALID_ARGUMENT else [("GetCommand", code)]
+    assert seen.calls == [*counted, ("GetCommand", CODE.OK)]
 
 
 async def test_the_traceback_of_a_bug_is_in_the_log(table: RpcTable[str]) -> None:
@@ -101,6 +105,29 @@ async def test_who_is_calling_is_asked_before_the_request_is_looked_at(
         code, text = await failure(stub.GetCommand(get_command("")))
     assert (code, text) == (CODE.UNAUTHENTICATED, "missing credentials in authorization")
     assert seen.callers == []
+
+
+class Choosy(RpcTable[str]):
+    """A table that lets nobody use one of its RPCs."""
+
+    async def admit(self, rpc: str, caller: str) -> None:
+        if rpc == "EnablePiped":
+            raise Denied(f"{caller} may not")
+
+
+async def test_whether_the_caller_may_is_asked_before_the_request_is_looked_at(seen: Any) -> None:
+    async def authenticate(metadata: Metadata) -> str:
+        return credentials.parse_api_key(metadata)
+
+    table = Choosy(SERVICE, [], authenticate, not_yet=EVERY_RPC, observer=seen)
+    for body in (b"", b"\xff", api_pb2.EnablePipedRequest(piped_id="p").SerializeToString()):
+        with pytest.raises(Denied, match="key may not"):
+            await table.dispatch("EnablePiped", body, KEY)
+        with pytest.raises(Unauthenticated):
+            await table.dispatch("EnablePiped", body, ())
+        with pytest.raises(Unsupported):
+            await table.dispatch("GetPiped", body, KEY)
+    assert (seen.begun, seen.calls) == ([], [])
 
 
 async def test_a_method_not_offered_yet_is_unimplemented(table: RpcTable[str]) -> None:

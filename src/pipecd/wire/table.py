@@ -3,13 +3,21 @@
 
 The doors of the control plane, the service that piped offers to plugins and the plugins themselves
 are such tables. Every call, also one that came by gRPC-Web, passes the same gate: authenticate,
-decode, validate, call the part, map errors, log, measure.
+admit, decode, validate, call the part and measure it, map errors, log.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 import grpc
@@ -34,7 +42,16 @@ FORMER_PREFIX, PREFIX = "pipe.api.service.", "grpc.service."
 
 
 class RpcObserver(Protocol):
-    """Told about every finished call; what a metric is made of."""
+    """Told about every call that reaches its part; what a metric is made of.
+
+    What the gate refuses is not told, as with upstream, or a wrong key would look like an outage.
+    """
+
+    def started(self, service: str, rpc: str) -> None: ...
+
+    def sent(self, service: str, rpc: str) -> None:
+        """One message of an answer is on its way."""
+        ...
 
     def observed(self, service: str, rpc: str, code: grpc.StatusCode, seconds: float) -> None: ...
 
@@ -82,6 +99,12 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
             raise Unsupported(f"{method} is not a method of {self.service_name}")
         return await self._answer(name, request, metadata)
 
+    async def admit(self, rpc: str, caller: CallerT) -> None:
+        """Refuses a caller who may not use this RPC at all, before the request is read.
+
+        A plain table lets everybody in whom it knows.
+        """
+
     def drain(self) -> None:
         """Ends the open streams, so that a stopping server does not wait for them."""
         now = asyncio.get_running_loop().time()
@@ -125,61 +148,93 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         return serve
 
     async def _answer(self, name: str, request: bytes, metadata: Metadata) -> bytes:
-        async with self._watched(name):
-            caller = await self._authenticate(metadata)
+        async with self._told(name):
+            caller = await self._admitted(name, metadata)
             rpc = self._unary.get(name)
             if rpc is None:
                 raise Unsupported(f"{self.service_name} does not offer {name}")
-            answer = await rpc.method(_decoded(rpc, request), caller)
-            if not isinstance(answer, rpc.response_type):
-                raise TypeError(f"{name} answered {type(answer).__name__}")
-            return answer.SerializeToString()
+            message = _decoded(rpc, request)
+            with self._measured(name) as sent:
+                answer = await rpc.method(message, caller)
+                if not isinstance(answer, rpc.response_type):
+                    raise TypeError(f"{name} answered {type(answer).__name__}")
+                sent()
+                return answer.SerializeToString()
 
     async def _pour(self, stream: Stream, request: bytes, context: Context) -> None:
-        async with self._watched(stream.name):
-            caller = await self._authenticate(_metadata(context))
-            answers = stream.method(_decoded(stream, request), caller)
-            limit = asyncio.timeout(None)
-            try:
-                async with limit:
-                    self._open_streams.add(limit)
-                    await _write_all(answers, context)
-            except TimeoutError:
-                if limit.expired():
-                    raise Unavailable("the server is going away") from None
-                raise
-            finally:
-                self._open_streams.discard(limit)
+        async with self._told(stream.name):
+            caller = await self._admitted(stream.name, _metadata(context))
+            message = _decoded(stream, request)
+            with self._measured(stream.name) as sent:
+                async with self._endable():
+                    await _write_all(stream.method(message, caller), context, sent)
+
+    async def _admitted(self, name: str, metadata: Metadata) -> CallerT:
+        caller = await self._authenticate(metadata)
+        await self.admit(name, caller)
+        return caller
 
     @asynccontextmanager
-    async def _watched(self, name: str) -> AsyncGenerator[None, None]:
-        """Logs and measures a call, and hides what we did not expect from the caller."""
-        started = time.perf_counter()
-        code = grpc.StatusCode.OK
+    async def _endable(self) -> AsyncGenerator[None, None]:
+        """Lets `drain` end the block."""
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._open_streams.add(limit)
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise Unavailable("the server is going away") from None
+            raise
+        finally:
+            self._open_streams.discard(limit)
+
+    @asynccontextmanager
+    async def _told(self, name: str) -> AsyncGenerator[None, None]:
+        """Logs a call that failed, and hides what we did not expect from the caller."""
         try:
             yield
         except PipecdError as e:
             code, text = to_status(e)
             log.info("call refused", rpc=name, code=code.name, error=text)
             raise
+        except Exception as e:
+            log.exception("call failed", rpc=name)
+            raise PipecdError(INTERNAL) from e
+
+    @contextmanager
+    def _measured(self, name: str) -> Generator[Callable[[], None], None, None]:
+        observer, service = self._observer, self.service_name
+        if observer is None:
+            yield _untold
+            return
+        observer.started(service, name)
+        started = time.perf_counter()
+        code = grpc.StatusCode.OK
+        try:
+            yield lambda: observer.sent(service, name)
         except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED
             raise
         except Exception as e:
-            code = grpc.StatusCode.INTERNAL
-            log.exception("call failed", rpc=name)
-            raise PipecdError(INTERNAL) from e
+            code, _ = to_status(e)
+            raise
         finally:
-            if self._observer is not None:
-                seconds = time.perf_counter() - started
-                self._observer.observed(self.service_name, name, code, seconds)
+            observer.observed(service, name, code, time.perf_counter() - started)
 
 
-async def _write_all(answers: AsyncIterator[Message], context: Context) -> None:
+def _untold() -> None:
+    """Nobody counts."""
+
+
+async def _write_all(
+    answers: AsyncIterator[Message], context: Context, sent: Callable[[], None]
+) -> None:
     # A stream method is an async generator; closing it at once lets it unsubscribe.
     async with aclosing(cast("AsyncGenerator[Message, None]", answers)):
         async for answer in answers:
             await context.write(answer.SerializeToString())
+            sent()
 
 
 def _metadata(context: Context) -> Metadata:

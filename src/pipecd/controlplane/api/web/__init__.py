@@ -5,17 +5,13 @@ from pipecd.controlplane.api.web.api_keys import ApiKeyRpcs
 from pipecd.controlplane.api.web.applications import ApplicationRpcs
 from pipecd.controlplane.api.web.deployments import DeploymentRpcs
 from pipecd.controlplane.api.web.events import EventRpcs
-from pipecd.controlplane.api.web.gate import gated
+from pipecd.controlplane.api.web.gate import SERVICE, WebTable
 from pipecd.controlplane.api.web.pipeds import PipedRpcs
 from pipecd.controlplane.api.web.projects import ProjectRpcs
 from pipecd.controlplane.api.web.roles import RoleRpcs
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.usecases import UseCases
-from pipecd.proto.service import web_pb2
-from pipecd.wire.credentials import Metadata, session_cookie
 from pipecd.wire.table import RpcObserver, RpcTable
-
-SERVICE = web_pb2.DESCRIPTOR.services_by_name["WebService"]
 
 # These need the release notes of the project and the sums of the insight room.
 NOT_YET = frozenset(
@@ -31,9 +27,6 @@ NOT_YET = frozenset(
 def web_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTable[Person]:
     """WebService for people with a session."""
 
-    async def authenticate(metadata: Metadata) -> Person:
-        return cases.sessions.read(session_cookie(metadata))
-
     parts = (
         ApplicationRpcs(cases),
         DeploymentRpcs(cases),
@@ -43,13 +36,7 @@ def web_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTab
         ApiKeyRpcs(cases),
         EventRpcs(cases),
     )
-    return RpcTable(
-        SERVICE,
-        [gated(SERVICE, part, cases.access) for part in parts],
-        authenticate,
-        not_yet=NOT_YET,
-        observer=observer,
-    )
+    return WebTable(cases, parts, not_yet=NOT_YET, observer=observer)
 
 
-__all__ = ["web_table"]
+__all__ = ["SERVICE", "web_table"]

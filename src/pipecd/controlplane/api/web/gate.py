@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the descriptor of WebService says about who may call an RPC.
 
-The use cases check the permission again on the very thing that is touched, with its labels.
+It is asked before the request is read, so whoever may not send it learns that first. The use cases
+check the permission again on the very thing that is touched, with its labels.
 """
 
-from collections.abc import Awaitable, Callable
-from functools import wraps
-from types import SimpleNamespace
+from collections.abc import Sequence
 
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.descriptor import MethodDescriptor
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.usecases.access import Access
+from pipecd.controlplane.usecases import UseCases
 from pipecd.model.errors import Denied
 from pipecd.proto.model import rbac_pb2
+from pipecd.proto.service import web_pb2
+from pipecd.wire.credentials import Metadata, session_cookie
+from pipecd.wire.table import RpcObserver, RpcTable
 
-Method = Callable[[Message, Person], Awaitable[Message]]
+SERVICE = web_pb2.DESCRIPTOR.services_by_name["WebService"]
 
 # Upstream gives these no rule and therefore refuses them to everybody.
 _OURS = {
@@ -39,26 +40,30 @@ def rule_of(rpc: MethodDescriptor) -> Permission | str | None:
     return Permission(Resource(rule.resource), Action(rule.action))
 
 
-def gated(service: ServiceDescriptor, part: object, access: Access) -> object:
-    """The part with every RPC behind the rule of its descriptor."""
-    methods = {
-        rpc.name: _behind(rule_of(rpc), method, access)
-        for rpc in service.methods
-        if (method := getattr(part, rpc.name, None)) is not None
-    }
-    return SimpleNamespace(**methods)
+class WebTable(RpcTable[Person]):
+    """WebService for people with a session, each RPC behind the rule of its descriptor."""
 
+    def __init__(
+        self,
+        cases: UseCases,
+        parts: Sequence[object],
+        *,
+        not_yet: frozenset[str] = frozenset(),
+        observer: RpcObserver | None = None,
+    ) -> None:
+        self._access = cases.access
+        self._rules = {rpc.name: rule_of(rpc) for rpc in SERVICE.methods}
 
-def _behind(rule: Permission | str | None, method: Method, access: Access) -> Method:
-    @wraps(method)
-    async def answer(request: Message, caller: Person) -> Message:
-        match rule:
-            case Permission():
-                await access.scope(caller, rule)
+        async def authenticate(metadata: Metadata) -> Person:
+            return cases.sessions.read(session_cookie(metadata))
+
+        super().__init__(SERVICE, parts, authenticate, not_yet=not_yet, observer=observer)
+
+    async def admit(self, rpc: str, caller: Person) -> None:
+        match self._rules.get(rpc):
+            case Permission() as rule:
+                await self._access.scope(caller, rule)
             case str():
-                await access.require_any_role(caller)
+                await self._access.require_any_role(caller)
             case None:
                 raise Denied("Permission Denied")
-        return await method(request, caller)
-
-    return answer
