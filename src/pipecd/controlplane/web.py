@@ -2,12 +2,12 @@
 """The web server of the control plane, fed with connections by the splitter or its own port."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, cast
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from pipecd.model.errors import UserMistake
@@ -21,6 +21,18 @@ class _ProtocolFactory(Protocol):
     def __call__(
         self, *, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> asyncio.Protocol: ...
+
+
+class ByPrefix:
+    """Hands a request on by the beginning of its path."""
+
+    def __init__(self, doors: Mapping[str, ASGIApp], otherwise: ASGIApp) -> None:
+        self._doors, self._otherwise = tuple(doors.items()), otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", "")
+        found = (door for prefix, door in self._doors if path.startswith(prefix))
+        await next(found, self._otherwise)(scope, receive, send)
 
 
 class WebServer:

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WebService for browsers: gRPC-Web in binary mode over HTTP/1.1, which a gateway did before."""
+
+import asyncio
+
+import grpc
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from pipecd.controlplane.auth.origin import is_foreign
+from pipecd.controlplane.auth.subject import Person
+from pipecd.model.errors import Denied, PipecdError
+from pipecd.wire.frames import HEAD_BYTES, data_frame, only_message, trailer_frame
+from pipecd.wire.server import RECEIVE_LIMIT
+from pipecd.wire.status import to_status
+from pipecd.wire.table import FORMER_PREFIX, PREFIX, RpcTable
+
+CONTENT_TYPE = "application/grpc-web+proto"
+_TAKEN = (CONTENT_TYPE, "application/grpc-web")
+_PATIENCE_SECONDS = 30.0
+
+
+class GrpcWeb:
+    """An ASGI application that answers `POST /<service>/<method>` with the RPCs of a table."""
+
+    def __init__(self, table: RpcTable[Person]) -> None:
+        self._table = table
+
+    def prefixes(self) -> tuple[str, ...]:
+        """The paths that are its own: the service by its name and by its former one."""
+        name = self._table.service_name.removeprefix(PREFIX)
+        return tuple(f"/{prefix}{name}/" for prefix in (PREFIX, FORMER_PREFIX))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        answer = await self._answer(scope, receive)
+        answer.headers["Cache-Control"] = "no-store"
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        await answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        headers = Headers(scope=scope)
+        if scope["method"] != "POST":
+            return PlainTextResponse("This address takes gRPC-Web calls.", 405, {"Allow": "POST"})
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in _TAKEN:
+            return PlainTextResponse(f"Send the call as {CONTENT_TYPE}.", 415)
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                body = await _read(headers, receive)
+        except TimeoutError:
+            return PlainTextResponse("The call did not arrive in time.", 408)
+        if body is None:
+            return _ended(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the message is larger than the limit of {RECEIVE_LIMIT} bytes",
+            )
+        try:
+            return await self._called(scope["path"], headers, body)
+        except PipecdError as e:
+            return _ended(*to_status(e))
+
+    async def _called(self, path: str, headers: Headers, body: bytes) -> Response:
+        # The session is a cookie, which a browser would also send for a page of another site.
+        if is_foreign(headers):
+            raise Denied("this call comes from a page of another site")
+        answer = await self._table.dispatch(path, only_message(body), headers.items())
+        frames = data_frame(answer) + trailer_frame(grpc.StatusCode.OK)
+        return Response(frames, media_type=CONTENT_TYPE)
+
+
+async def _read(headers: Headers, receive: Receive) -> bytes | None:
+    """The whole body, or None when it is too large."""
+    most = RECEIVE_LIMIT + HEAD_BYTES
+    # A server in front has checked that the length is a number; it may be one without end.
+    announced = headers.get("content-length", "0").lstrip("0") or "0"
+    if len(announced) > len(str(most)) or int(announced) > most:
+        return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > most:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _ended(code: grpc.StatusCode, message: str) -> Response:
+    return Response(trailer_frame(code, message), media_type=CONTENT_TYPE)
