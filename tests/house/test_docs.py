@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation is true: samples are read, links lead somewhere, nothing is left out."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from pipecd.config.application import ApplicationSpec
+from pipecd.config.catalog import load_catalog
+from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.decode.shape import Items, Object, Shape, Table, fields_of
+from pipecd.config.piped import PipedSpec, V0PipedSpec
+from pipecd.config.read import read_file
+from pipecd.config.spec import Spec
+from pipecd.piped.pluginhost.local import GROUP, builtin_plugins
+from pipecd.plugins.scriptrun.context import script_environment
+from pipecd.proto.model.deployment_pb2 import Deployment as DeploymentMessage
+from pipecd.sdk import Deployment
+
+ROOT = Path(__file__).parents[2]
+GUIDES = ROOT / "docs" / "guide"
+CATALOG = load_catalog()
+FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.M | re.S)
+EXPECTS_WARNINGS = "<!-- expects warnings -->\n"
+
+
+def markdown_files() -> list[Path]:
+    """Every page that is, or is about to be, part of the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return sorted({ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()})
+
+
+PAGES = markdown_files()
+GUIDE_PAGES = sorted(GUIDES.glob("*.md"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text())
+
+
+def words(page: Path) -> set[str]:
+    """The names that a page sets in code, outside of its samples."""
+    return set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", prose(page)))))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A configuration file in a page."""
+
+    page: Path
+    line: int
+    text: str
+    expects_warnings: bool
+
+
+def samples() -> Iterator[Sample]:
+    for page in (*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"):
+        text = page.read_text()
+        for block in FENCE.finditer(text):
+            if block[2] in ("yaml", "yml") and re.search(r"^kind:", block[3], re.M):
+                line = text[: block.start()].count("\n") + 2
+                marked = text[: block.start()].endswith(EXPECTS_WARNINGS)
+                yield Sample(page, line, block[3], marked)
+
+
+@pytest.mark.parametrize(
+    "sample", [pytest.param(s, id=f"{name_of(s.page)}:{s.line}") for s in samples()]
+)
+def test_a_sample_is_read_as_it_is_marked(sample: Sample) -> None:
+    read = read_file(sample.text, file=f"{name_of(sample.page)}:{sample.line}", catalog=CATALOG)
+    if sample.expects_warnings:
+        assert read.warnings, "the sample is marked and gives no warning: remove the mark"
+    else:
+        assert read.warnings == ()
+
+
+def anchors(page: Path) -> set[str]:
+    """The places of a page that a link can name, as hosts of repositories make them."""
+    titles = re.findall(r"^#+ +(.+?) *$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def links(page: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", prose(page))):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    lost: list[str] = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
+
+
+def test_every_guide_can_be_reached_from_the_first_page() -> None:
+    reached, fresh = set[Path](), {ROOT / "README.md"}
+    while fresh:
+        reached |= fresh
+        targets = {
+            (p.parent / link.partition("#")[0]).resolve() for p in fresh for link in links(p)
+        }
+        fresh = {t for t in targets if t.suffix == ".md"} - reached
+    assert {name_of(page) for page in set(GUIDE_PAGES) - reached} == set()
+
+
+def keys_of(spec: type[Spec]) -> Iterator[str]:
+    """Every key that a file of this type may have, at any depth."""
+    for key, field in fields_of(spec).items():
+        yield key
+        yield from _keys_in(field.shape)
+
+
+def _keys_in(shape: Shape) -> Iterator[str]:
+    match shape:
+        case Object():
+            yield from keys_of(shape.type)
+        case Items():
+            yield from _keys_in(shape.item)
+        case Table():
+            yield from _keys_in(shape.value)
+        case _:
+            return
+
+
+@pytest.mark.parametrize(
+    ("spec", "guide"),
+    [
+        pytest.param(ApplicationSpec, "configuration.md", id="an application"),
+        pytest.param(PipedSpec, "piped-configuration.md", id="a piped"),
+        pytest.param(V0PipedSpec, "piped-configuration.md", id="a piped of the first generation"),
+        pytest.param(ControlPlaneSpec, "control-plane-configuration.md", id="a control plane"),
+    ],
+)
+def test_the_guide_names_every_key_of(spec: type[Spec], guide: str) -> None:
+    assert set(keys_of(spec)) - words(GUIDES / guide) == set()
+
+
+def test_every_stage_that_a_file_may_name_is_in_a_guide() -> None:
+    told = {word for page in GUIDE_PAGES for word in words(page)}
+    assert {*CATALOG.stages, *CATALOG.v0_stages} - told == set()
+
+
+STAGES = GUIDES / "stages.md"
+NOW, LATER = prose(STAGES).split("## Configuration is read, execution comes later")
+
+
+def stages_in(text: str) -> set[str]:
+    return set(re.findall(r"`([A-Z][A-Z0-9_]+)`", text)) - set(re.findall(r"`(SR_\w+)`", text))
+
+
+def runnable_stages() -> set[str]:
+    """The stages that pipelines may name and that some plugin of this installation carries out."""
+    carried_out = {stage.name for load in builtin_plugins().values() for stage in load().stages}
+    older = {name for name, stage in CATALOG.v0_stages.items() if stage.name in carried_out}
+    return carried_out & CATALOG.stages.keys() | older
+
+
+def test_the_guide_tells_which_stages_run_and_which_come_later() -> None:
+    every = {*CATALOG.stages, *CATALOG.v0_stages}
+    assert stages_in(NOW) & every == runnable_stages()
+    assert stages_in(LATER) == every - runnable_stages()
+
+
+def test_the_guide_tells_every_option_of_the_stages_that_run() -> None:
+    options = {key for stage in runnable_stages() & CATALOG.stages.keys() for key in keys_of(CATALOG.stages[stage])}  # fmt: skip
+    assert options - words(STAGES) == set()
+
+
+def test_the_guide_names_the_plugin_of_every_stage() -> None:
+    named = words(STAGES)
+    assert {entry.name for entry in entry_points(group=GROUP)} - named == set()
+    assert {plugin.name for plugin in CATALOG.plugins} - named == set()
+
+
+def test_the_guide_names_every_variable_of_a_script() -> None:
+    message = DeploymentMessage(labels={"name": "x"})
+    given = script_environment(Deployment.of(message), "commit", undoing=False)
+    assert set(given) == set(re.findall(r"`(SR_\w+)`", NOW))
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    files = sorted(p for p in (ROOT / "docs" / "decisions").glob("*.md") if p.name != "README.md")
+    assert [p.name[:5] for p in files] == [f"{n:04}-" for n in range(1, len(files) + 1)]
+    titles = [p.read_text().splitlines()[0] for p in files]
+    assert [re.match(r"# \d+\. ", t) and int(t.split()[1][:-1]) for t in titles] == [
+        *range(1, len(files) + 1)
+    ]
