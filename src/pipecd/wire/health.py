@@ -19,6 +19,8 @@ Response = health_pb2.HealthCheckResponse
 class Health:
     """Whether a server takes calls; the empty name means all of it, others name one service."""
 
+    NAME = "grpc.health.v1.Health"
+
     def __init__(self, services: Sequence[str]) -> None:
         self._services = frozenset(("", *services))
         self._leaving = asyncio.Event()

@@ -3,6 +3,7 @@
 
 import asyncio
 import errno
+import importlib
 import os
 import socket
 from collections.abc import AsyncGenerator, Sequence
@@ -41,10 +42,12 @@ async def grpc_server(
     port: int,
     tls: TlsFiles | None = None,
     grace: float = GRACE,
+    reflects: bool = False,
 ) -> AsyncGenerator[int, None]:
     """Serves until the block ends and yields the bound port; port 0 takes any free one.
 
-    A host `unix:<path>` is a socket in the file system; its port means nothing.
+    A host `unix:<path>` is a socket in the file system; its port means nothing. A server that
+    `reflects` describes its services to anyone who asks.
     """
     credentials = await asyncio.to_thread(_read_tls, tls) if tls else None
     if not host.startswith(UNIX):
@@ -60,6 +63,9 @@ async def grpc_server(
     tables: list[RpcTable[Any]] = [h for h in handlers if isinstance(h, RpcTable)]
     health = Health([table.service_name for table in tables])
     server.add_generic_rpc_handlers((*handlers, health.rpcs()))
+    if reflects:
+        names = [*(table.service_name for table in tables), health.NAME]
+        server.add_generic_rpc_handlers((_reflection(names),))
     bound = _bind(server, host, port, credentials)
     await server.start()
     try:
@@ -67,6 +73,17 @@ async def grpc_server(
     finally:
         health.leave()
         await _stop(server, tables, grace)
+
+
+def _reflection(services: Sequence[str]) -> grpc.GenericRpcHandler:
+    try:
+        module = importlib.import_module("pipecd.wire.reflection")
+    except ModuleNotFoundError as e:
+        raise UserMistake(
+            "gRPC reflection needs the package grpcio-reflection",
+            hint="install pipecd[reflection] or leave out --enable-grpc-reflection",
+        ) from e
+    return module.reflection(services)
 
 
 async def _stop(server: grpc.aio.Server, tables: Sequence[RpcTable[Any]], grace: float) -> None:

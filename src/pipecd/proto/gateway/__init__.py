@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of a gateway in front of the control plane."""
