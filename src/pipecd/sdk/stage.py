@@ -66,7 +66,7 @@ class StageCommand:
     commander: str
 
 
-_KINDS = {
+_KINDS: Mapping[int, StageCommandKind] = {
     CommandKind.APPROVE_STAGE: StageCommandKind.APPROVE,
     CommandKind.SKIP_STAGE: StageCommandKind.SKIP,
 }
@@ -116,7 +116,7 @@ class StageContext:
         try:
             while True:
                 for command in await self._told(request):
-                    kind = _KINDS.get(CommandKind(command.type))
+                    kind = _KINDS.get(command.type)
                     if kind is not None and command.id not in seen:
                         seen.add(command.id)
                         yield StageCommand(kind, command.commander)

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import pytest
+
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -55,6 +57,7 @@ async def the_deployment(stand: Any, is_so: Callable[[Deployment], bool]) -> Dep
     return await stand.until(found.id, is_so)
 
 
+@pytest.mark.slow
 async def test_a_killed_piped_is_succeeded_by_the_next(open_stand: OpenStand) -> None:
     async with open_stand() as stand:
         trace = stand.directory / "trace"

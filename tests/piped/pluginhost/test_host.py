@@ -118,6 +118,7 @@ async def test_a_platform_gets_its_targets_from_the_configuration(
         assert part.completed
 
 
+@pytest.mark.slow
 async def test_a_program_and_a_built_in_plugin_side_by_side(
     open_plane: OpenPlane, program: Callable[..., Path], free_port: int
 ) -> None:

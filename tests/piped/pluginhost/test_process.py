@@ -70,6 +70,7 @@ async def is_gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_a_program_greets_and_calls_back(
     program: Program, free_port: int, deployment: Deployment
 ) -> None:
@@ -85,6 +86,7 @@ async def test_a_program_greets_and_calls_back(
     assert host.is_log_completed
 
 
+@pytest.mark.slow
 async def test_a_program_ends_with_piped_and_leaves_its_log_open(
     program: Program, free_port: int, deployment: Deployment
 ) -> None:
@@ -99,6 +101,7 @@ async def test_a_program_ends_with_piped_and_leaves_its_log_open(
     await asyncio.wait({running})
 
 
+@pytest.mark.slow
 async def test_a_program_does_not_outlive_a_piped_that_was_killed(
     program: Program, free_port: int, tmp_path: Path
 ) -> None:
@@ -192,6 +195,7 @@ def test_the_entry_is_handed_over_as_upstream_writes_it() -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_busy_port_is_told(program: Program) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -12,8 +12,10 @@ from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.source.sources import Sources
+from pipecd.piped.source.sources import Source, Sources
+from pipecd.proto.model.common_pb2 import ApplicationGitPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,10 @@ class Desk:
         """Where the working copies of a deployment lie, secrets and all."""
         return self._place(deployment_id) / "sources"
 
+    def masked_sources(self, deployment_id: str) -> "MaskedSources":
+        """Sources whose secrets no log or reason of the deployment shows."""
+        return MaskedSources(self.sources, self.callbacks.masks, deployment_id)
+
     async def forget_sources(self, deployment_id: str = "*") -> None:
         """Removes working copies, also those that a killed piped left behind."""
         await asyncio.to_thread(self._remove, f"{deployment_id}/sources")
@@ -58,3 +64,19 @@ class Desk:
     def _remove(self, pattern: str) -> None:
         for path in (self.workspace / "deployments").glob(pattern):
             shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class MaskedSources:
+    """Makes working copies for one deployment and hides what is secret in them."""
+
+    sources: Sources
+    masks: Masks
+    deployment_id: str
+
+    async def at(
+        self, git_path: ApplicationGitPath, commit: str, *, config_filename: str = "", into: Path
+    ) -> Source:
+        source = await self.sources.at(git_path, commit, config_filename=config_filename, into=into)
+        self.masks.add(self.deployment_id, source.secrets)
+        return source

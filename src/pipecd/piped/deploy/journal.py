@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.ids import new_id
 from pipecd.piped.deploy.outcome import Outcome
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -39,12 +40,12 @@ class Journal:
     async def stage_ended(self, stage_id: str, status: StageStatus, reason: str) -> None:
         """Remembers that a stage is over."""
         self.stages[stage_id] = (status, reason)
-        await asyncio.to_thread(self._write)
+        await self._save()
 
     async def decided(self, outcome: Outcome) -> None:
         """Remembers how the deployment is going to end."""
         self.outcome = outcome
-        await asyncio.to_thread(self._write)
+        await self._save()
 
     def apply(self, deployment: Deployment) -> None:
         """Brings a deployment up to what is known here."""
@@ -54,7 +55,22 @@ class Journal:
                 stage.status = deployment_pb2.StageStatus.ValueType(status)
                 stage.status_reason = reason
 
+    async def _save(self) -> None:
+        try:
+            await asyncio.to_thread(self._write)
+        except asyncio.CancelledError:
+            # Piped ends, and what is not on disk now would be done again.
+            self._write()
+            raise
+
     def _write(self) -> None:
+        try:
+            self._replace()
+        except OSError as e:
+            # A deployment is worth more than the memory of it.
+            log.warning("the journal was not written, a restart may repeat", error=str(e))
+
+    def _replace(self) -> None:
         document = {
             "stages": {id: [status.name, reason] for id, (status, reason) in self.stages.items()},
             "outcome": None
@@ -62,7 +78,7 @@ class Journal:
             else {**asdict(self.outcome), "status": self.outcome.status.name},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".new")
+        temporary = self.path.with_suffix(f".{new_id()}")
         with temporary.open("w") as file:
             json.dump(document, file)
             file.flush()
@@ -80,7 +96,7 @@ def _read(path: Path) -> Journal:
         return Journal(path, stages, _outcome(document["outcome"]))
     except FileNotFoundError:
         return Journal(path)
-    except (ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError) as e:
         log.warning("a journal cannot be read, the control plane is asked instead", error=str(e))
         return Journal(path)
 

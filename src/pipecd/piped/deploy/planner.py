@@ -32,7 +32,8 @@ class Planner:
         try:
             ended = await until_stopped(work, self._stop)
         except PipecdError as e:
-            reason = f"Unable to plan the deployment ({e})"
+            told = self._desk.callbacks.masks.hide(self._deployment.id, str(e))
+            reason = f"Unable to plan the deployment ({told})"
             await self._reports.completed(DeploymentStatus.FAILURE, reason)
             return False
         if isinstance(ended, Stop):
@@ -44,7 +45,8 @@ class Planner:
         return True
 
     async def _plan(self, running: Running | None) -> Plan:
-        planning = Planning(self._desk.sources, self._desk.plugins, now=self._desk.now)
+        sources = self._desk.masked_sources(self._deployment.id)
+        planning = Planning(sources, self._desk.plugins, now=self._desk.now)
         into = self._desk.sources_of(self._deployment.id) / "plan"
         return await planning.plan(self._deployment, running, into)
 

@@ -128,9 +128,7 @@ class Scheduler:
 
     async def _spec(self) -> ApplicationSpec:
         own = self._deployment
-        into = self._desk.sources_of(own.id) / "config"
-        source = await self._desk.sources.at(own.git_path, own.trigger.commit.hash, into=into)
-        return source.config.spec
+        return (await self._desk.sources.config(own.git_path, own.trigger.commit.hash)).spec
 
     def _forward_stages(self) -> Iterator[PipelineStage]:
         return (stage for stage in self._deployment.stages if not stage.rollback)

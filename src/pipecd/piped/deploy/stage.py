@@ -3,8 +3,10 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -82,6 +84,8 @@ class StageRun:
 
     async def _ended(self, ended: StageEnding) -> StageEnding:
         await self.journal.stage_ended(self.stage.id, ended.status, ended.message)
+        # The working copies are of no use to anyone else, and may hold secrets.
+        await asyncio.to_thread(shutil.rmtree, self._place, ignore_errors=True)
         await self.reports.stage(self.stage, ended.status, ended.message)
         await self._settle_commands()
         log.info("stage ended", stage=self.stage.name, status=ended.status.name)
@@ -99,7 +103,7 @@ class StageRun:
             return await self._execute()
         except PipecdError as e:
             await self._close_log(str(e))
-            return StageEnding(StageStatus.FAILURE, str(e))
+            return StageEnding(StageStatus.FAILURE, self._masked(str(e)))
 
     async def _skip_reason(self) -> str | None:
         entry = self.configured
@@ -118,29 +122,24 @@ class StageRun:
             self.stage.name, self.spec, targets=self.deployment.deploy_targets_by_plugin.keys()
         )
         answer = await plugin.ExecuteStage(pb.ExecuteStageRequest(input=await self._input()))
-        status = StageStatus(answer.status)
-        if status not in _ANSWERS:
-            told = f"plugin {plugin.name} answered {status.name}, which is not an ending"
+        if answer.status not in _ANSWERS:
+            told = f"plugin {plugin.name} answered status {answer.status}, which is not an ending"
             return StageEnding(StageStatus.FAILURE, told)
-        told = self.desk.callbacks.masks.hide(self.deployment.id, answer.message)
-        return StageEnding(status, told)
+        return StageEnding(StageStatus(answer.status), self._masked(answer.message))
 
     async def _input(self) -> pb.ExecutePluginInput:
-        own, into = self.deployment, self.desk.sources_of(self.deployment.id) / self.stage.id
-        target = await self.desk.sources.at(
-            own.git_path, own.trigger.commit.hash, into=into / "target"
+        own, sources = self.deployment, self.desk.masked_sources(self.deployment.id)
+        target = await sources.at(
+            own.git_path, own.trigger.commit.hash, into=self._place / "target"
         )
         running = None
         if own.running_commit_hash:
-            running = await self.desk.sources.at(
+            running = await sources.at(
                 own.git_path,
                 own.running_commit_hash,
                 config_filename=own.running_config_filename,
-                into=into / "running",
+                into=self._place / "running",
             )
-        for source in (target, running):
-            if source is not None:
-                self.desk.callbacks.masks.add(own.id, source.secrets)
         entry = self.configured
         return pb.ExecutePluginInput(
             deployment=own,
@@ -149,6 +148,13 @@ class StageRun:
             target_deployment_source=target.to_proto(),
             running_deployment_source=None if running is None else running.to_proto(),
         )
+
+    @property
+    def _place(self) -> Path:
+        return self.desk.sources_of(self.deployment.id) / self.stage.id
+
+    def _masked(self, text: str) -> str:
+        return self.desk.callbacks.masks.hide(self.deployment.id, text)
 
     async def _keep_late_ending(self, work: asyncio.Task[StageEnding]) -> None:
         """Piped ends, and the stage ended before it could be stopped: it must not run again."""
@@ -163,6 +169,7 @@ class StageRun:
     async def _stopped(self, stop: Stop, at_most: float | None) -> StageEnding:
         """The ending of a stage that was stopped, with the last line of its log."""
         ending = ending_of(stop)
+        await self.journal.stage_ended(self.stage.id, ending.status, ending.message)
         timed_out = stop.reason is StopReason.TIMED_OUT
         limit = Duration(round(at_most or 0, 1))
         await self._close_log(f"Timed out after {limit}" if timed_out else ending.message)

@@ -41,7 +41,7 @@ async def carry_out(desk: Desk, listed: Deployment, stop: asyncio.Future[Stop]) 
             told = CommandStatus.SUCCEEDED if is_cancelled else CommandStatus.FAILED
             await desk.answer_cancels(listed.id, told)
             await desk.forget(listed.id)
-        except PipecdError as e:
+        except (PipecdError, OSError) as e:
             log.warning("deployment is held up, trying again later", error=str(e))
             return HOLD
         finally:

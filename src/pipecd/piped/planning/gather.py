@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -21,12 +22,14 @@ from pipecd.piped.plan.strategy import Answer, PlanFacts, choose_strategy, ruled
 from pipecd.piped.plan.versions import merge_versions
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.source.sources import Source, Sources
-from pipecd.proto.model.common_pb2 import ArtifactVersion
+from pipecd.piped.source.sources import Source
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 
 log = structlog.get_logger()
+
+_STRATEGIES = frozenset({SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE})
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,20 @@ class Plan:
     stages: tuple[PipelineStage, ...]
 
 
+class SourceMaker(Protocol):
+    """Makes working copies; `Sources`, or a maker that also watches what is in them."""
+
+    async def at(
+        self, git_path: ApplicationGitPath, commit: str, *, config_filename: str = "", into: Path
+    ) -> Source: ...
+
+
 class Planning:
     """Plans deployments with the sources and the plugins of this piped."""
 
     def __init__(
         self,
-        sources: Sources,
+        sources: SourceMaker,
         plugins: PluginRegistry,
         *,
         now: Now = utc_now,
@@ -161,6 +172,9 @@ class _Asked:
                 answers.append(Answer(plugin.name, error=str(e)))
                 continue
             if told.unsupported:
+                continue
+            if told.sync_strategy not in _STRATEGIES:
+                answers.append(Answer(plugin.name, error=f"strategy {told.sync_strategy}"))
                 continue
             strategy = SyncStrategy(told.sync_strategy)
             answers.append(Answer(plugin.name, strategy, told.summary))

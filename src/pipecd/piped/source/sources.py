@@ -80,6 +80,13 @@ class Sources:
         await mirror.materialise(commit, into)
         return await asyncio.to_thread(self._prepare, git_path, commit, config_filename, into)
 
+    async def config(self, git_path: ApplicationGitPath, commit: str) -> ApplicationConfig:
+        """The configuration of an application at a commit, without a working copy."""
+        mirror, path = self._mirrors.of(git_path.repo.id), config_path(git_path)
+        await mirror.ensure(commit)
+        text = await mirror.read_file(commit, path)
+        return await asyncio.to_thread(read_application, text, file=path, catalog=self._catalog)
+
     async def changed_files(
         self, git_path: ApplicationGitPath, old: str, new: str
     ) -> tuple[str, ...]:
