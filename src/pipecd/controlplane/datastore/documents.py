@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of documents: what all nine of them have in common."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message
@@ -29,6 +29,11 @@ from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.wire.validation import check
 
 M = TypeVar("M", bound=Message)
+
+# How many documents are read at a time when all of them are wanted.
+PART = 500
+# The fields behind the columns of times.
+TIMES = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
 
 ADD_LABEL = insert(EXT_LABEL).values(
     Kind=given("kind"),
@@ -119,6 +124,19 @@ class SqlDocuments(Generic[M]):
         last = _stored(found[size - 1])
         cursor = encode_cursor(Position(last.id, last.updated_at), order.column)
         return Page(found[:size], cursor)
+
+    async def parts_of(
+        self, conditions: Iterable[Condition], order: Order, *, size: int = PART
+    ) -> AsyncIterator[tuple[M, ...]]:
+        """Every document that meets the conditions, some at a time, by a column of times."""
+        selection = Selection(self._kind.table.name, tuple(conditions), order, limit=size)
+        while found := await self._select(selection):
+            yield found
+            if len(found) < size:
+                return
+            last = found[-1]
+            value: int = getattr(last, TIMES[order.column])
+            selection = replace(selection, after=Position(_stored(last).id, value))
 
     async def first_of(self, conditions: Iterable[Condition], order: Order) -> M | None:
         """The first document that meets the conditions."""

@@ -5,19 +5,21 @@ A statement is built once per shape (which columns, how many values) and then re
 values, so that an engine compiles it once.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import ColumnElement, Table, exists, false, select
+from sqlalchemy import BindParameter, Column, ColumnElement, String, Table, exists, false, select
 from sqlalchemy import and_ as all_of
 from sqlalchemy import not_ as none_of
 
 from pipecd.controlplane.datastore.cursor import Position
 from pipecd.controlplane.datastore.database import AnySelect, Value, Values, given
+from pipecd.controlplane.datastore.engine.expression import FlagInDocument, SameText
 from pipecd.controlplane.datastore.rowid import row_id
-from pipecd.controlplane.datastore.schema import EXT_LABEL, METADATA, FlagInDocument
+from pipecd.controlplane.datastore.schema import EXT_LABEL, METADATA
 
 
 class Is(Enum):
@@ -50,6 +52,7 @@ class Order:
 NEWEST_UPDATE = Order("UpdatedAt", descending=True)
 OLDEST = Order("CreatedAt")
 NEWEST = Order("CreatedAt", descending=True)
+FIRST_ENDED = Order("CompletedAt")
 BY_EXTRA = Order("Extra")
 
 USUAL_LIST = 4096
@@ -145,7 +148,7 @@ def _where(table: Table, number: int, shape: Shape) -> ColumnElement[bool]:
     values = [given(f"v{number}_{i}") for i in range(count)]
     match test:
         case Is.ONE_OF:
-            return table.c[name] == values[0] if count == 1 else table.c[name].in_(values)
+            return _one_of(table.c[name], values)
         case Is.AT_LEAST:
             return table.c[name] >= values[0]
         case Is.BELOW:
@@ -160,3 +163,9 @@ def _where(table: Table, number: int, shape: Shape) -> ColumnElement[bool]:
             )
         case Is.NOT_DELETED:
             return FlagInDocument("deleted") == false()
+
+
+def _one_of(column: Column[Any], values: Sequence[BindParameter[Any]]) -> ColumnElement[bool]:
+    if isinstance(column.type, String):
+        return SameText(column, values)
+    return column == values[0] if len(values) == 1 else column.in_(values)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Applications, as a control plane must be able to find them."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,4 +33,8 @@ class Applications(Documents[Application], Protocol):
         self, wanted: ApplicationFilter, page: PageRequest = EVERYTHING
     ) -> Page[Application]:
         """Newest update first, then by id."""
+        ...
+
+    def everywhere(self) -> AsyncIterator[tuple[Application, ...]]:
+        """All of every project in parts, oldest first, deleted ones included."""
         ...

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deployments, traces and chains, as a control plane must be able to find them."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,9 +37,21 @@ class Deployments(Documents[Deployment], Protocol):
         """Newest update first, then by id."""
         ...
 
+    async def of_chain(self, chain_id: str) -> tuple[Deployment, ...]:
+        """Those that belong to a chain, oldest first."""
+        ...
+
+    def completed(self, start: int, end: int) -> AsyncIterator[tuple[Deployment, ...]]:
+        """Those that ended from `start` to `end`, both included, in parts, first ended first."""
+        ...
+
 
 class Chains(Documents[DeploymentChain], Protocol):
     """Deployments of several applications, one block after the other."""
+
+    async def unfinished(self) -> tuple[DeploymentChain, ...]:
+        """Those of all projects that have not ended yet, oldest first."""
+        ...
 
     async def listed(self, project: str, page: PageRequest = EVERYTHING) -> Page[DeploymentChain]:
         """Newest update first, then by id."""

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Applications on SQL."""
 
+from collections.abc import AsyncIterator
+
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.documents import Kind, SqlDocuments
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
     NOT_DELETED,
+    OLDEST,
     disabled_unless,
     equal,
     labelled,
@@ -48,3 +51,6 @@ class SqlApplications(SqlDocuments[Application]):
             NOT_DELETED,
         )
         return await self.page_of(conditions, page)
+
+    def everywhere(self) -> AsyncIterator[tuple[Application, ...]]:
+        return self.parts_of((), OLDEST)
