@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipecd.controlplane.datastore.cursor import Position
 from pipecd.controlplane.datastore.query import NEWEST_UPDATE, Selection, equal, when_given
 from pipecd.controlplane.datastore.rowid import row_id
-from pipecd.controlplane.datastore.sqlite.connection import compiled
+from pipecd.controlplane.datastore.sqlite.connection import STATEMENTS
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.applications import ApplicationFilter
 from pipecd.controlplane.stores.commands import EventFilter
@@ -302,14 +302,14 @@ def test_a_list_is_asked_for_as_upstream_asks() -> None:
         Position("f47ac10b-58cc-4372-a567-0e02b2c3d479", 1_700_000_100),
         30,
     )
-    text, names, _ = compiled(selection.statement())
-    plain = " ".join(text.replace('"Deployment".', "").replace('"', "").split())
+    ready = STATEMENTS.ready(selection.statement())
+    plain = " ".join(ready.text.replace('"Deployment".', "").replace('"', "").split())
     assert plain == (
         "SELECT Data FROM Deployment WHERE ProjectId = ? AND Status IN (?, ?, ?, ?) AND "
         "UpdatedAt <= ? AND NOT (UpdatedAt = ? AND Id <= ?) "
         "ORDER BY UpdatedAt DESC, Id ASC LIMIT ? OFFSET ?"
     )
-    assert list(names)[5:9] == ["after_value", "after_value", "after_id", "limit"]
+    assert list(ready.names)[5:9] == ["after_value", "after_value", "after_id", "limit"]
     assert selection.values()["after_id"] == bytes.fromhex("437258ccf47ac10ba5670e02b2c3d479")
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Dialect
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects.mysql.base import MySQLDialect
 
 from pipecd.controlplane.datastore.rowid import row_id
-from pipecd.controlplane.datastore.schema import METADATA, definitions
+from pipecd.controlplane.datastore.schema import APPLICATION, METADATA, create_table, definitions
 
 COMMON = {"Id", "Data", "Extra", "CreatedAt", "UpdatedAt"}
 
@@ -99,7 +100,7 @@ def test_the_indexes_have_the_names_of_upstream() -> None:
         pytest.param(
             sqlite.dialect(),
             [
-                '"SyncState_Status" INTEGER GENERATED ALWAYS AS (ifnull(json_extract(Data, '
+                '"SyncState_Status" INTEGER NOT NULL GENERATED ALWAYS AS (ifnull(json_extract(Data, '
                 "'$.sync_state.status'), 0)) STORED",
                 "\"Extra\" VARCHAR(100) GENERATED ALWAYS AS (json_extract(Data, '$._extra')) STORED",
             ],
@@ -112,17 +113,30 @@ def test_the_indexes_have_the_names_of_upstream() -> None:
                 '`ProjectId` VARCHAR(50) GENERATED ALWAYS AS (data->>"$.project_id") STORED NOT NULL',
                 "`Disabled` BOOL GENERATED ALWAYS AS "
                 "(IF(data->>\"$.disabled\" = 'true', True, False)) STORED NOT NULL",
-                '`Kind` INTEGER GENERATED ALWAYS AS (IFNULL(data->>"$.kind", 0)) VIRTUAL',
+                '`Kind` INTEGER GENERATED ALWAYS AS (IFNULL(data->>"$.kind", 0)) VIRTUAL NOT NULL',
+                '`CompletedAt` INTEGER GENERATED ALWAYS AS (data->>"$.completed_at") VIRTUAL,',
+                "`LabelKey` VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin NOT NULL",
                 "CREATE INDEX deploymentchain_status_updated_at_desc ON `Deployment` "
                 "(`Status`, `UpdatedAt` DESC)",
             ],
             id="MySQL",
         ),
         pytest.param(
+            MySQLDialect(is_mariadb=True),
+            [
+                "`ProjectId` VARCHAR(50) GENERATED ALWAYS AS "
+                "(json_unquote(json_extract(Data, '$.project_id'))) STORED,",
+                "(IF(json_unquote(json_extract(Data, '$.disabled')) = 'true', True, False)) STORED,",
+                "`LabelKey` VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL",
+            ],
+            id="MariaDB",
+        ),
+        pytest.param(
             postgresql.dialect(),
             [
                 '"Id" BYTEA NOT NULL',
-                '"SyncState_Status" INTEGER GENERATED ALWAYS AS '
+                '"LabelKey" VARCHAR(255) COLLATE "C" NOT NULL',
+                '"SyncState_Status" INTEGER NOT NULL GENERATED ALWAYS AS '
                 "(coalesce((\"Data\"#>>'{sync_state,status}')::bigint, 0)) STORED",
             ],
             id="PostgreSQL",
@@ -132,6 +146,13 @@ def test_the_indexes_have_the_names_of_upstream() -> None:
 def test_every_engine_gets_its_own_words(dialect: Dialect, wanted: list[str]) -> None:
     text = "\n".join(definitions(dialect))
     assert [w for w in wanted if w not in text] == []
+
+
+def test_the_columns_of_mysql_are_in_the_order_of_upstream() -> None:
+    create = create_table(APPLICATION, mysql.dialect())
+    names = [line.split("`")[1] for line in create.splitlines() if line.startswith("\t`")]
+    assert names[:7] == ["Id", "Data", "ProjectId", "Disabled", "Extra", "CreatedAt", "UpdatedAt"]
+    assert set(names[7:]) == {"Name", "Kind", "SyncState_Status", "PipedId"}
 
 
 def test_a_mysql_database_gets_the_indexes_of_upstream_and_no_others_on_its_tables() -> None:

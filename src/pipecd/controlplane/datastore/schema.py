@@ -6,7 +6,6 @@ computed from the document. Tables with the prefix `Ext` hold facts of our own.
 """
 
 from collections.abc import Iterator
-from enum import Enum
 from typing import Any
 
 from sqlalchemy import (
@@ -14,20 +13,23 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    ColumnElement,
-    Computed,
     Dialect,
     Index,
     Integer,
     LargeBinary,
     MetaData,
-    String,
     Table,
 )
 from sqlalchemy.dialects.mysql import BINARY, MEDIUMTEXT
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import CreateIndex, CreateTable
-from sqlalchemy.types import UserDefinedType
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+
+from pipecd.controlplane.datastore.engine.expression import (
+    Document,
+    ExactText,
+    FromDocument,
+    Reads,
+    UpstreamText,
+)
 
 SCHEMA_VERSION = 1
 # Which engines get an index; all of them when an index does not say.
@@ -36,129 +38,20 @@ ENGINES = "engines"
 METADATA = MetaData()
 
 
-class Document(UserDefinedType[str]):
-    """JSON that goes in and out as the text it is."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        return "JSON"
-
+# What a MySQL database of today has anyway, said for those of yesterday.
+ON_MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
 
 ROW_ID = LargeBinary(16).with_variant(BINARY(16), "mysql")
 
 
-class Reads(Enum):
-    """What a computed column takes from the document, and what it is when the key is missing."""
-
-    TEXT = "text or null"
-    TEXT_OR_EMPTY = "text or empty"
-    NUMBER = "number or null"
-    NUMBER_OR_ZERO = "number or zero"
-    FLAG = "true or false"
-
-
-class FromDocument(Computed):
-    """A column computed from a path of the document, in the words of each engine."""
-
-    def __init__(self, path: str, reads: Reads, *, stored: bool) -> None:
-        super().__init__(sqlite_expression(path, reads), persisted=stored)
-        self.path = path
-        self.reads = reads
-
-    # SQLAlchemy copies the columns of a table by this method; its own version would lose the path.
-    def _copy(self, **_: Any) -> "FromDocument":
-        return FromDocument(self.path, self.reads, stored=bool(self.persisted))
-
-
-def sqlite_expression(path: str, reads: Reads) -> str:
-    value = f"json_extract(Data, '$.{path}')"
-    match reads:
-        case Reads.TEXT | Reads.NUMBER:
-            return value
-        case Reads.TEXT_OR_EMPTY:
-            return f"ifnull({value}, '')"
-        case Reads.NUMBER_OR_ZERO | Reads.FLAG:
-            return f"ifnull({value}, 0)"
-
-
-def mysql_expression(path: str, reads: Reads) -> str:
-    value = f'data->>"$.{path}"'
-    match reads:
-        case Reads.TEXT | Reads.NUMBER:
-            return value
-        case Reads.TEXT_OR_EMPTY:
-            return f'IFNULL({value}, "")'
-        case Reads.NUMBER_OR_ZERO:
-            return f"IFNULL({value}, 0)"
-        case Reads.FLAG:
-            return f"IF({value} = 'true', True, False)"
-
-
-def postgresql_expression(path: str, reads: Reads) -> str:
-    value = f"\"Data\"#>>'{{{path.replace('.', ',')}}}'"
-    match reads:
-        case Reads.TEXT:
-            return value
-        case Reads.TEXT_OR_EMPTY:
-            return f"coalesce({value}, '')"
-        case Reads.NUMBER:
-            return f"({value})::bigint"
-        case Reads.NUMBER_OR_ZERO:
-            return f"coalesce(({value})::bigint, 0)"
-        case Reads.FLAG:
-            return f"coalesce(({value})::boolean, false)"
-
-
-@compiles(FromDocument, "mysql")
-def _computed_by_mysql(element: FromDocument, *_: Any, **__: Any) -> str:
-    kept = "STORED" if element.persisted else "VIRTUAL"
-    return f"GENERATED ALWAYS AS ({mysql_expression(element.path, element.reads)}) {kept}"
-
-
-# Virtual columns would be computed anew for every index at every write.
-@compiles(FromDocument, "sqlite")
-def _computed_by_sqlite(element: FromDocument, *_: Any, **__: Any) -> str:
-    return f"GENERATED ALWAYS AS ({sqlite_expression(element.path, element.reads)}) STORED"
-
-
-# PostgreSQL before 18 knows stored columns only.
-@compiles(FromDocument, "postgresql")
-def _computed_by_postgresql(element: FromDocument, *_: Any, **__: Any) -> str:
-    return f"GENERATED ALWAYS AS ({postgresql_expression(element.path, element.reads)}) STORED"
-
-
-class FlagInDocument(ColumnElement[bool]):
-    """A flag of the document for which upstream has no column."""
-
-    inherit_cache = False
-    type = Boolean()
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-
-@compiles(FlagInDocument, "sqlite")
-def _flag_by_sqlite(element: FlagInDocument, *_: Any, **__: Any) -> str:
-    return sqlite_expression(element.path, Reads.FLAG)
-
-
-@compiles(FlagInDocument, "mysql")
-def _flag_by_mysql(element: FlagInDocument, *_: Any, **__: Any) -> str:
-    return mysql_expression(element.path, Reads.FLAG)
-
-
-@compiles(FlagInDocument, "postgresql")
-def _flag_by_postgresql(element: FlagInDocument, *_: Any, **__: Any) -> str:
-    return postgresql_expression(element.path, Reads.FLAG)
-
-
 def _text(name: str, length: int, path: str, reads: Reads = Reads.TEXT) -> Column[str]:
-    return Column(name, String(length), FromDocument(path, reads, stored=False))
+    computed = FromDocument(path, reads, stored=False)
+    return Column(name, UpstreamText(length), computed, nullable=False)
 
 
 def _number(name: str, path: str, reads: Reads = Reads.NUMBER_OR_ZERO) -> Column[int]:
-    return Column(name, Integer, FromDocument(path, reads, stored=False))
+    computed = FromDocument(path, reads, stored=False)
+    return Column(name, Integer, computed, nullable=reads is Reads.NUMBER)
 
 
 def _disabled() -> Column[bool]:
@@ -172,7 +65,7 @@ def _stored_number(name: str, path: str) -> Column[int]:
 
 def _project_id() -> Column[str]:
     computed = FromDocument("project_id", Reads.TEXT, stored=True)
-    return Column("ProjectId", String(50), computed, nullable=False)
+    return Column("ProjectId", UpstreamText(50), computed, nullable=False)
 
 
 def _documents(name: str, *columns: Column[Any]) -> Table:
@@ -180,12 +73,13 @@ def _documents(name: str, *columns: Column[Any]) -> Table:
         name,
         METADATA,
         Column("Id", ROW_ID, primary_key=True),
-        Column("Extra", String(100), FromDocument("_extra", Reads.TEXT, stored=True)),
+        Column("Extra", UpstreamText(100), FromDocument("_extra", Reads.TEXT, stored=True)),
         _stored_number("CreatedAt", "created_at"),
         _stored_number("UpdatedAt", "updated_at"),
         *columns,
         # A long document comes last, so that the columns before it are read without it.
         Column("Data", Document(), nullable=False),
+        **ON_MYSQL,
     )
 
 
@@ -295,52 +189,93 @@ _index(DEPLOYMENT_TRACE, "deploymenttrace_commit_hash_updated_at_desc", "CommitH
 EXT_META = Table(
     "ExtMeta",
     METADATA,
-    Column("Name", String(64), primary_key=True),
-    Column("Value", String(255), nullable=False),
+    Column("Name", ExactText(128), primary_key=True),
+    Column("Value", ExactText(255), nullable=False),
+    **ON_MYSQL,
 )
 EXT_LEASE = Table(
     "ExtLease",
     METADATA,
-    Column("Name", String(400), primary_key=True),
-    Column("Holder", String(255), nullable=False),
+    Column("Name", ExactText(400), primary_key=True),
+    Column("Holder", ExactText(255), nullable=False),
     Column("ExpiresAtMillis", BigInteger, nullable=False),
+    **ON_MYSQL,
 )
 EXT_LABEL = Table(
     "ExtLabel",
     METADATA,
-    Column("Kind", String(32), primary_key=True),
+    Column("Kind", ExactText(32), primary_key=True),
     Column("DocumentId", ROW_ID, primary_key=True),
-    Column("LabelKey", String(255), primary_key=True),
-    Column("LabelValue", String(255), nullable=False),
+    Column("LabelKey", ExactText(255), primary_key=True),
+    Column("LabelValue", ExactText(255), nullable=False),
     Index("ext_label_pair", "Kind", "LabelKey", "LabelValue", "DocumentId"),
+    **ON_MYSQL,
 )
 # One row per stage run: whether its log is closed, and how far the file in the filestore reaches.
 EXT_STAGE_LOG = Table(
     "ExtStageLog",
     METADATA,
-    Column("DeploymentId", String(64), primary_key=True),
-    Column("StageId", String(255), primary_key=True),
+    Column("DeploymentId", ExactText(64), primary_key=True),
+    Column("StageId", ExactText(255), primary_key=True),
     Column("RetriedCount", Integer, primary_key=True, autoincrement=False),
     Column("Completed", Boolean, nullable=False),
     Column("LastIndexInFile", BigInteger, nullable=False),
+    **ON_MYSQL,
 )
 EXT_LOG_BLOCK = Table(
     "ExtLogBlock",
     METADATA,
-    Column("DeploymentId", String(64), primary_key=True),
-    Column("StageId", String(255), primary_key=True),
+    Column("DeploymentId", ExactText(64), primary_key=True),
+    Column("StageId", ExactText(255), primary_key=True),
     Column("RetriedCount", Integer, primary_key=True, autoincrement=False),
     Column("BlockIndex", BigInteger, primary_key=True, autoincrement=False),
-    Column("Data", TEXT().with_variant(MEDIUMTEXT(), "mysql"), nullable=False),
+    Column("Data", TEXT().with_variant(MEDIUMTEXT(charset="utf8mb4"), "mysql"), nullable=False),
+    **ON_MYSQL,
 )
 
 
+def create_table(table: Table, dialect: Dialect) -> str:
+    names = _order_of_columns(table, dialect)
+    columns = (_as_the_engine_takes_it(table.c[name], dialect) for name in names)
+    copy = Table(table.name, MetaData(), *columns, **ON_MYSQL)
+    return str(CreateTable(copy, if_not_exists=True).compile(dialect=dialect)).strip()
+
+
+def add_column(column: Column[Any], dialect: Dialect) -> str:
+    table = dialect.identifier_preparer.format_table(column.table)
+    copy = _as_the_engine_takes_it(column, dialect)
+    return f"ALTER TABLE {table} ADD COLUMN {CreateColumn(copy).compile(dialect=dialect)}"
+
+
+def create_indexes(table: Table, dialect: Dialect) -> Iterator[tuple[str, str]]:
+    """The names of an engine's indexes and the statements that create them."""
+    for index in sorted(table.indexes, key=lambda i: str(i.name)):
+        if dialect.name in index.info.get(ENGINES, (dialect.name,)):
+            # MySQL cannot skip an index that exists.
+            create = CreateIndex(index, if_not_exists=dialect.name != "mysql")
+            yield str(index.name), str(create.compile(dialect=dialect))
+
+
 def definitions(dialect: Dialect) -> Iterator[str]:
-    """The statements that create every missing table and index of an engine."""
+    """The statements that create all tables and indexes of an engine."""
     for table in METADATA.sorted_tables:
-        yield str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
-        for index in sorted(table.indexes, key=lambda i: str(i.name)):
-            if dialect.name in index.info.get(ENGINES, (dialect.name,)):
-                # MySQL cannot skip an index that exists; its ensurer ignores the refusal.
-                create = CreateIndex(index, if_not_exists=dialect.name != "mysql")
-                yield str(create.compile(dialect=dialect))
+        yield create_table(table, dialect)
+        for _, create in create_indexes(table, dialect):
+            yield create
+
+
+def _order_of_columns(table: Table, dialect: Dialect) -> list[str]:
+    names = list(table.c.keys())
+    if dialect.name != "mysql" or table.name.startswith("Ext"):
+        return names
+    # Upstream has the document second.
+    first = ("Id", "Data", "ProjectId", "Disabled", "Extra", "CreatedAt", "UpdatedAt")
+    return [n for n in first if n in names] + [n for n in names if n not in first]
+
+
+def _as_the_engine_takes_it(column: Column[Any], dialect: Dialect) -> Column[Any]:
+    copy = column._copy()
+    # MariaDB refuses NOT NULL on a computed column; what is missing is refused before it is sent.
+    if column.computed is not None and getattr(dialect, "is_mariadb", False):
+        copy.nullable = True
+    return copy

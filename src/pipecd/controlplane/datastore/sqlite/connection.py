@@ -2,18 +2,18 @@
 """Connections to the file, and the statements that run on them."""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import Delete, Insert, Update
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 
-from pipecd.controlplane.datastore.database import NOTHING, AnySelect, Row, Value, Values
+from pipecd.controlplane.datastore.database import NOTHING, AnySelect, Row, Values
+from pipecd.controlplane.datastore.engine.statement import AnyStatement, Statements
 from pipecd.controlplane.datastore.sqlite.errors import while_running
 
 # Parameters by position: SQLite looks for named ones one by one, which long lists would feel.
-DIALECT = sqlite_dialect(paramstyle="qmark")
+STATEMENTS = Statements(sqlite_dialect(paramstyle="qmark"))
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -66,19 +66,6 @@ class Transaction:
         except sqlite3.Error as e:
             raise while_running(e, self._path) from e
 
-    def _execute(
-        self, statement: AnySelect | Insert | Update | Delete, values: Values
-    ) -> sqlite3.Cursor:
-        text, names, fixed = compiled(statement)
-        return self._connection.execute(
-            text, [values[name] if name in values else fixed[name] for name in names]
-        )
-
-
-@lru_cache(maxsize=2048)
-def compiled(
-    statement: AnySelect | Insert | Update | Delete,
-) -> tuple[str, Sequence[str], Mapping[str, Value]]:
-    """The text of a statement, its parameters in order, and the values it carries itself."""
-    ready = statement.compile(dialect=DIALECT)
-    return str(ready), ready.positiontup or (), ready.params
+    def _execute(self, statement: AnyStatement, values: Values) -> sqlite3.Cursor:
+        ready = STATEMENTS.ready(statement)
+        return self._connection.execute(ready.text, ready.arguments(values))

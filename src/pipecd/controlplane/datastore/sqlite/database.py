@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from pipecd.controlplane.datastore.database import Reading, Writing
+from pipecd.controlplane.datastore.engine.lane import Batch, Job, Lane, Outcome
 from pipecd.controlplane.datastore.sqlite.connection import Transaction
 from pipecd.controlplane.datastore.sqlite.errors import while_running
 from pipecd.controlplane.datastore.sqlite.files import SqliteFiles
-from pipecd.controlplane.datastore.sqlite.lane import Batch, Job, Lane, Outcome
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import delete, insert, select
 
 from pipecd.controlplane.datastore.schema import EXT_LEASE, EXT_META, SCHEMA_VERSION, definitions
-from pipecd.controlplane.datastore.sqlite.connection import DIALECT, Transaction, connect
+from pipecd.controlplane.datastore.sqlite.connection import STATEMENTS, Transaction, connect
 from pipecd.controlplane.datastore.sqlite.errors import in_use, while_opening
 from pipecd.model.errors import UserMistake
 
@@ -69,7 +69,7 @@ def _lock(path: Path) -> int:
 def _ensure_schema(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for definition in definitions(DIALECT):
+        for definition in definitions(STATEMENTS.dialect):
             connection.execute(definition)
         transaction = Transaction(connection, path)
         _ensure_version(transaction, path)

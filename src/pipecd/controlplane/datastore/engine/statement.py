@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements of SQLAlchemy Core as the text that a driver runs, compiled once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqlalchemy import Delete, Dialect, Insert, Update
+
+from pipecd.controlplane.datastore.database import AnySelect, Value, Values
+from pipecd.model.errors import UserMistake
+
+AnyStatement = AnySelect | Insert | Update | Delete
+
+MOST_STATEMENTS = 2048
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The text of a statement, its parameters in order, and the values it carries itself."""
+
+    text: str
+    names: Sequence[str]
+    fixed: Mapping[str, Value]
+
+    def arguments(self, values: Values) -> list[Value]:
+        """The values in the order of the text."""
+        found = [values[n] if n in values else self.fixed[n] for n in self.names]
+        for value in found:
+            # Some engines cannot hold it, so that none of them takes it.
+            if isinstance(value, str) and "\0" in value:
+                raise UserMistake("a text with a zero byte cannot be stored or searched for")
+        return found
+
+
+class Statements:
+    """The statements of one dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.ready = lru_cache(maxsize=MOST_STATEMENTS)(self._compile)
+
+    def _compile(self, statement: AnyStatement) -> Ready:
+        compiled = statement.compile(dialect=self.dialect)
+        return Ready(str(compiled), compiled.positiontup or (), compiled.params)
