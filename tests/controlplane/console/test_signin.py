@@ -161,6 +161,14 @@ async def test_too_many_attempts_have_to_wait(someone: Someone, static_admin: St
     assert "Too many attempts. Wait a minute, then try again." in answer.text
 
 
+async def test_trying_many_names_does_not_help(someone: Someone, static_admin: StaticAdmin) -> None:
+    client = someone()
+    for n in range(10):
+        await client.post(ENTER, data=form(static_admin, username=f"guess-{n}"))
+    answer = await client.post(ENTER, data=form(static_admin))
+    assert "Too many attempts. Wait a minute, then try again." in answer.text
+
+
 async def test_a_form_of_another_site_signs_nobody_in(
     someone: Someone, static_admin: StaticAdmin
 ) -> None:
