@@ -136,7 +136,7 @@ def test_the_indexes_have_the_names_of_upstream() -> None:
             [
                 '"Id" BYTEA NOT NULL',
                 '"LabelKey" VARCHAR(255) COLLATE "C" NOT NULL',
-                '"SyncState_Status" INTEGER NOT NULL GENERATED ALWAYS AS '
+                '"SyncState_Status" INTEGER GENERATED ALWAYS AS '
                 "(coalesce((\"Data\"#>>'{sync_state,status}')::bigint, 0)) STORED",
             ],
             id="PostgreSQL",
