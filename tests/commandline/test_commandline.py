@@ -6,12 +6,13 @@ import pytest
 
 from pipecd.commandline import flags
 from pipecd.commandline.main import run
+from pipecd.commandline.tree import CommandTree
 from pipecd.model.errors import Unavailable, UserMistake
 
 seen: dict[str, object] = {}
 
 
-@click.group("tool")
+@click.group("tool", context_settings={"help_option_names": ["-h", "--help"]})
 def tool() -> None: ...
 
 
@@ -83,6 +84,39 @@ def test_what_a_person_can_mend_is_one_sentence_and_exit_1(
     printed = capsys.readouterr().err
     assert words in printed
     assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        pytest.param("", "Commands:", id="nothing prints the help"),
+        pytest.param("thing", "Commands:", id="a group prints its help"),
+        pytest.param("-h", "Commands:", id="a short flag at the top"),
+        pytest.param("thing make -h", "--name", id="a short flag below"),
+        pytest.param("thing make --help", "--name", id="a long flag below"),
+        pytest.param("help thing make", "--name", id="the help of a command"),
+        pytest.param("version", "Version: v", id="the version"),
+        pytest.param("completion bash", "_TREE_COMPLETE", id="a completion script"),
+    ],
+)
+def test_help_and_the_commands_of_every_program(
+    line: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    branches = {"thing": (f"{__name__}:thing", "Things.")}
+    assert run(CommandTree("tree", branches, "A tree."), line.split()) == 0
+    shown = capsys.readouterr()
+    assert words in shown.out
+    assert shown.err == ""
+
+
+def test_every_missing_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command("two")
+    @flags.text("one", "One.", required=True)
+    @flags.text("other", "Other.", required=True)
+    def two(**_: object) -> None: ...
+
+    assert run(two, []) == 1
+    assert 'required flag(s) "one", "other" not set' in capsys.readouterr().err
 
 
 def test_a_bug_beside_a_mistake_is_not_hidden() -> None:

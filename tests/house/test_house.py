@@ -40,7 +40,9 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 def test_no_file_is_longer_than_a_reader_can_hold() -> None:
-    long = {name_of(p): n for p in EVERY_FILE if (n := len(p.read_text().splitlines())) > LONGEST_FILE}
+    long = {
+        name_of(p): n for p in EVERY_FILE if (n := len(p.read_text().splitlines())) > LONGEST_FILE
+    }
     assert long == {}
 
 
@@ -78,7 +80,11 @@ def test_every_room_has_a_dozen_modules_at_most() -> None:
     full = {
         name_of(room): count
         for room in rooms
-        if (count := sum(1 for p in room.glob("*.py") if not is_generated(p) and p.stem != "__init__"))
+        if (
+            count := sum(
+                1 for p in room.glob("*.py") if not is_generated(p) and p.stem != "__init__"
+            )
+        )
         > LARGEST_ROOM
     }
     assert full == {}

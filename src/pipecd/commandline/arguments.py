@@ -63,7 +63,7 @@ def arrange(arguments: Sequence[str], command: click.Command, known: KnownFlags)
 
     `known` are the flags that may stand before the first word.
     """
-    context = click.Context(command)
+    context = click.Context(command, **command.context_settings)
     depth = 0
     while isinstance(command, click.Group):
         # A flag of a command that is not found yet is taken to have a value, as Go's parser does.
@@ -71,7 +71,8 @@ def arrange(arguments: Sequence[str], command: click.Command, known: KnownFlags)
         following = command.get_command(context, words[depth]) if depth < len(words) else None
         if following is None:
             break
-        command, context = following, click.Context(following, parent=context)
+        settings = following.context_settings
+        command, context = following, click.Context(following, parent=context, **settings)
         known = known | flags_of(command, context)
         depth += 1
     words, flags = split(arguments, known)

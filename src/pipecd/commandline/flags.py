@@ -104,17 +104,24 @@ def pairs(name: str, help: str) -> Callable[[F], F]:
 LOG_LEVELS = ("debug", "info", "warn", "error", "dpanic", "panic", "fatal")
 
 
-def every_command(command: F) -> F:
-    """Adds the flags that all our programs share."""
-    for add in reversed(
-        (
-            text("log-level", "The least severe message that is logged.", default="info"),
-            text("log-encoding", "How logs look: json, console or humanize.", default="humanize"),
-            switch("metrics", "Expose metrics on the admin port.", default=True),
-            switch("profile", "Accepted for compatibility; has no effect."),
-            switch("profile-debug-logging", "Accepted for compatibility; has no effect."),
-            text("profiler-credentials-file", "Accepted for compatibility; has no effect."),
-        )
-    ):
-        command = add(command)
-    return command
+def shared(*, log_level: str = "info") -> Callable[[F], F]:
+    """The flags that all our programs share."""
+
+    def add_all(command: F) -> F:
+        for add in reversed(
+            (
+                text("log-level", "The least severe message that is logged.", default=log_level),
+                text("log-encoding", "How logs look: json, console, humanize.", default="humanize"),
+                switch("metrics", "Expose metrics on the admin port.", default=True),
+                switch("profile", "Accepted for compatibility; has no effect."),
+                switch("profile-debug-logging", "Accepted for compatibility; has no effect."),
+                text("profiler-credentials-file", "Accepted for compatibility; has no effect."),
+            )
+        ):
+            command = add(command)
+        return command
+
+    return add_all
+
+
+every_command = shared()

@@ -8,43 +8,55 @@ from datetime import datetime
 import click
 
 from pipecd.commandline.arguments import arrange, flags_of
+from pipecd.commandline.builtin import add_common
 from pipecd.commandline.flags import every_command
 from pipecd.model.errors import PipecdError
-from pipecd.observe.version import version_line
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Carries out the command line and answers the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if isinstance(command, click.Group):
-            _add_version(command)
-        words = arrange(given, command, _EVERYWHERE)
+            add_common(command)
+        words = arrange(words, command, _EVERYWHERE)
         command.main(args=words, prog_name=command.name, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as e:
+        click.echo(e.format_message())
     except click.exceptions.Exit as e:
         return e.exit_code
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
     except (click.ClickException, PipecdError) as e:
-        return fail(in_words(e))
+        return fail(in_words(e, words))
     except ExceptionGroup as group:
         if (mistake := first_expected(group)) is None:
             raise
-        return fail(in_words(mistake))
+        return fail(in_words(mistake, words))
     return 0
 
 
-def in_words(error: Exception) -> str:
+def in_words(error: Exception, words: Sequence[str]) -> str:
     """What a person reads about an error that they can mend."""
     match error:
-        case click.MissingParameter(param=click.Parameter(opts=[flag, *_])):
-            return f'required flag(s) "{flag.lstrip("-")}" not set'
+        case click.MissingParameter(ctx=click.Context() as context, param=click.Option()):
+            return f"required flag(s) {missing_flags(context.command, words)} not set"
         case click.UsageError(ctx=click.Context() as context):
             return f"{error.format_message()}\n\n{context.get_help()}"
         case click.ClickException():
             return error.format_message()
         case _:
             return str(error)
+
+
+def missing_flags(command: click.Command, words: Sequence[str]) -> str:
+    """The required flags that were not given, as `"app-id", "name"`."""
+    given = {word.partition("=")[0] for word in words}
+    return ", ".join(
+        f'"{option.opts[0].lstrip("-")}"'
+        for option in command.params
+        if option.required and not given & set(option.opts)
+    )
 
 
 def first_expected(group: ExceptionGroup[Exception]) -> PipecdError | None:
@@ -63,12 +75,6 @@ def fail(message: str) -> int:
     stamp = datetime.now().astimezone().strftime("%Y/%m/%d %H:%M:%S")
     click.echo(f"{stamp} {message}", err=True)
     return 1
-
-
-def _add_version(group: click.Group) -> None:
-    @group.command("version", help="Print the version.")
-    def version() -> None:  # pyright: ignore[reportUnusedFunction]
-        click.echo(version_line())
 
 
 @click.command()

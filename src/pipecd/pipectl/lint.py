@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from pipecd.commandline import flags
 from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.read import read_file
 from pipecd.config.report import ConfigMistake
@@ -12,8 +13,9 @@ from pipecd.model.errors import PipecdError, UserMistake
 
 
 @click.command()
+@flags.every_command
 @click.argument("files", nargs=-1, required=True)
-def lint(files: tuple[str, ...]) -> None:
+def lint(files: tuple[str, ...], **_: object) -> None:
     """Check FILES of any kind; exits with 1 when one of them is wrong."""
     catalog = load_catalog()
     wrong = sum(not _is_right(file, catalog) for file in files)

@@ -14,13 +14,12 @@ from pipecd.quickstart.terminal import Terminal
 
 
 @click.command()
-@flags.every_command
+@flags.shared(log_level="warn")
 @flags.text("data-dir", "Where everything is kept; ~/.pipecd/quickstart by default.")
 @flags.number("port", "The port of the console and the API; 0 takes a free one.", default=8080)
 def quickstart(**given: Any) -> None:
     """Run a whole PipeCD with a sample application on this machine, on loopback only."""
-    level = given["log_level"] if given["log_level"] != "info" else "warn"
-    configure(level, given["log_encoding"], program="quickstart")
+    configure(given["log_level"], given["log_encoding"], program="quickstart")
     directory = given["data_dir"]
     path = Path(directory).expanduser() if directory else Path.home() / ".pipecd" / "quickstart"
     run_until_signal(run_quickstart(path, given["port"], Terminal()))

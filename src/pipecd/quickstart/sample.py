@@ -27,9 +27,6 @@ spec:
   description: Says what is written in greeting.txt
   labels:
     env: quickstart
-  planner:
-    # A pipeline of scripts alone has no quick sync to fall back to.
-    alwaysUsePipeline: true
   pipeline:
     stages:
       - name: SCRIPT_RUN
