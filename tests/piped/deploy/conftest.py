@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from pipecd.config.catalog import load_catalog
+from pipecd.config.piped.plugin import PluginSpec
 from pipecd.controlplane.api.piped import piped_table
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
@@ -278,7 +279,7 @@ class Stand:
         return [f"{s.name} {StageStatus(s.status).name}" for s in deployment.stages]
 
     @asynccontextmanager
-    async def piped(self) -> AsyncGenerator[Deployer, None]:
+    async def piped(self, specs: Sequence[PluginSpec] = ()) -> AsyncGenerator[Deployer, None]:
         """The deploying part of a piped; leaving the block ends it as SIGTERM would."""
         repository = Repository("site", f"file://{self.remote}", "main")
         async with (
@@ -299,7 +300,7 @@ class Stand:
             callbacks = Callbacks(api, commands=commands, metadata=metadata, tools=tools)
             act = {"act": lambda: ActPlugin(self.story, self.release)}
             async with PluginHost.start(
-                [], callbacks=callbacks, builtins={**builtin_plugins(), **act}
+                specs, callbacks=callbacks, builtins={**builtin_plugins(), **act}
             ) as plugins:
                 deployer = Deployer(
                     api=api,

@@ -8,6 +8,7 @@ import pytest
 from pipecd.config.application.pipeline import PipelineSpec, StageSpec
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.model.errors import UserMistake
+from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
 from pipecd.sdk import PluginEntry, Stage, StageContext, StagePlugin, StageResult
 from pipecd.sdk.serving import PluginServer
@@ -23,7 +24,7 @@ class Nothing(StagePlugin):
 
 def known(name: str, *stages: str, configured: bool = True) -> KnownPlugin:
     server = PluginServer(Nothing(), PluginEntry(name), MemoryHost())
-    return KnownPlugin(server, frozenset(stages), configured)
+    return KnownPlugin(LocalPlugin(server), frozenset(stages), configured)
 
 
 REGISTRY = PluginRegistry(

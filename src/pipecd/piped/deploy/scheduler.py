@@ -7,7 +7,8 @@ application.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 import structlog
 
@@ -44,9 +45,18 @@ class Scheduler:
     ) -> None:
         self._desk, self._deployment, self._journal, self._stop = desk, deployment, journal, stop
         self._reports = Reports(desk.api, deployment, now=desk.now)
+        self._loose_ends: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Returns when the deployment is completed and the control plane knows it."""
+        try:
+            await self._run()
+            await asyncio.gather(*self._loose_ends)
+        finally:
+            for task in self._loose_ends:
+                task.cancel()
+
+    async def _run(self) -> None:
         self._journal.apply(self._deployment)
         outcome = self._journal.outcome or await self._decide()
         if outcome.rolls_back and self._rollback_stages():
@@ -124,7 +134,11 @@ class Scheduler:
             deployment=self._deployment,
             spec=spec,
             stage=stage,
+            later=self._later,
         )
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        self._loose_ends.add(asyncio.create_task(work))
 
     async def _spec(self) -> ApplicationSpec:
         own = self._deployment

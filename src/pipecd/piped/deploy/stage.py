@@ -4,9 +4,10 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -21,7 +22,8 @@ from pipecd.piped.deploy.journal import Journal
 from pipecd.piped.deploy.outcome import StageEnding, ending_of
 from pipecd.piped.deploy.reports import Reports
 from pipecd.piped.deploy.stop import Stop, StopReason, until_stopped
-from pipecd.piped.plan.skip import needs_changed_files, skip_reason
+from pipecd.piped.plan.skip import skip_reason
+from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.sdk.log import StageLog
@@ -44,6 +46,8 @@ class StageRun:
     deployment: Deployment
     spec: ApplicationSpec
     stage: PipelineStage
+    later: Callable[[Coroutine[Any, Any, None]], None]
+    """Takes what need not be waited for before the deployment goes on."""
 
     @property
     def configured(self) -> StageSpec | None:
@@ -111,21 +115,23 @@ class StageRun:
             return None
         changed = None
         before, commit = self.deployment.running_commit_hash, self.deployment.trigger.commit
-        if before and needs_changed_files(entry.skip_on):
+        if before and entry.skip_on.paths:
             changed = await self.desk.sources.changed_files(
                 self.deployment.git_path, before, commit.hash
             )
         return skip_reason(entry.skip_on, commit_message=commit.message, changed_files=changed)
 
     async def _execute(self) -> StageEnding:
-        plugin = self.desk.plugins.for_stage(
-            self.stage.name, self.spec, targets=self.deployment.deploy_targets_by_plugin.keys()
-        )
+        plugin = self._plugin()
         answer = await plugin.ExecuteStage(pb.ExecuteStageRequest(input=await self._input()))
         if answer.status not in _ANSWERS:
             told = f"plugin {plugin.name} answered status {answer.status}, which is not an ending"
             return StageEnding(StageStatus.FAILURE, told)
         return StageEnding(StageStatus(answer.status), self._masked(answer.message))
+
+    def _plugin(self) -> Plugin:
+        targets = self.deployment.deploy_targets_by_plugin.keys()
+        return self.desk.plugins.for_stage(self.stage.name, self.spec, targets=targets)
 
     async def _input(self) -> pb.ExecutePluginInput:
         own, sources = self.deployment, self.desk.masked_sources(self.deployment.id)
@@ -172,8 +178,22 @@ class StageRun:
         await self.journal.stage_ended(self.stage.id, ending.status, ending.message)
         timed_out = stop.reason is StopReason.TIMED_OUT
         limit = Duration(round(at_most or 0, 1))
-        await self._close_log(f"Timed out after {limit}" if timed_out else ending.message)
+        last_words = f"Timed out after {limit}" if timed_out else ending.message
+        if lag := self._log_lag():
+            self.later(self._close_log_after(lag, last_words))
+        else:
+            await self._close_log(last_words)
         return ending
+
+    def _log_lag(self) -> float:
+        try:
+            return self._plugin().log_lag
+        except PipecdError:
+            return 0.0
+
+    async def _close_log_after(self, seconds: float, text: str) -> None:
+        await asyncio.sleep(seconds)
+        await self._close_log(text)
 
     async def _close_log(self, text: str, *, failed: bool = True) -> None:
         """Adds the last line for a stage that could not do so itself."""

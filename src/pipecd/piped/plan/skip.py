@@ -24,8 +24,3 @@ def skip_reason(
         if subject.startswith(prefix):
             return f'the commit message starts with "{prefix}"'
     return None
-
-
-def needs_changed_files(skip_on: SkipOn) -> bool:
-    """Whether the decision depends on the files that changed."""
-    return bool(skip_on.paths)

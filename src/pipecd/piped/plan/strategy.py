@@ -63,16 +63,14 @@ def ruled(facts: PlanFacts) -> Choice | None:
 
 
 def _requested(facts: PlanFacts) -> Choice | None:
-    match facts.requested:
-        case SyncStrategy.AUTO:
-            return None
-        case SyncStrategy.PIPELINE if not facts.has_pipeline:
-            raise UserMistake(
-                "unable to force sync with pipeline because no pipeline was specified",
-                hint="add spec.pipeline to the application configuration, or use quick sync",
-            )
-        case SyncStrategy.PIPELINE | SyncStrategy.QUICK_SYNC:
-            return Choice(facts.requested, facts.requested_because)
+    if facts.requested is SyncStrategy.AUTO:
+        return None
+    if facts.requested is SyncStrategy.PIPELINE and not facts.has_pipeline:
+        raise UserMistake(
+            "unable to force sync with pipeline because no pipeline was specified",
+            hint="add spec.pipeline to the application configuration, or use quick sync",
+        )
+    return Choice(facts.requested, facts.requested_because)
 
 
 def _without_pipeline(facts: PlanFacts) -> Choice | None:

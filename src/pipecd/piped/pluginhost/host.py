@@ -74,7 +74,7 @@ def _builtin(
 ) -> Plugin:
     if spec.builtin not in found:
         raise UserMistake(
-            f"there is no built-in plugin {spec.builtin}",
+            f"there is no built-in plugin {spec.builtin} yet",
             hint=f"use one of {', '.join(sorted(found))}, or give plugin {spec.name} a url",
         )
     return LocalPlugin(PluginServer(found[spec.builtin](), entry_of(spec), callbacks))

@@ -40,7 +40,9 @@ def _loader(name: str) -> Callable[[], StagePlugin]:
 
 
 class LocalPlugin:
-    """The server of a plugin in this process."""
+    """The server of a plugin in this process; a stopped stage has sent its lines."""
+
+    log_lag = 0.0
 
     def __init__(self, server: PluginServer) -> None:
         self._server = server

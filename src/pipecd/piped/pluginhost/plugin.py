@@ -20,6 +20,11 @@ class Plugin(Protocol):
         """The name that the configuration of piped gives it."""
         ...
 
+    @property
+    def log_lag(self) -> float:
+        """For how many seconds lines of a stopped stage may still be on their way."""
+        ...
+
     async def FetchDefinedStages(
         self, request: pb.FetchDefinedStagesRequest
     ) -> pb.FetchDefinedStagesResponse: ...

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deployment through a plugin program, whose last lines may come late."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from pipecd.config.piped.plugin import PluginSpec
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.piped.pluginhost.remote import RemotePlugin
+
+OpenStand = Callable[..., AbstractAsyncContextManager[Any]]
+
+# A plugin that, as those of upstream do, sends its lines some time after they were written.
+PROGRAM = '''#!{python}
+"""A plugin whose log is slow."""
+import asyncio
+from pipecd.sdk import Stage, StageContext, StagePlugin, StageLog, StageResult, serve
+
+class Slow(StagePlugin):
+    stages = (Stage("SLOW"),)
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        stage.log.info("one")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            late = StageLog(stage.host, stage.deployment.id, stage.id)
+            self.task = asyncio.ensure_future(self.say(late))
+            raise
+
+    async def say(self, late):
+        await asyncio.sleep(0.2)
+        try:
+            async with late.kept():
+                late.info("two")
+                await asyncio.sleep(0.1)
+                raise KeyError
+        except KeyError:
+            pass
+
+if __name__ == "__main__":
+    serve(Slow)
+'''
+
+
+@pytest.mark.slow
+async def test_the_late_lines_of_a_stopped_program_are_not_lost(
+    open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RemotePlugin, "log_lag", 1.0)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    async with open_stand() as stand:
+        program = stand.directory / "slow"
+        program.write_text(PROGRAM.format(python=sys.executable))
+        program.chmod(0o755)
+        spec = PluginSpec(name="slow", url=f"file://{program}", port=port)
+        async with stand.piped([spec]):
+            stages = "[{name: SLOW}, {name: ACT}]"
+            id = await stand.trigger(stand.push(f"  pipeline: {{stages: {stages}}}\n"))
+            running = await stand.until(id, lambda d: bool(d.stages) and d.stages[0].status == 1)
+            stage_id = running.stages[0].id
+            await stand.seen(lambda: stand.lines_of(id, stage_id), bool)
+            await stand.settled(await stand.cancel(id))
+            done = await stand.deployment(id)
+            assert DeploymentStatus(done.status) is DeploymentStatus.CANCELLED
+            async with asyncio.timeout(10):
+                await stand.seen(lambda: stand.log_of(id, stage_id), lambda log: log.completed)
+        assert await stand.lines_of(id, stage_id) == ["one", "two", "Cancelled by root"]
