@@ -3,7 +3,7 @@
 
 A piece of work is a plain function over statements of SQLAlchemy Core. It may run on another thread
 and, after a deadlock or a lost transaction, more than once; it must not touch anything but its
-transaction. An asynchronous driver runs it through `AsyncConnection.run_sync`.
+transaction.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,11 @@ def given(name: str) -> BindParameter[Any]:
 
 
 class Duplicate(Exception):
-    """A row with this primary key exists already."""
+    """A row with this primary key exists already.
+
+    Some engines end a transaction with it: work that catches it must write nothing else. Work that
+    lets it out was overtaken by another, and is done once more where there can be others.
+    """
 
 
 class Reading(Protocol):
@@ -45,6 +49,10 @@ class Writing(Reading, Protocol):
         """How many rows were changed; Duplicate when a primary key is taken."""
         ...
 
+    def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
+        """Runs the statement once for each of the values, in as few steps as the engine can."""
+        ...
+
 
 class Database(Protocol):
     """One database with the tables of `schema`."""
@@ -53,4 +61,8 @@ class Database(Protocol):
 
     async def write(self, work: Callable[[Writing], T]) -> T:
         """The result of the work once it is committed."""
+        ...
+
+    async def catch_up(self, table: str, project: str) -> None:
+        """Brings the label index up to what another program may have written to the table."""
         ...

@@ -9,7 +9,15 @@ from google.protobuf.message import Message
 from sqlalchemy import Table, delete, insert, select, update
 
 from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode_cursor
-from pipecd.controlplane.datastore.database import Database, Duplicate, Reading, Writing, given
+from pipecd.controlplane.datastore.database import (
+    Database,
+    Duplicate,
+    Reading,
+    Values,
+    Writing,
+    given,
+)
+from pipecd.controlplane.datastore.fits import check_fits, label_text
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
     OLDEST,
@@ -95,8 +103,8 @@ class SqlDocuments(Generic[M]):
         now = to_unix(self._now())
         stored.created_at = stored.created_at or now
         stored.updated_at = stored.updated_at or now
-        check(document)
-        await self._database.write(lambda writing: self._add(writing, document))
+        text = self._checked(document)
+        await self._database.write(lambda writing: self._add(writing, document, text))
 
     async def update(self, id: str, change: Callable[[M], None], *, touch: bool = True) -> M:
         now = to_unix(self._now()) if touch else 0
@@ -145,6 +153,8 @@ class SqlDocuments(Generic[M]):
         return found[0] if found else None
 
     async def _select(self, selection: Selection) -> tuple[M, ...]:
+        if project := selection.project_by_label:
+            await self._database.catch_up(self._kind.table.name, project)
         statement, values = selection.statement(), selection.values()
         message = self._kind.message
 
@@ -160,10 +170,10 @@ class SqlDocuments(Generic[M]):
             raise NotFound(f"{self._kind.table.name} is not found")
         return from_json(rows[0][0], self._kind.message)
 
-    def _add(self, writing: Writing, document: M) -> None:
+    def _add(self, writing: Writing, document: M, text: str) -> None:
         id = _stored(document).id
         try:
-            writing.run(self._insert, {"id": row_id(id), "data": self._text(document)})
+            writing.run(self._insert, {"id": row_id(id), "data": text})
         except Duplicate as e:
             raise AlreadyExists(f"{self._kind.table.name} {id!r} exists already") from e
         if self._kind.labelled:
@@ -180,33 +190,46 @@ class SqlDocuments(Generic[M]):
         if now:
             # A clock that went back must not move a document down the pages of a list.
             stored.updated_at = max(now, was.updated_at)
-        _check_change(before, after)
-        writing.run(self._update, {"id": row_id(id), "data": self._text(after)})
+        text = self._checked_change(before, after)
+        writing.run(self._update, {"id": row_id(id), "data": text})
         if self._kind.labelled and _labels(before) != _labels(after):
             writing.run(REMOVE_LABELS, {"kind": self._kind.table.name, "id": row_id(id)})
             self._add_labels(writing, id, _labels(after))
         return after
 
     def _add_labels(self, writing: Writing, id: str, labels: Mapping[str, str]) -> None:
-        fixed = {"kind": self._kind.table.name, "id": row_id(id)}
-        for key, value in labels.items():
-            writing.run(ADD_LABEL, {**fixed, "key": key, "value": value})
+        if labels:
+            writing.run_many(ADD_LABEL, label_rows(self._kind.table.name, row_id(id), labels))
+
+    def _checked(self, document: M) -> str:
+        """The stored form of a document that is valid and that every engine can hold."""
+        check(document)
+        text = self._text(document)
+        check_fits(self._kind.table, document, text, extra=self._kind.extra)
+        return text
+
+    def _checked_change(self, before: M, after: M) -> str:
+        """Refuses a change that makes a document invalid; what was so already may be changed."""
+        try:
+            return self._checked(after)
+        except UserMistake as mistake:
+            try:
+                self._checked(before)
+            except UserMistake as earlier:
+                if earlier.message == mistake.message:
+                    return self._text(after)
+            raise
 
     def _text(self, document: M) -> str:
         return to_json(document, extra=getattr(document, self._kind.extra))
 
 
-def _check_change(before: Message, after: Message) -> None:
-    """Refuses a change that makes a document invalid; one that was so already may be changed."""
-    try:
-        check(after)
-    except UserMistake as mistake:
-        try:
-            check(before)
-        except UserMistake as earlier:
-            if earlier.message == mistake.message:
-                return
-        raise
+def label_rows(kind: str, id: bytes, labels: Mapping[str, str]) -> list[Values]:
+    """The rows of the label index for one document."""
+    return [
+        {"kind": kind, "id": id, "key": label_text(key), "value": label_text(value)}
+        for key, value in labels.items()
+    ]
 
 
 def _stored(document: Message) -> Stored:

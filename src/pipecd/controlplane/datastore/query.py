@@ -18,6 +18,7 @@ from sqlalchemy import not_ as none_of
 from pipecd.controlplane.datastore.cursor import Position
 from pipecd.controlplane.datastore.database import AnySelect, Value, Values, given
 from pipecd.controlplane.datastore.engine.expression import FlagInDocument, SameText
+from pipecd.controlplane.datastore.fits import label_text
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import EXT_LABEL, METADATA
 
@@ -82,7 +83,10 @@ def below(column: str, value: int) -> Iterable[Condition]:
 
 def labelled(labels: Mapping[str, str]) -> Iterable[Condition]:
     """Every one of the pairs is on the document."""
-    return (Condition("", Is.LABELLED, pair) for pair in sorted(labels.items()))
+    return (
+        Condition("", Is.LABELLED, (label_text(key), label_text(value)))
+        for key, value in sorted(labels.items())
+    )
 
 
 def disabled_unless(enabled: bool | None) -> Iterable[Condition]:
@@ -99,6 +103,14 @@ class Selection:
     order: Order
     after: Position | None = None
     limit: int = 0
+
+    @property
+    def project_by_label(self) -> str:
+        """The project in which labels are looked for, if any are."""
+        if not any(condition.test is Is.LABELLED for condition in self.conditions):
+            return ""
+        projects = [c.values[0] for c in self.conditions if c.column == "ProjectId"]
+        return str(projects[0]) if projects else ""
 
     def statement(self) -> AnySelect:
         shape = tuple((c.column, c.test, _places(c)) for c in self.conditions)

@@ -15,7 +15,15 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Table, and_, delete, insert, select, update
 
-from pipecd.controlplane.datastore.database import Database, Reading, Value, Writing, given
+from pipecd.controlplane.datastore.database import (
+    Database,
+    Reading,
+    Value,
+    Values,
+    Writing,
+    given,
+)
+from pipecd.controlplane.datastore.fits import MOST_BYTES
 from pipecd.controlplane.datastore.logfile import (
     LogFile,
     format_log,
@@ -28,7 +36,7 @@ from pipecd.controlplane.stores.files import Files
 from pipecd.controlplane.stores.leases import Leases
 from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
 from pipecd.model.document import from_json, to_json
-from pipecd.model.errors import Conflict, NotFound, Unavailable
+from pipecd.model.errors import Conflict, NotFound, Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
@@ -36,6 +44,7 @@ LEASE_SECONDS = 30
 TRIES_FOR_THE_LEASE = 40
 PAUSE_BETWEEN_TRIES = 0.05
 FIRST_INDEX = -(2**63)
+LONGEST_DEPLOYMENT, LONGEST_STAGE = 64, 255
 
 
 def _of_run(table: Table) -> ColumnElement[bool]:
@@ -71,8 +80,10 @@ INDEXES = select(EXT_LOG_BLOCK.c.BlockIndex).where(
 ADD_BLOCK = insert(EXT_LOG_BLOCK).values(
     **RUN_COLUMNS, BlockIndex=given("index"), Data=given("data")
 )
-REMOVE_BLOCK = delete(EXT_LOG_BLOCK).where(
-    _of_run(EXT_LOG_BLOCK), EXT_LOG_BLOCK.c.BlockIndex == given("index")
+BLOCKS_AT_ONCE = 64
+REMOVE_BLOCKS = delete(EXT_LOG_BLOCK).where(
+    _of_run(EXT_LOG_BLOCK),
+    EXT_LOG_BLOCK.c.BlockIndex.in_([given(f"index_{i}") for i in range(BLOCKS_AT_ONCE)]),
 )
 
 
@@ -175,6 +186,8 @@ def _has_news(log: LogFile, blocks: Sequence[LogBlock]) -> bool:
 
 
 def _run_values(run: StageRun) -> dict[str, Value]:
+    if len(run.deployment_id) > LONGEST_DEPLOYMENT or len(run.stage_id) > LONGEST_STAGE:
+        raise UserMistake("the id of a deployment or stage is too long to have a log")
     return {
         "deployment": run.deployment_id,
         "stage": run.stage_id,
@@ -235,15 +248,29 @@ def _add_blocks(writing: Writing, run: StageRun, blocks: Sequence[LogBlock]) -> 
     low, high = min(b.index for b in blocks), max(b.index for b in blocks)
     values = _run_values(run)
     seen = {row[0] for row in writing.rows(INDEXES, {**values, "low": low, "high": high})}
+    new: list[Values] = []
     for block in blocks:
         if block.index not in seen:
             seen.add(block.index)
-            writing.run(ADD_BLOCK, {**values, "index": block.index, "data": to_json(block)})
+            new.append({**values, "index": block.index, "data": _block_text(block)})
+    if new:
+        writing.run_many(ADD_BLOCK, new)
+
+
+def _block_text(block: LogBlock) -> str:
+    text = to_json(block)
+    if len(text.encode()) > MOST_BYTES:
+        raise UserMistake(f"block {block.index} of the log is larger than {MOST_BYTES} bytes")
+    return text
 
 
 def _forget(writing: Writing, run: StageRun, log: LogFile, blocks: Sequence[LogBlock]) -> None:
     """Removes the rows that the file holds now; blocks that came later stay."""
     values = _run_values(run)
-    for block in blocks:
-        writing.run(REMOVE_BLOCK, {**values, "index": block.index})
+    for start in range(0, len(blocks), BLOCKS_AT_ONCE):
+        part = blocks[start : start + BLOCKS_AT_ONCE]
+        # The last one fills the places that are left over.
+        padded = [part[min(i, len(part) - 1)].index for i in range(BLOCKS_AT_ONCE)]
+        indexes = {f"index_{i}": index for i, index in enumerate(padded)}
+        writing.run(REMOVE_BLOCKS, {**values, **indexes})
     writing.run(SET_HEAD, {**values, "done": log.completed, "last": log.last_index})

@@ -66,6 +66,13 @@ class Transaction:
         except sqlite3.Error as e:
             raise while_running(e, self._path) from e
 
+    def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
+        ready = STATEMENTS.ready(statement)
+        try:
+            self._connection.executemany(ready.text, [ready.arguments(v) for v in values])
+        except sqlite3.Error as e:
+            raise while_running(e, self._path) from e
+
     def _execute(self, statement: AnyStatement, values: Values) -> sqlite3.Cursor:
         ready = STATEMENTS.ready(statement)
         return self._connection.execute(ready.text, ready.arguments(values))

@@ -54,6 +54,9 @@ class SqliteDatabase:
     async def write(self, work: Callable[[Writing], T]) -> T:
         return await self._writes.do(work)
 
+    async def catch_up(self, table: str, project: str) -> None:
+        """Nothing to do: nobody else writes to the file."""
+
     async def close(self) -> None:
         """Finishes what was accepted; later work is refused."""
         await self._writes.close()
