@@ -79,7 +79,7 @@ async def test_the_built_in_plugins_of_stages_are_there_without_being_asked_for(
 @pytest.mark.parametrize(
     ("specs", "told"),
     [
-        pytest.param([PluginSpec(name="dance")], "there is no built-in plugin dance; use one of .*wait", id="a name that is not built in"),
+        pytest.param([PluginSpec(name="dance")], "there is no built-in plugin dance yet; use one of .*wait", id="a name that is not built in"),
         pytest.param([PluginSpec(name="wait"), PluginSpec(name="wait")], "two plugins are named wait", id="a name twice"),
     ],
 )  # fmt: skip
