@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people ask of upstream's pipeds through our control plane: every command, and events."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model import common_pb2 as common
+from pipecd.proto.model import event_pb2
+from pipecd.proto.model.application_pb2 import Application
+
+# The event store of a piped of upstream looks once a minute, and nothing wakes it.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+WATCHER = """\
+  eventWatcher:
+    - matcher: {name: image, labels: {env: dev}}
+      handler:
+        type: GIT_UPDATE
+        config:
+          replacements: [{file: values.yaml, yamlField: $.image}]
+"""
+
+
+GROUND = 'resource "terraform_data" "ground" { input = "one" }\n'
+
+
+def app_file(kind: str, seconds: int) -> str:
+    # The plugin generation does not know the key and ignores it.
+    return f"""\
+apiVersion: pipecd.dev/v1beta1
+kind: {kind}
+spec:
+  name: cart
+  input: {{terraformVersion: given}}
+  labels: {{env: dev}}
+  planner: {{alwaysUsePipeline: true}}
+  pipeline:
+    stages:
+      - name: WAIT
+        with: {{duration: {seconds}s}}
+{WATCHER}"""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A piped of upstream, how it is started, and what it deploys."""
+
+    program: Path
+    arguments: tuple[str, ...]
+    kind: str
+    application: Application
+    spec: str
+
+
+@pytest.fixture(params=["the first generation", "the plugin generation"])
+def generation(request: pytest.FixtureRequest, free_port: Callable[[], int]) -> Generation:
+    often = "  eventWatcher: {checkInterval: 5s}\n"
+    if request.param == "the first generation":
+        tools: Path = request.getfixturevalue("tools_dir")
+        return Generation(
+            request.getfixturevalue("upstream_piped"),
+            ("piped", f"--tools-dir={tools}"),
+            "TerraformApp",
+            Application(name="cart", kind=common.TERRAFORM, platform_provider="tf"),
+            often + "  platformProviders: [{name: tf, type: TERRAFORM}]\n",
+        )
+    wait = request.getfixturevalue("upstream_plugins") / "wait"
+    plugin = f"  plugins: [{{name: wait, url: 'file://{wait}', port: {free_port()}}}]\n"
+    return Generation(
+        request.getfixturevalue("upstream_pipedv1"),
+        ("run", f"--plugin-service-port={free_port()}"),
+        "Application",
+        Application(name="cart"),
+        often + plugin,
+    )
+
+
+Typed = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+def typed(upstream_pipectl: Path) -> Typed:
+    """Types a line to upstream's pipectl, which must succeed."""
+
+    async def run(bed: Any, line: str) -> Any:
+        ended = await bed.run(upstream_pipectl, *line.split(), *bed.pipectl_flags())
+        assert ended.code == 0, ended.out + ended.err
+        return ended
+
+    return run
+
+
+async def test_commands_and_events_reach_an_upstream_piped(
+    open_bed: Any, free_port: Callable[[], int], generation: Generation, typed: Typed
+) -> None:
+    kind, application = generation.kind, generation.application
+    async with open_bed(all_answered=True) as bed:
+        files = {"cart/app.pipecd.yaml": app_file(kind, 1), "cart/main.tf": GROUND}
+        first = bed.origin.commit({**files, "cart/values.yaml": "image: v1\n"})
+        agent = await bed.enrol("piped", generation.spec)
+        application.piped_id = agent.id
+        id_ = await bed.add_application("cart", application)
+        flags = (f"--config-file={agent.config}", "--insecure", f"--admin-port={free_port()}")
+        async with bed.running(generation.program, *generation.arguments, *flags) as piped:
+            done = await bed.eventually(lambda: bed.ended(first), piped)
+            assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
+
+            synced = await typed(
+                bed,
+                f"application sync --app-id {id_} --check-interval 2s --timeout 2m"
+                " --wait-status DEPLOYMENT_SUCCESS,DEPLOYMENT_FAILURE",
+            )
+            assert "Deployment is at DEPLOYMENT_SUCCESS status" in synced.err
+
+            await an_event_is_acted_on(bed, piped, typed)
+            await a_plan_is_previewed(bed, id_, typed)
+
+            long = bed.origin.commit({"cart/app.pipecd.yaml": app_file(kind, 600)})
+            deployment_id, _ = await bed.eventually(lambda: bed.stage(long, "WAIT"), piped)
+            await bed.cases.deployments.cancel(deployment_id, False, True, by=bed.admin)
+            done = await bed.eventually(lambda: bed.ended(long), piped)
+            assert DeploymentStatus(done.status) is DeploymentStatus.CANCELLED
+            await bed.eventually(lambda: bed.is_online(agent.id), piped)
+
+            command = await bed.cases.pipeds.restart(agent.id, by=bed.admin)
+            async with asyncio.timeout(120):
+                await piped.process.wait()
+            answered = await bed.cases.commands.get(command, by=bed.admin)
+            assert CommandStatus(answered.status) is CommandStatus.SUCCEEDED
+
+
+async def an_event_is_acted_on(bed: Any, piped: Any, typed: Typed) -> None:
+    told = await typed(
+        bed,
+        "event register --name image --data v2 --labels env=dev --commit-hash c0ffee"
+        " --commit-url https://example.com/c0ffee --commit-title image",
+    )
+    event_id = json.loads(told.err.split("\t", 1)[1])["id"]
+
+    async def handled() -> Any:
+        event = await bed.stores.events.get(event_id)
+        return event if event.status != event_pb2.EVENT_NOT_HANDLED else None
+
+    event = await bed.eventually(handled, piped)
+    assert event.status == event_pb2.EVENT_SUCCESS, event.status_description
+    assert bed.origin.git("show", "HEAD:cart/values.yaml") == "image: v2"
+
+
+async def a_plan_is_previewed(bed: Any, application_id: str, typed: Typed) -> None:
+    branch, head = bed.origin.branch({"cart/values.yaml": "image: v3\n"})
+    out = bed.directory / "preview.json"
+    await typed(
+        bed,
+        f"plan-preview --repo-remote-url {bed.origin.remote} --base-branch main"
+        f" --head-branch {branch} --head-commit {head} --out {out} --timeout 2m",
+    )
+    preview = json.loads(out.read_text())
+    assert preview["FailurePipeds"] is None
+    both = [*(preview["Applications"] or ()), *(preview["FailureApplications"] or ())]
+    assert [a["ApplicationID"] for a in both] == [application_id]
