@@ -5,8 +5,8 @@ import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from pipecd.model.errors import UserMistake
-from pipecd.observe.admin import admin_server, standard_pages
+from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.observe.admin import Page, admin_server, standard_pages
 
 
 async def test_the_pages_are_served_and_listed() -> None:
@@ -36,3 +36,20 @@ async def test_a_busy_port_is_refused_in_words() -> None:
         with pytest.raises(UserMistake, match=f"{port}.*--admin-port"):
             async with admin_server({}, host="127.0.0.1", port=port):
                 pass
+
+
+async def test_a_page_may_ask_others_before_it_answers() -> None:
+    async def figures() -> bytes:
+        return b"up 1\n"
+
+    async def away() -> bytes:
+        raise Unavailable("the store is away")
+
+    pages = {"/figures": Page(figures), "/away": Page(away)}
+    async with (
+        admin_server(pages, host="127.0.0.1", port=0) as port,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        assert (await http.get("/figures")).text == "up 1\n"
+        refused = await http.get("/away")
+        assert (refused.status_code, refused.text) == (503, "the store is away\n")

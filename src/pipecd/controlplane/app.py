@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.controlplane.api.external import external_table
@@ -22,12 +23,17 @@ from pipecd.controlplane.console.pages import create_console
 from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.filestore.open import open_filestore
-from pipecd.controlplane.jobs import upkeep
+from pipecd.controlplane.jobs import JobMetrics, Pace, upkeep
+from pipecd.controlplane.owner.metrics import InstallationMetrics
+from pipecd.controlplane.owner.pages import create_owner_pages
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_cases
+from pipecd.controlplane.usecases.access import Access
+from pipecd.controlplane.usecases.people.projects import Projects
 from pipecd.controlplane.web import WebServer, http_port
+from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
-from pipecd.observe.admin import admin_server, standard_pages
+from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.wire.server import UNIX, TlsFiles, grpc_server
 from pipecd.wire.splitter import one_port, tls_context
 
@@ -59,6 +65,7 @@ class ServerSettings:
     tls: TlsFiles | None = None
     metrics: bool = True
     grace_period: float = 30.0
+    with_ops: bool = True
 
 
 @dataclass(frozen=True)
@@ -88,15 +95,78 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
         opened.push_async_callback(web.stop)
         port = await _open_doors(settings, cases, web, opened)
         async with asyncio.TaskGroup() as loops:
-            background = [
-                loops.create_task(cases.run(), name="use cases"),
-                loops.create_task(upkeep(stores, bus, new_id()).run(), name="upkeep"),
-            ]
+            background = [loops.create_task(cases.run(), name="use cases")]
+            if settings.with_ops:
+                jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector)
+                background.append(loops.create_task(jobs.run(), name="upkeep"))
             try:
                 yield ControlPlane(cases, stores, bus, port)
             finally:
                 for task in background:
                     task.cancel()
+
+
+@dataclass(frozen=True)
+class OpsSettings:
+    """How the upkeep is run beside the servers; `host` is where the pages of the owner listen."""
+
+    spec: ControlPlaneSpec
+    host: str
+    port: int
+    admin_host: str
+    admin_port: int
+    metrics: bool = True
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Upkeep that is going on; the ports are those that were bound."""
+
+    stores: Stores
+    port: int
+    admin_port: int
+
+
+@asynccontextmanager
+async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
+    """The jobs, the pages of the owner and the figures of the installation, in one process."""
+    async with AsyncExitStack() as opened:
+        stores = await _open_stores_beside_servers(settings.spec, opened)
+        bus, registry = MemoryBus(), CollectorRegistry()
+        projects = Projects(stores, bus, Access(stores), b"", _projects(settings.spec))
+        shared_sso = [shared.name for shared in settings.spec.shared_sso_configs]
+        web = WebServer(create_owner_pages(projects, shared_sso=shared_sso))
+        opened.push_async_callback(web.stop)
+        owner = http_port(web, host=settings.host, port=settings.port)
+        port = await opened.enter_async_context(owner)
+        pages = standard_pages(None)
+        if settings.metrics:
+            ProcessCollector(registry=registry)
+            figures = InstallationMetrics(stores, registry)
+            pages["/metrics"] = Page(figures.page, CONTENT_TYPE_LATEST)
+        admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
+        admin_port = await opened.enter_async_context(admin)
+        pace = Pace(JobMetrics(registry, "ops"))
+        jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector, pace)
+        async with asyncio.TaskGroup() as loops:
+            upkeeping = loops.create_task(jobs.run(), name="upkeep")
+            try:
+                yield Operations(stores, port, admin_port)
+            finally:
+                upkeeping.cancel()
+
+
+async def _open_stores_beside_servers(spec: ControlPlaneSpec, opened: AsyncExitStack) -> Stores:
+    try:
+        return await _open_stores(spec, opened)
+    except Unavailable as e:
+        if spec.datastore.type != "SQLITE":
+            raise
+        raise UserMistake(
+            e.message,
+            hint="on SQLite `pipecd server` does the upkeep itself, so run only that one; "
+            "an ops of its own needs MySQL or PostgreSQL",
+        ) from e
 
 
 async def _open_stores(spec: ControlPlaneSpec, opened: AsyncExitStack) -> Stores:

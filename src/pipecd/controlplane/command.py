@@ -12,13 +12,21 @@ from pipecd.commandline import flags
 from pipecd.commandline.longrunning import run_until_signal
 from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.config.read import read_control_plane
-from pipecd.controlplane.app import Ports, ServerSettings, control_plane
+from pipecd.controlplane.app import (
+    OpsSettings,
+    Ports,
+    ServerSettings,
+    control_plane,
+    operations,
+)
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.wire.server import TlsFiles
 
 log = structlog.get_logger()
 _SHORTEST_KEY = 32
+_HERE = "127.0.0.1"
+_EVERYWHERE = "0.0.0.0"  # noqa: S104
 
 
 @click.command()
@@ -32,7 +40,7 @@ _SHORTEST_KEY = 32
 @flags.number("envoy-authz-port", "Accepted for compatibility; not served yet.", default=9086)
 @flags.text("static-dir", "Accepted for compatibility; pages are built in.")
 @flags.text("cache-address", "Accepted for compatibility; the cache is in memory.")
-@flags.text("host", "The interface to listen on; all of them by default.", default="0.0.0.0")  # noqa: S104
+@flags.text("host", "The interface to listen on; all of them by default.", default=_EVERYWHERE)
 @flags.duration("grace-period", "How long running calls may take at the end.", default="30s")
 @flags.switch("tls", "Speak TLS on the gRPC ports and the one address.")
 @flags.text("cert-file", "The certificate for --tls.")
@@ -40,6 +48,7 @@ _SHORTEST_KEY = 32
 @flags.switch("insecure-cookie", "Let cookies travel over plain HTTP.")
 @flags.text("encryption-key-file", "The key of sessions and stored secrets.", required=True)
 @flags.text("config-file", "The configuration of the control plane.", required=True)
+@flags.switch("with-ops", "Do the upkeep here too, when no other replica does.", default=True)
 @flags.switch("enable-grpc-reflection", "Accepted for compatibility; not served yet.")
 def server(**given: Any) -> None:
     """Run the control plane."""
@@ -60,6 +69,7 @@ def server(**given: Any) -> None:
         tls=_tls(given),
         metrics=given["metrics"],
         grace_period=given["grace_period"],
+        with_ops=given["with_ops"],
     )
     run_until_signal(_serve(settings))
 
@@ -72,20 +82,31 @@ async def _serve(settings: ServerSettings) -> None:
 
 @click.command()
 @flags.every_command
-@flags.number("http-port", "Accepted for compatibility; not served yet.", default=9082)
-@flags.number("admin-port", "Accepted for compatibility; not served yet.", default=9085)
-@flags.duration("grace-period", "How long running jobs may take at the end.", default="15s")
+@flags.number("http-port", "The pages of the owner, which ask for no password.", default=9082)
+@flags.number("admin-port", "Version, health and metrics, on all interfaces.", default=9085)
+@flags.text("host", "The interface of the owner's pages; they ask for no password.", default=_HERE)
+@flags.duration("grace-period", "Accepted for compatibility; jobs end at once.", default="15s")
 @flags.text("config-file", "The configuration of the control plane.", required=True)
 @flags.text("gcloud-path", "Accepted for compatibility; has no effect.")
 @flags.text("cache-address", "Accepted for compatibility; the cache is in memory.")
 def ops(**given: Any) -> None:
-    """Run the upkeep of a control plane."""
+    """Run the upkeep of a control plane and the pages of its owner."""
     configure(given["log_level"], given["log_encoding"], program="controlplane.ops")
-    load_spec(given["config_file"])
-    raise UserMistake(
-        "a control plane on SQLite does its upkeep inside `pipecd server`",
-        hint="run only `pipecd server`; a separate ops needs a database server, which comes later",
+    settings = OpsSettings(
+        spec=load_spec(given["config_file"]),
+        host=given["host"],
+        port=given["http_port"],
+        admin_host=_EVERYWHERE,
+        admin_port=given["admin_port"],
+        metrics=given["metrics"],
     )
+    run_until_signal(_operate(settings))
+
+
+async def _operate(settings: OpsSettings) -> None:
+    async with operations(settings) as running:
+        log.info("ops ready", port=running.port, admin_port=running.admin_port)
+        await asyncio.Event().wait()
 
 
 def load_spec(path: str) -> ControlPlaneSpec:

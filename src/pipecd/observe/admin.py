@@ -2,7 +2,7 @@
 """The admin port: version, liveness and metrics over plain HTTP, for people and probes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -10,7 +10,7 @@ from http import HTTPStatus
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.version import build_version
 
 _PATIENCE_SECONDS = 10
@@ -18,9 +18,9 @@ _PATIENCE_SECONDS = 10
 
 @dataclass(frozen=True)
 class Page:
-    """What one path answers."""
+    """What one path answers, at once or after asking others."""
 
-    body: Callable[[], bytes]
+    body: Callable[[], bytes | Awaitable[bytes]]
     content_type: str = "text/plain; charset=utf-8"
 
 
@@ -47,7 +47,7 @@ async def admin_server(
         with suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError, ValueError):
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(respond(request, pages))
+                writer.write(await respond(request, pages))
                 await writer.drain()
         writer.close()
 
@@ -62,7 +62,7 @@ async def admin_server(
         yield server.sockets[0].getsockname()[1]
 
 
-def respond(request: bytes, pages: dict[str, Page]) -> bytes:
+async def respond(request: bytes, pages: dict[str, Page]) -> bytes:
     """The whole HTTP answer to a request head."""
     parts = request.split(b"\r\n", 1)[0].split(b" ")
     if len(parts) != 3 or parts[0] not in (b"GET", b"HEAD"):
@@ -72,7 +72,11 @@ def respond(request: bytes, pages: dict[str, Page]) -> bytes:
     if page is None:
         links = "".join(f'<li><a href="{p}">{p}</a></li>' for p in sorted(pages))
         return _answer(HTTPStatus.OK, f"<ul>{links}</ul>\n".encode(), "text/html; charset=utf-8")
-    body = page.body()
+    try:
+        body = page.body()
+        body = body if isinstance(body, bytes) else await body
+    except PipecdError as e:
+        return _answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{e}\n".encode(), "text/plain")
     return _answer(HTTPStatus.OK, b"" if parts[0] == b"HEAD" else body, page.content_type)
 
 

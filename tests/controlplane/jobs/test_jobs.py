@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upkeep does each job on one replica and forgets only what is old."""
+"""Jobs forget only what is old, and keep what may be lost."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pipecd.controlplane.auth.credentials import LAST_USED_KEY
+from pipecd.controlplane.jobs.key_uses import keep_key_uses
 from pipecd.controlplane.jobs.orphan_commands import time_out_orphans
 from pipecd.controlplane.jobs.preview_outputs import remove_old_outputs
 from pipecd.controlplane.jobs.stale_stats import forget_stale_stats
-from pipecd.controlplane.jobs.upkeep import Job, Upkeep
+from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.connection import STATS_KEY, Connections
 from pipecd.model.command import CommandStatus
-from pipecd.model.errors import Unavailable
 from pipecd.model.moment import to_unix
+from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.command_pb2 import Command
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -69,28 +71,39 @@ async def test_outputs_are_kept_for_two_days(start_plane: Any) -> None:
         assert await stores.files.list("command-output/") == ("command-output/new.json",)
 
 
-async def test_one_of_two_replicas_does_the_job(start_plane: Any) -> None:
+async def test_an_output_of_a_command_that_is_just_being_handled_is_kept(start_plane: Any) -> None:
     async with start_plane() as plane:
-        done: list[str] = []
-
-        async def work() -> None:
-            done.append("x")
-
-        job = Job("job", 60.0, work)
-        first, second = (Upkeep(plane.running.stores.leases, h, [job]) for h in ("a", "b"))
-        assert [await first.once(job), await second.once(job), await first.once(job)] == [
-            True,
-            False,
-            True,
-        ]
-        assert len(done) == 2
+        stores = plane.running.stores
+        await stores.commands.add(command("new", hours_ago=1))
+        await stores.files.put("command-output/new.json", b"{}")
+        assert await remove_old_outputs(stores.files, stores.commands, now=lambda: NOW) == 0
 
 
-async def test_a_job_that_fails_is_tried_again(start_plane: Any) -> None:
-    async with start_plane() as plane:
-
-        async def away() -> None:
-            raise Unavailable("the store is away")
-
-        job = Job("job", 60.0, away)
-        assert not await Upkeep(plane.running.stores.leases, "a", [job]).once(job)
+async def test_the_last_use_of_a_key_is_kept_and_never_set_back(stores: Stores) -> None:
+    for id, used_at, disabled in (
+        ("a", 5, False),
+        ("b", 90, False),
+        ("c", 0, False),
+        ("d", 0, True),
+    ):
+        await stores.api_keys.add(
+            APIKey(
+                id=id,
+                name=id,
+                key_hash="hash",
+                project_id="demo",
+                creator="someone",
+                last_used_at=used_at,
+                disabled=disabled,
+                updated_at=7,
+            )
+        )
+    noted = {"a": b"10", "b": b"20", "d": b"30", "gone": b"40", "c": b"soon"}
+    for id, at in noted.items():
+        await stores.cache.put_field(LAST_USED_KEY, id, at)
+    assert await keep_key_uses(stores.cache, stores.api_keys) == 1
+    kept = await stores.api_keys.get_many(("a", "b", "c", "d"))
+    assert {id: key.last_used_at for id, key in kept.items()} == {"a": 10, "b": 90, "c": 0, "d": 0}
+    # Being used is no change of the key.
+    assert kept["a"].updated_at == 7
+    assert await keep_key_uses(stores.cache, stores.api_keys) == 0

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from pipecd.controlplane.stores.commands import Commands
 from pipecd.controlplane.stores.files import Files
 from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.proto.model.command_pb2 import Command
 
 PREFIX = "command-output/"
 KEPT_FOR = timedelta(hours=48)
@@ -20,8 +21,13 @@ async def remove_old_outputs(files: Files, commands: Commands, *, now: Now = utc
     old = [
         path
         for command_id, path in paths.items()
-        if command_id not in known or known[command_id].handled_at < oldest
+        if command_id not in known or _last_touched(known[command_id]) < oldest
     ]
     for path in old:
         await files.delete(path)
     return len(old)
+
+
+def _last_touched(command: Command) -> int:
+    # The output is stored a moment before the command counts as handled.
+    return command.handled_at or command.created_at

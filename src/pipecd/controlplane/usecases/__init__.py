@@ -26,6 +26,7 @@ from pipecd.controlplane.usecases.pipeds import Pipeds
 from pipecd.controlplane.usecases.previews import Previews
 from pipecd.controlplane.usecases.reports.applications import ApplicationReports
 from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
+from pipecd.controlplane.usecases.reports.insights import Insights
 from pipecd.controlplane.usecases.reports.livestate import LiveStates
 from pipecd.controlplane.usecases.reports.objects import Objects
 from pipecd.model.moment import Now, utc_now
@@ -53,6 +54,7 @@ class UseCases:
     chains: Chains
     logs: Logs
     livestate: LiveStates
+    insights: Insights
     objects: Objects
     encryption: Encryption
     previews: Previews
@@ -112,6 +114,7 @@ def build_use_cases(
         chains=Chains(stores, bus, access, commands, deployment_reports, now),
         logs=Logs(stores, bus, access),
         livestate=LiveStates(stores, bus, access),
+        insights=Insights(stores, access),
         objects=Objects(stores, access),
         encryption=Encryption(access),
         previews=Previews(stores, access, commands, address, now),

@@ -133,17 +133,13 @@ def turn_of(chain: DeploymentChain, block_index: int) -> Turn:
     """A block begins once the block before it has succeeded."""
     if block_index >= len(chain.blocks):
         raise UserMistake(f"the chain has no block {block_index}")
+    previous = chain.blocks[block_index - 1].status if block_index else pb.DEPLOYMENT_BLOCK_SUCCESS
+    if previous in _ENDED and previous != pb.DEPLOYMENT_BLOCK_SUCCESS:
+        ended = pb.ChainBlockStatus.Name(previous).removeprefix("DEPLOYMENT_BLOCK_")
+        return Turn(cancel_reason=f"The previous block of the deployment chain ended with {ended}")
     if chain.blocks[block_index].status in _ENDED:
         return Turn(cancel_reason="The block of this deployment in its chain was already completed")
-    if block_index == 0:
-        return Turn(plannable=True)
-    previous = chain.blocks[block_index - 1]
-    if previous.status not in _ENDED:
-        return Turn()
-    if previous.status == pb.DEPLOYMENT_BLOCK_SUCCESS:
-        return Turn(plannable=True)
-    ended = pb.ChainBlockStatus.Name(previous.status).removeprefix("DEPLOYMENT_BLOCK_")
-    return Turn(cancel_reason=f"The previous block of the deployment chain ended with {ended}")
+    return Turn(plannable=previous == pb.DEPLOYMENT_BLOCK_SUCCESS)
 
 
 def _first_block(first: Deployment, now: int) -> ChainBlock:

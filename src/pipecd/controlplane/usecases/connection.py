@@ -31,6 +31,15 @@ class Connections:
         stats = await self._cache.fields(STATS_KEY)
         return {piped_id: self._read(stat) for piped_id, stat in stats.items()}
 
+    async def metrics(self) -> tuple[bytes, ...]:
+        """What each piped that is there last told about itself, in the order of their ids."""
+        stats = sorted((await self._cache.fields(STATS_KEY)).items())
+        return tuple(
+            from_json(stat, PipedStat).metrics
+            for _, stat in stats
+            if self._read(stat) == Piped.ONLINE
+        )
+
     def _read(self, stat: bytes | None) -> Status:
         if stat is None:
             return Piped.OFFLINE

@@ -6,22 +6,14 @@ from pipecd.controlplane.api.web.applications import ApplicationRpcs
 from pipecd.controlplane.api.web.deployments import DeploymentRpcs
 from pipecd.controlplane.api.web.events import EventRpcs
 from pipecd.controlplane.api.web.gate import SERVICE, WebTable
+from pipecd.controlplane.api.web.insights import InsightRpcs
 from pipecd.controlplane.api.web.pipeds import PipedRpcs
 from pipecd.controlplane.api.web.projects import ProjectRpcs
+from pipecd.controlplane.api.web.releases import ReleaseRpcs
 from pipecd.controlplane.api.web.roles import RoleRpcs
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.usecases import UseCases
 from pipecd.wire.table import RpcObserver, RpcTable
-
-# These need the release notes of the project and the sums of the insight room.
-NOT_YET = frozenset(
-    {
-        "ListReleasedVersions",
-        "ListDeprecatedNotes",
-        "GetInsightData",
-        "GetInsightApplicationCount",
-    }
-)
 
 
 def web_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTable[Person]:
@@ -35,8 +27,10 @@ def web_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTab
         RoleRpcs(cases),
         ApiKeyRpcs(cases),
         EventRpcs(cases),
+        InsightRpcs(cases),
+        ReleaseRpcs(),
     )
-    return WebTable(cases, parts, not_yet=NOT_YET, observer=observer)
+    return WebTable(cases, parts, observer=observer)
 
 
 __all__ = ["SERVICE", "web_table"]

@@ -25,6 +25,7 @@ _GET = Permission(Resource.PROJECT, Action.GET)
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 
 REDACTED = "redacted"
+LONGEST_ID = 50
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,31 @@ class Projects:
         from_config: Sequence[ConfigProject],
     ) -> None:
         self._stores, self._bus, self._access = stores, bus, access
-        self._key_file = KeyFile(encryption_key)
+        self._encryption_key = encryption_key
         self._from_config = {project.id: project for project in from_config}
 
     async def add(
-        self, id: str, description: str = "", admin: StaticAdmin | None = None
+        self,
+        id: str,
+        description: str = "",
+        admin: StaticAdmin | None = None,
+        *,
+        shared_sso: str = "",
+        allow_stray_as_viewer: bool = False,
     ) -> StaticAdmin:
         """Makes a project; asked by whoever runs the control plane, no door offers it to others."""
-        if not id:
-            raise UserMistake("a project needs an id")
+        check_id(id)
         if id in self._from_config:
             raise AlreadyExists(f"project {id} is declared in the control-plane configuration")
         admin = admin or _new_admin()
-        user = await _static_user(admin)
-        await self._stores.projects.add(Project(id=id, desc=description, static_admin=user))
+        project = Project(
+            id=id,
+            desc=description,
+            static_admin=await _static_user(admin),
+            shared_sso_name=shared_sso,
+            allow_stray_as_viewer=allow_stray_as_viewer,
+        )
+        await self._stores.projects.add(project)
         await self._bus.publish(Signal(Topic.PROJECT, id, id))
         return admin
 
@@ -85,11 +97,14 @@ class Projects:
         user = await _static_user(admin)
 
         def change(project: Project) -> None:
+            username = project.static_admin.username
             project.static_admin.CopyFrom(user)
+            project.static_admin.username = username or user.username
 
-        await found(self._stores.projects.update(id, change), f"Unable to find project {id}")
+        missing = f"Unable to find project {id}"
+        changed = await found(self._stores.projects.update(id, change), missing)
         await self._changed(id)
-        return admin
+        return StaticAdmin(changed.static_admin.username, admin.password)
 
     async def known(self, id: str) -> Project:
         """The project with everything, for the sign-in; NotFound when there is none."""
@@ -130,8 +145,9 @@ class Projects:
         sealed = ProjectSSOConfig()
         sealed.CopyFrom(sso)
         if sealed.HasField("github"):
-            sealed.github.client_id = self._key_file.encrypt(sso.github.client_id)
-            sealed.github.client_secret = self._key_file.encrypt(sso.github.client_secret)
+            key_file = KeyFile(self._encryption_key)
+            sealed.github.client_id = key_file.encrypt(sso.github.client_id)
+            sealed.github.client_secret = key_file.encrypt(sso.github.client_secret)
 
         def change(project: Project) -> None:
             project.sso.CopyFrom(sealed)
@@ -152,6 +168,20 @@ class Projects:
     async def _changed(self, id: str) -> None:
         self._access.forget(id)
         await self._bus.publish(Signal(Topic.PROJECT, id, id))
+
+
+def check_id(id: str) -> None:
+    """Refuses an id that cannot stand in paths of files, tokens of pipeds and columns."""
+    if not id:
+        raise UserMistake("a project needs an id")
+    if len(id) > LONGEST_ID:
+        raise UserMistake(f"the id of a project may have {LONGEST_ID} characters at most")
+    unfit = [c for c in id if c in "/\\," or not c.isprintable()]
+    if unfit or id != id.strip() or set(id) == {"."}:
+        raise UserMistake(
+            f"{id!r} cannot be the id of a project",
+            hint="use letters, digits, hyphens, underscores and dots",
+        )
 
 
 def redacted(project: Project) -> Project:

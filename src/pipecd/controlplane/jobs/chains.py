@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leads chains of deployments from block to block.
+
+It follows the bus: a deployment that changed brings its chain up to date, and the pipeds that wait
+for their turn are woken. Now and then it looks at every open chain, in case a signal was lost.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+
+import structlog
+
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.jobs.chain_rules import advance, is_settled
+from pipecd.controlplane.stores import Stores
+from pipecd.model.command import CommandStatus
+from pipecd.model.errors import NotFound, PipecdError
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.proto.model import chain_pb2 as pb
+from pipecd.proto.model.chain_pb2 import DeploymentChain
+from pipecd.proto.model.command_pb2 import COMMAND_FAILED, Command
+
+log = structlog.get_logger()
+
+SWEEP_SECONDS = 60.0
+RETRY_SECONDS = 5.0
+MOST_REMEMBERED = 10_000
+
+
+class ChainController:
+    """Brings chains up to date, on one replica at a time."""
+
+    def __init__(
+        self, stores: Stores, bus: Bus, *, sweep_seconds: float = SWEEP_SECONDS, now: Now = utc_now
+    ) -> None:
+        self._stores, self._bus, self._now = stores, bus, now
+        self._sweep_seconds = sweep_seconds
+        # To which chain a deployment belongs never changes, so it is read once.
+        self._chain_of: OrderedDict[str, str] = OrderedDict()
+        self._open: set[str] = set()
+
+    async def run(self) -> None:
+        async with self._bus.subscribe() as signals, asyncio.TaskGroup() as tasks:
+            news = _News()
+            tasks.create_task(news.collect(signals), name="signals of chains")
+            clock = asyncio.get_running_loop().time
+            sweep_at = clock()
+            while True:
+                await news.arrived(until=sweep_at)
+                is_due = clock() >= sweep_at
+                if not await self._follow(news, everything=is_due):
+                    await asyncio.sleep(RETRY_SECONDS)
+                elif is_due:
+                    sweep_at = clock() + self._sweep_seconds
+
+    async def sweep(self) -> None:
+        """Looks at every chain that may still change."""
+        unfinished = [chain.id for chain in await self._stores.chains.unfinished()]
+        for id in sorted({*unfinished, *self._open}):
+            await self.update(id)
+
+    async def deployments_changed(self, ids: Iterable[str]) -> None:
+        """Looks at the chains of these deployments."""
+        for chain in await self._chains_of(tuple(ids)):
+            await self.update(chain)
+
+    async def update(self, id: str) -> bool:
+        """Brings one chain up to date; whether anything changed."""
+        try:
+            chain = await self._stores.chains.get(id)
+        except NotFound:
+            self._open.discard(id)
+            return False
+        deployments = await self._stores.deployments.of_chain(id)
+        now = to_unix(self._now())
+        wanted = DeploymentChain()
+        wanted.CopyFrom(chain)
+        advance(wanted, deployments, now)
+        changed = wanted != chain
+        if changed:
+            wanted = await self._stores.chains.update(id, lambda c: advance(c, deployments, now))
+            await self._withdraw(wanted)
+            await self._bus.publish(Signal(Topic.CHAIN, id, wanted.project_id))
+        if is_settled(wanted):
+            self._open.discard(id)
+        else:
+            self._open.add(id)
+        return changed
+
+    async def _follow(self, news: "_News", *, everything: bool) -> bool:
+        """Does what the news ask for; whether all of it could be done."""
+        heard_everything, chains, deployments = news.taken()
+        try:
+            if everything or heard_everything:
+                await self.sweep()
+            for id in chains:
+                await self.update(id)
+            await self.deployments_changed(deployments)
+        except PipecdError as e:
+            log.warning("chains not brought up to date, trying again", error=str(e))
+            news.again(chains, deployments)
+            return False
+        return True
+
+    async def _chains_of(self, deployments: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = tuple(id for id in deployments if id not in self._chain_of)
+        if unknown:
+            for id, deployment in (await self._stores.deployments.get_many(unknown)).items():
+                self._chain_of[id] = deployment.deployment_chain_id
+        chains = {self._chain_of.get(id, ""): None for id in deployments}
+        while len(self._chain_of) > MOST_REMEMBERED:
+            self._chain_of.popitem(last=False)
+        return tuple(chain for chain in chains if chain)
+
+    async def _withdraw(self, chain: DeploymentChain) -> None:
+        """Takes back what nobody has begun yet of blocks that are cancelled."""
+        cancelled = [
+            node.application_ref.application_id
+            for block in chain.blocks
+            if block.status == pb.DEPLOYMENT_BLOCK_CANCELLED
+            for node in block.nodes
+            if not node.HasField("deployment_ref")
+        ]
+        applications = await self._stores.applications.get_many(tuple(cancelled))
+        for piped in sorted({application.piped_id for application in applications.values()}):
+            for command in await self._stores.commands.unhandled_of(piped):
+                if command.chain_sync_application.deployment_chain_id == chain.id:
+                    await self._stores.commands.update(command.id, self._give_up)
+                    await self._bus.publish(
+                        Signal(Topic.COMMAND, command.id, chain.project_id, piped)
+                    )
+
+    def _give_up(self, command: Command) -> None:
+        # The piped may have answered since the list was read; its word stands.
+        if command.status == CommandStatus.NOT_HANDLED_YET:
+            command.status = COMMAND_FAILED
+            command.handled_at = to_unix(self._now())
+
+
+class _News:
+    """What was heard and not looked at yet."""
+
+    def __init__(self) -> None:
+        self._everything = False
+        self._chains: dict[str, None] = {}
+        self._deployments: dict[str, None] = {}
+        self._heard = asyncio.Event()
+
+    async def collect(self, signals: AsyncIterator[Signal]) -> None:
+        async for signal in signals:
+            match signal.topic:
+                case Topic.CHAIN:
+                    self._chains[signal.id] = None
+                case Topic.DEPLOYMENT:
+                    self._deployments[signal.id] = None
+                case Topic.EVERYTHING:
+                    self._everything = True
+                case _:
+                    continue
+            self._heard.set()
+
+    async def arrived(self, *, until: float) -> None:
+        """Waits for news, but not longer than until then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._heard.wait()
+
+    def again(self, chains: Iterable[str], deployments: Iterable[str]) -> None:
+        """Takes back what could not be looked at."""
+        self._everything = True
+        self._heard.set()
+        self._chains.update(dict.fromkeys(chains))
+        self._deployments.update(dict.fromkeys(deployments))
+
+    def taken(self) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
+        """Everything, or which chains and deployments."""
+        self._heard.clear()
+        found = self._everything, tuple(self._chains), tuple(self._deployments)
+        self._everything, self._chains, self._deployments = False, {}, {}
+        return found

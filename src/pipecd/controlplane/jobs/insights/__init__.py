@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collects what the charts are made of into files."""

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of whoever runs the control plane: see projects, add one, reset its administrator."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pipecd.controlplane.owner.guard import Guard
+from pipecd.controlplane.usecases.people.projects import Projects
+from pipecd.model.errors import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    PipecdError,
+    Unavailable,
+    UserMistake,
+)
+from pipecd.model.moment import from_unix
+
+_HERE = Path(__file__).parent
+PATIENCE_SECONDS = 10.0
+_STATUS: dict[type[PipecdError], int] = {
+    UserMistake: 400,
+    NotFound: 404,
+    AlreadyExists: 409,
+    Conflict: 409,
+    Unavailable: 503,
+}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def create_owner_pages(projects: Projects, *, shared_sso: Collection[str]) -> ASGIApp:
+    """The pages over these projects; `shared_sso` names the sign-ins of the configuration."""
+    return Guard(OwnerPages(projects, shared_sso))
+
+
+class OwnerPages:
+    """The pages without their guard."""
+
+    def __init__(self, projects: Projects, shared_sso: Collection[str]) -> None:
+        self._projects, self._shared_sso = projects, shared_sso
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._style = (_HERE / "templates" / "style.css").read_bytes()
+        self._endpoints: dict[tuple[str, str], Endpoint] = {
+            ("GET", "/style.css"): self._send_style,
+            ("GET", "/projects"): self._list,
+            ("GET", "/projects/add"): self._ask_for_project,
+            ("POST", "/projects/add"): self._add,
+            ("GET", "/projects/reset-password"): self._ask_to_reset,
+            ("POST", "/projects/reset-password"): self._reset,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        response = await self._answer(request)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        endpoint = self._endpoints.get((method, request.url.path))
+        if endpoint is None:
+            if method != "GET":
+                return PlainTextResponse("not found", 404)
+            return self._page("home.html")
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await endpoint(request)
+        except PipecdError as e:
+            status = next((code for kind, code in _STATUS.items() if isinstance(e, kind)), 500)
+            return self._page("error.html", status, text=e.message, hint=e.hint)
+        except TimeoutError:
+            return self._page("error.html", 503, text="the stores did not answer in time", hint="")
+
+    async def _send_style(self, _request: Request) -> Response:
+        return Response(self._style, media_type="text/css")
+
+    async def _list(self, _request: Request) -> Response:
+        rows = [
+            {
+                "id": project.id,
+                "description": project.desc,
+                "admin_disabled": project.static_admin_disabled,
+                "shared_sso": project.shared_sso_name,
+                "created_at": from_unix(project.created_at).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            }
+            for project in await self._projects.listed()
+        ]
+        return self._page("projects.html", projects=rows)
+
+    async def _ask_for_project(self, _request: Request) -> Response:
+        return self._page("add.html", shared_sso=sorted(self._shared_sso))
+
+    async def _add(self, request: Request) -> Response:
+        form = await _form(request)
+        id, shared_sso = form.get("ID", "").strip(), form.get("SharedSSO", "").strip()
+        if not id:
+            raise UserMistake("invalid id", hint="a project needs an ID")
+        if shared_sso and shared_sso not in self._shared_sso:
+            raise UserMistake(
+                f'SharedSSOConfig "{shared_sso}" was not found in Control Plane configuration'
+            )
+        try:
+            admin = await self._projects.add(
+                id,
+                form.get("Description", ""),
+                shared_sso=shared_sso,
+                allow_stray_as_viewer="AllowStrayAsViewer" in form,
+            )
+        except PipecdError as e:
+            raise type(e)(f"Unable to add the project ({e.message})", hint=e.hint) from e
+        return self._page("admin.html", title="The project was added", id=id, admin=admin)
+
+    async def _ask_to_reset(self, request: Request) -> Response:
+        id = request.query_params.get("ID", "")
+        await self._check_known(id)
+        return self._page("reset.html", id=id, complaint="")
+
+    async def _reset(self, request: Request) -> Response:
+        form = await _form(request)
+        id = form.get("ID", "")
+        await self._check_known(id)
+        if form.get("confirmationID", "") != id:
+            complaint = "The ID you typed is not that of the project."
+            return self._page("reset.html", 400, id=id, complaint=complaint)
+        admin = await self._projects.reset_admin(id)
+        return self._page("admin.html", title="The password was reset", id=id, admin=admin)
+
+    async def _check_known(self, id: str) -> None:
+        if not id:
+            raise UserMistake("invalid id", hint="choose a project in the list")
+        if id not in {project.id for project in await self._projects.listed()}:
+            raise NotFound(f"there is no project {id}", hint="choose a project in the list")
+
+    def _page(self, template: str, status: int = 200, **context: Any) -> Response:
+        html = self._templates.get_template(template).render(**context)
+        return HTMLResponse(html, status)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form; files are none of them."""
+    async with request.form() as form:
+        return {name: value for name, value in form.items() if isinstance(value, str)}

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Points of the charts: one for each day or month of UTC, 0 where nothing happened."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipecd.controlplane.insight.facts import DAY, Fact, Restored
+from pipecd.controlplane.insight.finished import Finished, has_labels
+from pipecd.controlplane.insight.months import added
+from pipecd.controlplane.insight.series import (
+    Metric,
+    Resolution,
+    Share,
+    Span,
+    Wanted,
+    failures,
+    lead_times,
+    points,
+    restore_times,
+    together,
+)
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model import insight_pb2 as pb
+
+SUCCESS, FAILURE = DeploymentStatus.SUCCESS, DeploymentStatus.FAILURE
+CANCELLED = DeploymentStatus.CANCELLED
+DAILY, MONTHLY = Resolution.DAILY, Resolution.MONTHLY
+
+
+def at(year: int, month: int, day: int, hour: int = 0) -> int:
+    return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    ("span", "periods"),
+    [
+        pytest.param(
+            Span(at(2024, 2, 28, 5), at(2024, 3, 1, 23)),
+            [at(2024, 2, 28), at(2024, 2, 29), at(2024, 3, 1)],
+            id="days with a leap day, both ends included",
+        ),
+        pytest.param(
+            Span(at(2023, 12, 31), at(2024, 2, 1), MONTHLY),
+            [at(2023, 12, 1), at(2024, 1, 1), at(2024, 2, 1)],
+            id="months over a new year",
+        ),
+        pytest.param(Span(at(2024, 1, 5), at(2024, 1, 5)), [at(2024, 1, 5)], id="a single moment"),
+    ],
+)
+def test_periods(span: Span, periods: list[int]) -> None:
+    assert list(span.periods()) == periods
+
+
+@given(
+    st.integers(0, 4 * 10**9),
+    st.integers(0, 731 * DAY),
+    st.sampled_from(Resolution),
+)
+def test_every_moment_of_a_range_has_its_period(start: int, length: int, by: Resolution) -> None:
+    span = Span(start, start + length, by)
+    periods = list(span.periods())
+    assert periods == sorted(set(periods))
+    assert span.period(start) == periods[0]
+    assert span.period(start + length) == periods[-1]
+    assert span.period(start + length // 2) in periods
+
+
+def one(
+    completed_at: int, status: DeploymentStatus, application: str = "a", env: str = "dev"
+) -> Finished:
+    return Finished(f"{completed_at}", application, (("env", env),), 0, completed_at, status)
+
+
+DEPLOYMENTS = [
+    one(at(2024, 1, 1, 1), SUCCESS),
+    one(at(2024, 1, 1, 2), FAILURE),
+    one(at(2024, 1, 1, 3), CANCELLED),
+    one(at(2024, 1, 1, 4), FAILURE, "b", "prod"),
+    one(at(2024, 1, 3, 1), SUCCESS),
+    one(at(2024, 2, 1, 1), SUCCESS),
+]
+
+
+def values(shares: dict[int, Share], span: Span, metric: Metric) -> list[float]:
+    return [value for _, value in points(span, shares, metric)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "frequency", "rate"),
+    [
+        pytest.param(
+            Wanted(Span(at(2024, 1, 1), at(2024, 1, 3, 23))),
+            [4.0, 0.0, 1.0],
+            [0.5, 0.0, 0.0],
+            id="a cancelled one is one of all",
+        ),
+        pytest.param(
+            Wanted(Span(at(2024, 1, 1), at(2024, 2, 28), MONTHLY)),
+            [5.0, 1.0],
+            [0.4, 0.0],
+            id="by month",
+        ),
+        pytest.param(
+            Wanted(Span(at(2024, 1, 1, 2), at(2024, 1, 1, 3))),
+            [2.0],
+            [0.5],
+            id="only what ended within the range",
+        ),
+        pytest.param(
+            Wanted(Span(at(2024, 1, 1), at(2024, 1, 1, 23)), "b"),
+            [1.0],
+            [1.0],
+            id="of an application",
+        ),
+        pytest.param(
+            Wanted(
+                Span(at(2024, 1, 1), at(2024, 1, 1, 23)),
+                may_count=lambda labels: has_labels(labels, {"env": "prod"}),
+            ),
+            [1.0],
+            [1.0],
+            id="with labels",
+        ),
+    ],
+)
+def test_frequency_and_failure_rate(
+    wanted: Wanted, frequency: list[float], rate: list[float]
+) -> None:
+    halves = (failures(half, wanted) for half in (DEPLOYMENTS[:2], DEPLOYMENTS[2:]))
+    shares = together(halves)
+    assert values(shares, wanted.span, Metric.DEPLOYMENT_FREQUENCY) == frequency
+    assert values(shares, wanted.span, Metric.CHANGE_FAILURE_RATE) == rate
+
+
+def test_lead_time_is_an_average() -> None:
+    facts = [
+        Fact("1", "a", (), at(2024, 1, 1, 1), True, 60),
+        Fact("2", "b", (), at(2024, 1, 1, 9), True, 30),
+        Fact("3", "a", (), at(2024, 1, 2, 9), True, None),
+        Fact("4", "a", (), at(2024, 2, 2, 9), True, 10),
+    ]
+    months = added({}, facts).values()
+    days = Wanted(Span(at(2024, 1, 1), at(2024, 1, 2, 23)))
+    assert values(lead_times(months, days), days.span, Metric.LEAD_TIME) == [45.0, 0.0]
+    by_month = Wanted(Span(at(2024, 1, 1), at(2024, 2, 28), MONTHLY), "a")
+    assert values(lead_times(months, by_month), by_month.span, Metric.LEAD_TIME) == [60.0, 10.0]
+
+
+def test_time_to_restore_is_an_average_on_the_day_of_the_success() -> None:
+    restores = [
+        Restored(at(2024, 1, 1, 1), "a", (), 100),
+        Restored(at(2024, 1, 1, 2), "b", (), 50),
+        Restored(at(2024, 1, 3, 2), "b", (), 50),
+    ]
+    wanted = Wanted(Span(at(2024, 1, 1), at(2024, 1, 2)))
+    shares = restore_times(restores, wanted)
+    assert values(shares, wanted.span, Metric.TIME_TO_RESTORE) == [75.0, 0.0]
+
+
+def test_the_numbers_are_those_of_the_wire() -> None:
+    assert {kind.value for kind in Metric} == set(pb.InsightMetricsKind.values())
+    assert Metric.TIME_TO_RESTORE == pb.MTTR
+    assert {r.name: r.value for r in Resolution} == dict(pb.InsightResolution.items())

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Insights are collected bit by bit into files, and asked for by metric, label and application."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.insight.chunks import read_chunk
+from pipecd.controlplane.insight.months import months_between
+from pipecd.controlplane.insight.series import Metric, Resolution, Span
+from pipecd.controlplane.jobs.insights.applications import collect_applications
+from pipecd.controlplane.jobs.insights.chunks import ChunkWriter
+from pipecd.controlplane.jobs.insights.milestone import (
+    OUR_MILESTONE,
+    UPSTREAM_MILESTONE,
+    hand_on,
+)
+from pipecd.controlplane.jobs.insights.months import MonthWriter
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.reports.insights import Question
+from pipecd.model.deployment import DeploymentStatus as Status
+from pipecd.model.errors import NotFound, PipecdError, Unavailable, Unsupported, UserMistake
+from pipecd.model.moment import Now, to_unix
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.project_pb2 import (
+    ProjectRBACPolicy,
+    ProjectRBACResource,
+    ProjectRBACRole,
+)
+
+BEGINNING = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HOUR, DAY = 3600, 86400
+
+
+@pytest.fixture
+def ended(stores: Stores, new_deployment: Callable[[], Deployment], now: Now) -> Any:
+    """Stores a deployment that ended some seconds before now."""
+
+    async def add(ago: int = 0, status: Status = Status.SUCCESS, **fields: Any) -> str:
+        one = new_deployment()
+        at = to_unix(now()) - ago
+        one.status, one.completed_at, one.created_at = int(status), at, at - 60  # pyright: ignore[reportAttributeAccessIssue]
+        one.trigger.commit.created_at = at - 600
+        one.running_commit_hash = "before"
+        labels = fields.pop("labels", None)
+        for name, value in fields.items():
+            setattr(one, name, value)
+        if labels is not None:
+            one.labels.clear()
+            one.labels.update(labels)
+        await stores.deployments.add(one)
+        return one.id
+
+    return add
+
+
+@pytest.fixture
+def collect(stores: Stores, now: Now) -> Any:
+    """Collects what has ended since the last time."""
+
+    async def once(most: int = 1000) -> None:
+        chunks, months = ChunkWriter(stores.files, most=most), MonthWriter(stores.files)
+        await hand_on(stores, UPSTREAM_MILESTONE, chunks.take, now=now)
+        await hand_on(stores, OUR_MILESTONE, months.take, now=now)
+
+    return once
+
+
+async def block_of(stores: Stores, year: int, project: str = "shop") -> list[dict[str, Any]]:
+    path = f"insights/{project}/completed-deployments/block_{year}/block_meta.json"
+    return json.loads(await stores.files.get(path))["chunk_metadata"]
+
+
+async def collected(stores: Stores) -> list[str]:
+    """The ids in all chunks of the project, in the order they are kept."""
+    paths = await stores.files.list("insights/shop/completed-deployments/")
+    chunks = [path for path in paths if "chunk_" in path]
+    return [one.id for path in chunks for one in read_chunk(await stores.files.get(path))]
+
+
+async def test_chunks_fill_up_over_several_runs(
+    stores: Stores, ended: Any, collect: Any, advance: Callable[[float], None]
+) -> None:
+    ids = [await ended(ago) for ago in (30, 20, 10)]
+    await collect(most=2)
+    advance(HOUR)
+    ids.append(await ended(5))
+    await collect(most=2)
+    assert await collected(stores) == ids
+    first, second = await block_of(stores, 2026)
+    assert (first["count"], first["completed"]) == (2, True)
+    assert (second["count"], second["completed"]) == (2, True)
+    assert second["min_timestamp"] == to_unix(BEGINNING) - 10
+    milestone = json.loads(await stores.files.get(UPSTREAM_MILESTONE))
+    assert milestone == {"deployment_completed_at_milestone": to_unix(BEGINNING) + HOUR}
+
+
+async def test_running_again_counts_nothing_twice(
+    stores: Stores, ended: Any, collect: Any, cases: UseCases, admin: Person
+) -> None:
+    await ended(ago=10)
+    # It ended in the very second of the milestone.
+    await ended(ago=0)
+    for _ in range(3):
+        await collect(most=1)
+    assert len(await collected(stores)) == 2
+    assert [chunk["count"] for chunk in await block_of(stores, 2026)] == [1, 1]
+    assert await values(cases, admin, Metric.LEAD_TIME) == [600.0]
+
+
+async def test_what_a_piped_tells_late_is_counted(
+    stores: Stores, ended: Any, collect: Any, advance: Callable[[float], None]
+) -> None:
+    await ended(ago=10)
+    await collect()
+    advance(5 * HOUR)
+    await collect()
+    late = await ended(ago=5 * HOUR + 20)
+    await collect()
+    assert await collected(stores) == [(await collected(stores))[0], late]
+
+
+async def test_a_long_pause_of_the_collector_loses_nothing(
+    stores: Stores, ended: Any, collect: Any, advance: Callable[[float], None]
+) -> None:
+    await collect()
+    for _ in range(5):
+        advance(2 * DAY)
+        await ended()
+    await collect()
+    assert len(await collected(stores)) == 5
+
+
+async def test_years_are_cut_in_utc(stores: Stores, ended: Any, collect: Any) -> None:
+    new_year = to_unix(datetime(2026, 1, 1, tzinfo=UTC))
+    since = to_unix(BEGINNING) - new_year
+    await ended(ago=since + 1)
+    await ended(ago=since)
+    await collect()
+    assert [len(await block_of(stores, year)) for year in (2025, 2026)] == [1, 1]
+
+
+async def test_projects_have_files_of_their_own(stores: Stores, ended: Any, collect: Any) -> None:
+    await ended(project_id="other")
+    await ended()
+    await collect()
+    assert len(await block_of(stores, 2026, "other")) == 1
+    assert len(await collected(stores)) == 1
+
+
+class Full:
+    """Files of which those of one project cannot be written."""
+
+    def __init__(self, files: Any, project: str) -> None:
+        self._files, self.project = files, project
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    async def put(self, path: str, content: bytes) -> None:
+        if self.project and f"/{self.project}/" in path:
+            raise Unavailable("the disk is full")
+        await self._files.put(path, content)
+
+
+async def test_the_milestone_stays_until_every_project_is_written(
+    stores: Stores, ended: Any, now: Now, advance: Callable[[float], None]
+) -> None:
+    files = Full(stores.files, "other")
+    full = replace(stores, files=files)  # pyright: ignore[reportArgumentType]
+    for project in ("shop", "other"):
+        await ended(project_id=project)
+    writer = ChunkWriter(files, most=10)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(Unavailable):
+        await hand_on(full, UPSTREAM_MILESTONE, writer.take, now=now)
+    with pytest.raises(NotFound):
+        await stores.files.get(UPSTREAM_MILESTONE)
+    files.project = ""
+    advance(HOUR)
+    await hand_on(full, UPSTREAM_MILESTONE, writer.take, now=now)
+    assert len(await block_of(stores, 2026, "other")) == 1
+    assert len(await collected(stores)) == 1
+
+
+async def test_a_milestone_never_goes_back(
+    stores: Stores, collect: Any, advance: Callable[[float], None]
+) -> None:
+    await collect()
+    advance(-HOUR)
+    await collect()
+    kept = json.loads(await stores.files.get(UPSTREAM_MILESTONE))
+    assert kept == {"deployment_completed_at_milestone": to_unix(BEGINNING)}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(UPSTREAM_MILESTONE, id="the milestone"),
+        pytest.param(
+            "insights/shop/completed-deployments/block_2026/block_meta.json", id="a block"
+        ),
+        pytest.param("insights/shop/completed-deployments/block_2026/chunk_0.json", id="a chunk"),
+        pytest.param("insights/shop/ext/2026-01.json", id="a month"),
+    ],
+)
+async def test_a_damaged_file_is_named(stores: Stores, ended: Any, collect: Any, path: str) -> None:
+    await ended()
+    await collect()
+    await stores.files.put(path, b"{")
+    with pytest.raises(PipecdError, match=path):
+        await collect()
+
+
+async def test_applications_are_written_down(
+    stores: Stores, cases: UseCases, admin: Person, viewer: Person, draft: Application, now: Now
+) -> None:
+    with pytest.raises(NotFound):
+        await cases.insights.applications(by=viewer)
+    ids: list[str] = []
+    for name in ("on", "off", "gone"):
+        draft.name = name
+        ids.append(await cases.applications.add(draft, by=admin))
+    await cases.applications.disable(ids[1], by=admin)
+    await cases.applications.delete(ids[2], by=admin)
+    assert await collect_applications(stores, now=now) == 1
+    book = await cases.insights.applications(by=viewer)
+    assert {(one.id, one.kind, one.status) for one in book.applications} == {
+        (ids[0], "KUBERNETES", "ENABLED"),
+        (ids[1], "KUBERNETES", "DISABLED"),
+    }
+    assert book.updated_at == to_unix(BEGINNING)
+    await cases.applications.delete(ids[0], by=admin)
+    await cases.applications.delete(ids[1], by=admin)
+    await collect_applications(stores, now=now)
+    assert (await cases.insights.applications(by=viewer)).applications == ()
+
+
+def today(resolution: Resolution = Resolution.DAILY) -> Span:
+    start = to_unix(BEGINNING.replace(hour=0, minute=0, second=0))
+    return Span(start, start + DAY - 1, resolution)
+
+
+async def values(cases: UseCases, by: Person, metric: Metric, **asked: Any) -> list[float]:
+    question = Question(metric, asked.pop("span", today()), **asked)
+    return [value for _, value in await cases.insights.series(question, by=by)]
+
+
+async def test_the_four_keys(
+    cases: UseCases, viewer: Person, ended: Any, collect: Any, application: Application
+) -> None:
+    prod = {"env": "prod"}
+    await ended(ago=2 * HOUR, status=Status.FAILURE)
+    await ended(ago=HOUR, status=Status.SUCCESS)
+    await ended(ago=1800, status=Status.CANCELLED)
+    await ended(ago=900, status=Status.SUCCESS, labels=prod, application_id="b")
+    await collect()
+    expected = {
+        Metric.DEPLOYMENT_FREQUENCY: ([4.0], [1.0], [3.0]),
+        Metric.CHANGE_FAILURE_RATE: ([0.25], [0.0], [1 / 3]),
+        Metric.LEAD_TIME: ([600.0], [600.0], [600.0]),
+        Metric.TIME_TO_RESTORE: ([3600.0], [0.0], [3600.0]),
+    }
+    for metric, (all_of_them, labelled, of_one) in expected.items():
+        assert await values(cases, viewer, metric) == all_of_them
+        assert await values(cases, viewer, metric, labels=prod) == labelled
+        assert await values(cases, viewer, metric, application=application.id) == of_one
+        monthly = today(Resolution.MONTHLY)
+        assert await values(cases, viewer, metric, span=monthly) == all_of_them
+
+
+async def test_what_was_never_collected_is_a_line_of_zeros(cases: UseCases, viewer: Person) -> None:
+    week = Span(today().start - 6 * DAY, today().end)
+    for metric in set(Metric) - {Metric.APPLICATIONS_COUNT}:
+        assert await values(cases, viewer, metric, span=week) == [0.0] * 7
+        assert await values(cases, viewer, metric, application="never seen") == [0.0]
+
+
+async def test_a_failure_of_last_month_is_restored_in_this_one(
+    cases: UseCases, viewer: Person, ended: Any, collect: Any
+) -> None:
+    await ended(ago=3 * DAY, status=Status.FAILURE)
+    await collect()
+    await ended(ago=10)
+    await collect()
+    assert await values(cases, viewer, Metric.TIME_TO_RESTORE) == [3 * DAY - 10.0]
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        pytest.param(Span(10, 9), id="that ends before it begins"),
+        pytest.param(Span(10, 10 + 731 * DAY + 1), id="of more than two years"),
+        pytest.param(Span(2**62, 2**62 + 5), id="far in the future"),
+    ],
+)
+async def test_a_range_is_refused(cases: UseCases, viewer: Person, span: Span) -> None:
+    with pytest.raises(UserMistake):
+        await values(cases, viewer, Metric.DEPLOYMENT_FREQUENCY, span=span)
+
+
+async def test_two_years_with_a_leap_day_can_be_asked_for(cases: UseCases, viewer: Person) -> None:
+    span = Span(
+        to_unix(datetime(2023, 3, 2, tzinfo=UTC)), to_unix(datetime(2025, 3, 2, tzinfo=UTC)) - 1
+    )
+    assert len(await values(cases, viewer, Metric.LEAD_TIME, span=span)) == 731
+    assert len(months_between(span.start, span.end)) == 25
+
+
+async def test_applications_over_time_are_not_offered(cases: UseCases, viewer: Person) -> None:
+    with pytest.raises(Unsupported):
+        await values(cases, viewer, Metric.APPLICATIONS_COUNT)
+
+
+async def test_somebody_whose_role_has_labels_sees_only_what_carries_them(
+    cases: UseCases, admin: Person, stores: Stores, ended: Any, collect: Any, now: Now
+) -> None:
+    role = ProjectRBACRole(
+        name="dev-only",
+        policies=[
+            ProjectRBACPolicy(
+                resources=[
+                    ProjectRBACResource(type=ProjectRBACResource.INSIGHT, labels={"env": "dev"})
+                ],
+                actions=[ProjectRBACPolicy.GET],
+            )
+        ],
+    )
+    await cases.projects.change(lambda project: project.rbac_roles.append(role), by=admin)
+    dev = Person("shop", "dora", ("dev-only",))
+    await ended(ago=20, labels={"env": "dev"})
+    await ended(ago=10, labels={"env": "prod"})
+    await collect()
+    await collect_applications(stores, now=now)
+    assert await values(cases, admin, Metric.DEPLOYMENT_FREQUENCY) == [2.0]
+    assert await values(cases, dev, Metric.DEPLOYMENT_FREQUENCY) == [1.0]
+    assert len((await cases.insights.applications(by=dev)).applications) == 1

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pipecd ops` as a whole: jobs, owner's pages and figures on the configured stores."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from pipecd.config.controlplane import (
+    ControlPlaneSpec,
+    DatastoreConfig,
+    DatastoreSpec,
+    FilestoreConfig,
+    FilestoreSpec,
+)
+from pipecd.controlplane.app import Operations, OpsSettings, operations
+from pipecd.controlplane.command import ops
+from pipecd.controlplane.insight.applications import book_path
+from pipecd.controlplane.usecases.connection import STATS_KEY, Connections
+from pipecd.model.errors import NotFound, UserMistake
+from pipecd.model.moment import from_unix, to_unix, utc_now
+from pipecd.observe.version import build_version
+from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
+
+CONFIG = """\
+apiVersion: pipecd.dev/v1beta1
+kind: ControlPlane
+spec:
+  datastore:
+    type: SQLITE
+    config:
+      path: {directory}/pipecd.db
+  filestore:
+    type: LOCAL
+    config:
+      path: {directory}/files
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ControlPlaneSpec:
+    """The same stores as those of `start_plane`."""
+    return ControlPlaneSpec(
+        datastore=DatastoreSpec(
+            type="SQLITE", config=DatastoreConfig(path=str(tmp_path / "pipecd.db"))
+        ),
+        filestore=FilestoreSpec(type="LOCAL", config=FilestoreConfig(path=str(tmp_path / "files"))),
+    )
+
+
+@pytest.fixture
+def settings(spec: ControlPlaneSpec) -> OpsSettings:
+    return OpsSettings(spec, "127.0.0.1", 0, "127.0.0.1", 0)
+
+
+@asynccontextmanager
+async def admin_port(running: Operations) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.admin_port}") as http:
+        yield http
+
+
+async def test_ops_answers_on_both_of_its_ports(settings: OpsSettings) -> None:
+    async with operations(settings) as running, admin_port(running) as http:
+        assert (await http.get("/healthz")).text == "ok"
+        assert (await http.get("/version")).text == build_version()
+        owner = await http.get(f"http://127.0.0.1:{running.port}/projects")
+        assert "There is no project yet" in owner.text
+
+
+async def test_the_figures_are_those_of_ops_and_of_the_pipeds_that_are_there(
+    settings: OpsSettings,
+) -> None:
+    async with operations(settings) as running, admin_port(running) as http:
+        cache, now = running.stores.cache, to_unix(utc_now())
+        for piped, ago in (("b", 10), ("a", 100), ("silent", 200)):
+            moment = from_unix(now - ago)
+            await Connections(cache, lambda at=moment: at).report(piped, f"up_{piped} 1\n".encode())
+        await cache.put_field(STATS_KEY, "garbled", b"{")
+        await running.stores.projects.add(
+            Project(id="shop", static_admin=ProjectStaticUser(username="u", password_hash="hashed"))
+        )
+        kinds = ("ECS", "ECS", "LAMBDA")
+        book = [{"id": "x", "labels": None, "kind": kind, "status": "ENABLED"} for kind in kinds]
+        content = json.dumps({"applications": book, "updated_at": 1}).encode()
+        await running.stores.files.put(book_path("shop"), content)
+        text = (await http.get("/metrics")).text
+        assert "\nup_a 1\n\nup_b 1\n" in text
+        assert "silent" not in text
+        labels = 'app_kind="ECS",pipecd_component="ops",project="shop"'
+        assert f"insight_application_total{{{labels}}} 2.0" in text
+        assert "process_resident_memory_bytes" in text
+        # A damaged file costs its figures, not the whole page.
+        await running.stores.files.put(book_path("shop"), b"{")
+        text = (await http.get("/metrics")).text
+        assert "up_a" in text
+        assert "ECS" not in text
+
+
+async def test_figures_can_be_switched_off(spec: ControlPlaneSpec) -> None:
+    quiet = OpsSettings(spec, "127.0.0.1", 0, "127.0.0.1", 0, metrics=False)
+    async with operations(quiet) as running, admin_port(running) as http:
+        assert (await http.get("/metrics")).text == ""
+
+
+async def test_ops_does_the_jobs(settings: OpsSettings) -> None:
+    async with operations(settings) as running, admin_port(running) as http, asyncio.timeout(10):
+        runs = 'pipecd_job_runs_total{job="insight-deployments",pipecd_component="ops",result="success"}'
+        while runs not in (await http.get("/metrics")).text:
+            pass
+        assert await running.stores.files.get("insights/milestone.json")
+
+
+async def test_on_sqlite_a_server_in_the_way_is_told_in_words(
+    start_plane: Any, settings: OpsSettings
+) -> None:
+    async with start_plane():
+        with pytest.raises(UserMistake, match=r"in use by process \d+.*does the upkeep itself"):
+            async with operations(settings):
+                pass
+    # Alone it works on the very same stores.
+    async with operations(settings) as running:
+        assert [project.id for project in await running.stores.projects.listed()] == ["demo"]
+
+
+async def test_a_server_does_the_jobs_unless_told_otherwise(
+    start_plane: Callable[..., Any],
+) -> None:
+    async with start_plane(with_ops=False) as plane:
+        assert await plane.running.stores.leases.acquire("chains", "another", seconds=1)
+        with pytest.raises(NotFound):
+            await plane.running.stores.files.get("insights/milestone.json")
+    async with start_plane() as plane, asyncio.timeout(10):
+        while await plane.running.stores.leases.acquire("chains", "another", seconds=0):
+            pass
+
+
+def test_the_pages_listen_on_this_machine_only_unless_told_otherwise() -> None:
+    hosts = {parameter.name: parameter.default for parameter in ops.params}
+    assert hosts["host"] == "127.0.0.1"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.format(directory=tmp_path))
+    port, admin = free_port(), free_port()
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pipecd", "ops", f"--config-file={config}"),
+        *(f"--http-port={port}", f"--admin-port={admin}", "--cache-address=cache:6379"),
+        *("--gcloud-path=", "--grace-period=1s", "--log-encoding=json"),
+        env=os.environ | {"PYTHONWARNINGS": "error"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(30):
+            assert program.stderr is not None
+            while b"ops ready" not in (line := await program.stderr.readline()):
+                assert line, "the program ended too soon"
+        async with httpx2.AsyncClient() as http:
+            added = await http.post(f"http://localhost:{port}/projects/add", data={"ID": "shop"})
+            assert added.status_code == 200
+            assert (await http.get(f"http://127.0.0.1:{admin}/healthz")).text == "ok"
+        program.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            assert await program.wait() == 0
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()

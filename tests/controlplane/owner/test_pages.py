@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of the owner over a real port: projects are seen, added and reset."""
+
+import re
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.owner.pages import create_owner_pages
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import Access
+from pipecd.controlplane.usecases.people.projects import ConfigProject, Projects, StaticAdmin
+from pipecd.controlplane.web import WebServer, http_port
+from pipecd.model.errors import Unauthenticated
+
+
+@pytest.fixture
+async def http(stores: Stores, bus: MemoryBus) -> AsyncIterator[httpx2.AsyncClient]:
+    """A browser at the pages, which know one shared sign-in and no encryption key."""
+    declared = [ConfigProject("declared", "root", "hash")]
+    projects = Projects(stores, bus, Access(stores), b"", declared)
+    web = WebServer(create_owner_pages(projects, shared_sso=["company"]))
+    async with http_port(web, host="127.0.0.1", port=0) as port:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            yield client
+        await web.stop()
+
+
+def shown(page: str) -> StaticAdmin:
+    """The username and password on a page."""
+    found = dict(re.findall(r'<code id="(\w+)">([^<]*)</code>', page))
+    return StaticAdmin(found["username"], found["password"])
+
+
+async def test_a_project_is_added_and_its_admin_signs_in(
+    http: httpx2.AsyncClient, cases: UseCases, stores: Stores
+) -> None:
+    form = {
+        "ID": "shop",
+        "Description": "The shop",
+        "SharedSSO": "company",
+        "AllowStrayAsViewer": "on",
+    }
+    added = await http.post("/projects/add", data=form)
+    assert added.status_code == 200
+    admin = shown(added.text)
+    assert (len(admin.username), len(admin.password)) == (10, 30)
+    assert (await cases.sessions.sign_in("shop", *admin)).person.name == admin.username
+    project = await stores.projects.get("shop")
+    assert (project.desc, project.shared_sso_name) == ("The shop", "company")
+    assert project.allow_stray_as_viewer
+    # What was shown once is never shown again.
+    listed = (await http.get("/projects")).text
+    assert "The shop" in listed
+    assert admin.password not in listed
+
+
+async def test_text_is_escaped_on_the_page_and_not_in_the_store(
+    http: httpx2.AsyncClient, stores: Stores
+) -> None:
+    odd = "<b>&\"'</b>"
+    await http.post("/projects/add", data={"ID": "r&d", "Description": odd})
+    assert (await stores.projects.get("r&d")).desc == odd
+    listed = (await http.get("/projects")).text
+    assert "<b>" not in listed
+    assert "r&amp;d" in listed
+    assert "/projects/reset-password?ID=r%26d" in listed
+    asked = (await http.get("/projects/reset-password", params={"ID": "r&d"})).text
+    assert 'value="r&amp;d"' in asked
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "text"),
+    [
+        pytest.param({"ID": ""}, 400, "invalid id", id="without an id"),
+        pytest.param({}, 400, "invalid id", id="empty"),
+        pytest.param({"ID": "a/b"}, 400, "cannot be the id", id="with an id that is a path"),
+        pytest.param({"ID": "a,b"}, 400, "cannot be the id", id="with an id that ends a token"),
+        pytest.param({"ID": ".."}, 400, "cannot be the id", id="with an id that climbs"),
+        pytest.param({"ID": "x" * 51}, 400, "50 characters", id="with an id too long to be stored"),
+        pytest.param(
+            {"ID": "shop", "SharedSSO": "x"},
+            400,
+            'SharedSSOConfig "x" was not found in Control Plane configuration',
+            id="with a sign-in nobody knows",
+        ),
+        pytest.param({"ID": "taken"}, 409, "Unable to add the project", id="that exists"),
+        pytest.param(
+            {"ID": "declared"}, 409, "Unable to add the project", id="of the configuration"
+        ),
+    ],
+)
+async def test_a_project_is_refused(
+    http: httpx2.AsyncClient, stores: Stores, form: dict[str, str], status: int, text: str
+) -> None:
+    await http.post("/projects/add", data={"ID": "taken"})
+    refused = await http.post("/projects/add", data=form)
+    assert refused.status_code == status
+    assert text in refused.text.replace("&#34;", '"')
+    assert [project.id for project in await stores.projects.listed()] == ["taken"]
+
+
+async def test_a_password_is_reset_after_the_id_is_typed(
+    http: httpx2.AsyncClient, cases: UseCases, static_admin: StaticAdmin
+) -> None:
+    asked = await http.get("/projects/reset-password", params={"ID": "shop"})
+    assert asked.status_code == 200
+    mistyped = await http.post(
+        "/projects/reset-password", data={"ID": "shop", "confirmationID": "hop"}
+    )
+    assert "not that of the project" in mistyped.text
+    assert await cases.sessions.sign_in("shop", *static_admin)
+    done = await http.post(
+        "/projects/reset-password", data={"ID": "shop", "confirmationID": "shop"}
+    )
+    fresh = shown(done.text)
+    assert fresh.username == static_admin.username
+    assert await cases.sessions.sign_in("shop", *fresh)
+    with pytest.raises(Unauthenticated):
+        await cases.sessions.sign_in("shop", *static_admin)
+
+
+@pytest.mark.parametrize(
+    ("id", "status"),
+    [
+        pytest.param("", 400, id="no project"),
+        pytest.param("nowhere", 404, id="an unknown project"),
+        pytest.param("declared", 404, id="a project of the configuration"),
+    ],
+)
+async def test_nothing_is_reset_for(http: httpx2.AsyncClient, id: str, status: int) -> None:
+    asked = await http.get("/projects/reset-password", params={"ID": id})
+    done = await http.post("/projects/reset-password", data={"ID": id, "confirmationID": id})
+    assert (asked.status_code, done.status_code) == (status, status)
+
+
+async def test_every_other_address_shows_the_start(http: httpx2.AsyncClient) -> None:
+    for path in ("/", "/applicationcounts", "/projects/", "/favicon.ico"):
+        page = await http.get(path)
+        assert page.status_code == 200
+        assert 'href="/projects/add"' in page.text
+    assert (await http.get("/projects")).text.count("<tr>") == 0
+    assert (await http.head("/projects")).status_code == 200
+    assert (await http.get("/style.css")).headers["Content-Type"].startswith("text/css")
+
+
+@pytest.mark.parametrize("path", ["/", "/projects", "/nowhere"])
+async def test_nothing_else_takes_a_form(http: httpx2.AsyncClient, path: str) -> None:
+    answer = await http.post(path, data={"ID": "shop"})
+    assert (answer.status_code, answer.text) == (404, "not found")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({"Sec-Fetch-Site": "cross-site"}, 403, id="another site"),
+        pytest.param({"Sec-Fetch-Site": "same-site"}, 403, id="a neighbour"),
+        pytest.param({"Origin": "https://evil.example"}, 403, id="another origin"),
+        pytest.param({"Origin": "null"}, 403, id="an origin that hides"),
+        pytest.param({"Host": "evil.example"}, 403, id="a name that points here"),
+        pytest.param({"Sec-Fetch-Site": "same-origin"}, 200, id="our own page"),
+        pytest.param({}, 200, id="a program"),
+    ],
+)
+async def test_a_form_of(
+    http: httpx2.AsyncClient, stores: Stores, headers: dict[str, str], status: int
+) -> None:
+    answer = await http.post("/projects/add", data={"ID": "shop"}, headers=headers)
+    assert answer.status_code == status
+    assert bool(await stores.projects.listed()) == (status == 200)
+
+
+async def test_a_name_that_points_here_sees_nothing(http: httpx2.AsyncClient) -> None:
+    assert (await http.get("/projects", headers={"Host": "evil.example"})).status_code == 403
+
+
+async def test_a_form_is_small(http: httpx2.AsyncClient) -> None:
+    answer = await http.post("/projects/add", data={"ID": "shop", "Description": "x" * 70_000})
+    assert answer.status_code == 403
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"ID=shop"
+
+    assert (await http.post("/projects/add", content=endless())).status_code == 403
+
+
+async def test_pages_run_no_script_and_are_not_kept(http: httpx2.AsyncClient) -> None:
+    for path in ("/", "/projects", "/projects/add", "/projects/reset-password"):
+        page = await http.get(path)
+        assert page.headers["Cache-Control"] == "no-store"
+        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
+        assert "<script" not in page.text
+        assert "style=" not in page.text
