@@ -24,6 +24,9 @@ Check = Callable[[Message], str]
 
 EMBEDDED = "embedded message failed validation"
 
+# Upstream's rule is > 0, but its own console never fills this in, so nobody could ever save it.
+_MAY_BE_ZERO = frozenset({"model.ProjectSSOConfig.session_ttl"})
+
 
 def check(message: Message) -> None:
     """Refuses a request that breaks a rule of its fields or of any message inside it."""
@@ -60,10 +63,13 @@ def _scalar_check(field: FieldDescriptor, rules: FieldRules) -> Check | None:
     reason_of = _value_reason(field, rules)
     if reason_of is None:
         return None
-    name, where = field.name, _where(field)
+    name, where, may_be_zero = field.name, _where(field), field.full_name in _MAY_BE_ZERO
 
     def scalar(message: Message) -> str:
-        reason = reason_of(getattr(message, name))
+        value = getattr(message, name)
+        if may_be_zero and value == 0:
+            return ""
+        reason = reason_of(value)
         return f"invalid {where}: {reason}" if reason else ""
 
     return scalar

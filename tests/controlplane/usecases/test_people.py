@@ -155,12 +155,14 @@ async def test_no_secret_of_a_project_is_shown(
         provider=pb.ProjectSSOConfig.OIDC,
         session_ttl=24,
         github=pb.ProjectSSOConfig.GitHub(client_id="gh-id", client_secret="gh-secret"),
-        oidc=pb.ProjectSSOConfig.Oidc(client_id="oi-id", client_secret="oi-secret", issuer="i"),
+        oidc=pb.ProjectSSOConfig.Oidc(
+            client_id="oi-id", client_secret="oi-secret", issuer="https://i"
+        ),
     )
     await cases.projects.set_sso(sso, by=admin)
     stored = await stores.projects.get("shop")
     assert KeyFile(KEY).decrypt(stored.sso.github.client_secret) == "gh-secret"
-    assert (stored.sso.session_ttl, stored.sso.oidc.issuer) == (24, "i")
+    assert (stored.sso.session_ttl, stored.sso.oidc.issuer) == (24, "https://i")
     shown = str(await cases.projects.get(by=viewer)) + str(await cases.projects.listed())
     for secret in ("gh-id", "gh-secret", "oi-id", "oi-secret", stored.static_admin.password_hash):
         assert secret not in shown

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
+from pipecd.controlplane.auth.origin import is_foreign
 from pipecd.controlplane.auth.rbac import Permission
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.console.rendering import Renderer
@@ -145,12 +146,7 @@ def needs_bounce(request: Request) -> bool:
 
 def check_origin(request: Request) -> None:
     """Refuses a form that a page of another origin sent."""
-    site = request.headers.get("Sec-Fetch-Site")
-    origin = request.headers.get("Origin")
-    foreign = site not in (None, "same-origin", "none")
-    if origin is not None and site is None:
-        foreign = urlsplit(origin).netloc != request.headers.get("Host", "")
-    if foreign:
+    if is_foreign(request.headers):
         raise Denied(
             "this form comes from another site", hint="open the page here and send it again"
         )

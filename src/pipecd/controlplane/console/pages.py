@@ -21,7 +21,9 @@ from pipecd.controlplane.console.live.follow import Live
 from pipecd.controlplane.console.once import Once
 from pipecd.controlplane.console.rendering import Assets, Renderer
 from pipecd.controlplane.console.signin import SignIn
+from pipecd.controlplane.console.sso import SsoSignIn
 from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.people.sso import NO_SSO, SingleSignOn, SsoSettings
 from pipecd.model.errors import (
     Conflict,
     Denied,
@@ -56,18 +58,25 @@ _TITLES = {
 
 
 def create_console(
-    cases: UseCases, bus: Bus, *, insecure_cookie: bool, now: Now = utc_now
+    cases: UseCases,
+    bus: Bus,
+    *,
+    insecure_cookie: bool,
+    sso: SsoSettings = NO_SSO,
+    now: Now = utc_now,
 ) -> Starlette:
     """The console over these use cases; cookies are for TLS only unless they may be insecure."""
     assets = Assets()
     renderer = Renderer(assets)
     door = Door(cases, renderer, secure=not insecure_cookie, now=now)
     once = Once(now)
+    elsewhere = SingleSignOn(cases.projects, cases.sessions, sso, now)
     errors = ErrorPages(door)
     return Starlette(
         routes=[
             *assets.routes(),
-            *SignIn(door).routes(),
+            *SignIn(door, elsewhere).routes(),
+            *SsoSignIn(door, elsewhere).routes(),
             *ApplicationPages(door, once).routes(),
             *DeploymentPages(door, once).routes(),
             *Live(door, bus, renderer).routes(),

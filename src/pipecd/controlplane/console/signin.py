@@ -9,6 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.throttle import Throttle
+from pipecd.controlplane.console.cookies import ERROR, STATE, Cookies, remembered
 from pipecd.controlplane.console.door import (
     SESSION,
     Door,
@@ -16,11 +17,11 @@ from pipecd.controlplane.console.door import (
     needs_bounce,
     safe_return,
 )
+from pipecd.controlplane.usecases.people.sso import Offer, SingleSignOn
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unauthenticated, Unavailable
 
 ATTEMPTS_PER_MINUTE = 10
 _SESSION_SECONDS = int(timedelta(days=7).total_seconds())
-_ERROR_SECONDS = 600
 _REQUIRED = (
     ("project", "Missing project id"),
     ("username", "Missing username"),
@@ -29,10 +30,11 @@ _REQUIRED = (
 
 
 class SignIn:
-    """The form of the static administrator, its endpoint, and the way out."""
+    """The sign-in page, the endpoint of the static administrator, and the way out."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, door: Door, sso: SingleSignOn) -> None:
+        self._door, self._sso = door, sso
+        self._cookies = Cookies(secure=door.secure)
         self._attempts = Throttle(ATTEMPTS_PER_MINUTE, now=door.now)
 
     def routes(self) -> list[Route]:
@@ -47,79 +49,83 @@ class SignIn:
         return await self._form(request)
 
     async def _form(self, request: Request) -> Response:
-        back = safe_return(request.query_params.get("return", ""))
+        query = request.query_params
+        back = safe_return(query.get("return", ""))
+        project = query.get("project", "")
         try:
-            self._door.visitor(request)
+            visitor = self._door.visitor(request)
         except Unauthenticated:
             if needs_bounce(request):
                 return self._door.show(request, "bounce.html", to=_again(request))
-            told = request.cookies.get("error", "").strip('"')
-            project = request.query_params.get("project", "")
-            answer = self._page(request, {"project": project, "return": back}, told)
-            if told:
-                answer.headers.append("Set-Cookie", self._cookie("error", "", 0))
-            return answer
-        return RedirectResponse(back or "/applications", 302)
+        else:
+            elsewhere = "switch" in query or project not in ("", visitor.person.project)
+            if request.url.path == "/" or not elsewhere:
+                return RedirectResponse(back or "/applications", 302)
+        told = request.cookies.get(ERROR, "").strip('"')
+        answer = await self._page(request, {"project": project, "return": back}, told)
+        if told:
+            self._cookies.clear(answer, ERROR)
+        return answer
 
     async def _enter(self, request: Request) -> Response:
         if request.method != "POST":
-            return self._refuse(request, FormData(), "", "Method not allowed")
+            return await self._refuse(request, FormData(), "", "Method not allowed")
         check_origin(request)
         form = await request.form()
         values = {name: str(form.get(name, "")) for name, _ in _REQUIRED}
         for name, message in _REQUIRED:
             if not values[name]:
-                return self._refuse(request, form, name, message)
+                return await self._refuse(request, form, name, message)
         client = f"{request.client.host if request.client else ''}\0{values['project']}"
         try:
             self._attempts.attempt(client, "Too many attempts to login")
             signed_in = await self._door.cases.sessions.sign_in(**values)
         except (Unauthenticated, NotFound, Denied, Unavailable) as e:
-            return self._refuse(request, form, _field_of(e), e.message)
+            return await self._refuse(request, form, _field_of(e), e.message)
         self._attempts.succeeded(client)
         answer = RedirectResponse(safe_return(str(form.get("return", ""))) or "/", 302)
-        session = self._cookie(SESSION, signed_in.token, _SESSION_SECONDS, readable=False)
-        answer.headers.append("Set-Cookie", session)
+        self._cookies.sign_in(answer, signed_in.token, _SESSION_SECONDS)
+        self._cookies.remember(request, answer, values["project"])
         return answer
 
     async def _leave(self, request: Request) -> Response:
         if request.method == "POST":
             check_origin(request)
         answer = RedirectResponse("/", 302)
-        for name in (SESSION, "state"):
-            answer.headers.append("Set-Cookie", self._cookie(name, "", 0, readable=False))
+        self._cookies.clear(answer, SESSION, STATE)
         return answer
 
-    def _refuse(self, request: Request, form: FormData, field: str, message: str) -> Response:
+    async def _refuse(self, request: Request, form: FormData, field: str, message: str) -> Response:
         """Our own form is shown again; other clients are told as upstream tells them."""
         if "return" in form:
-            return self._page(request, form, message, field)
+            return await self._page(request, form, message, field)
         answer = RedirectResponse("/", 303)
-        answer.headers.append("Set-Cookie", self._cookie("error", message, _ERROR_SECONDS))
+        self._cookies.tell(answer, message)
         return answer
 
-    def _page(
+    async def _page(
         self, request: Request, values: "FormData | dict[str, str]", message: str, field: str = ""
     ) -> Response:
+        project = str(values.get("project", ""))
+        status = 422 if field or (message and request.method == "POST") else 200
+        offer: Offer | None = None
+        if project and field != "project":
+            try:
+                offer = await self._sso.offer(project)
+            except NotFound as e:
+                message, field = message or e.message, "project"
         return self._door.show(
             request,
             "login.html",
-            status=422 if field or (message and request.method == "POST") else 200,
-            project=str(values.get("project", "")),
+            status=status,
+            project=project,
+            offer=offer,
+            others=[name for name in remembered(request) if name != project],
             username=str(values.get("username", "")),
             back=safe_return(str(values.get("return", ""))),
             message=_in_words(message),
             field=field,
         )
-
-    def _cookie(self, name: str, value: str, seconds: int, *, readable: bool = True) -> str:
-        """A cookie of this host; only the `error` cookie is for scripts to read."""
-        kept = "".join(c for c in value if " " <= c <= "~" and c not in '";\\')
-        quoted = f'"{kept}"' if " " in kept or "," in kept else kept
-        parts = [f"{name}={quoted}", "Path=/", f"Max-Age={seconds}", "SameSite=Strict"]
-        parts += [] if readable else ["HttpOnly"]
-        parts += ["Secure"] if self._door.secure else []
-        return "; ".join(parts)
 
 
 def _field_of(error: PipecdError) -> str:
@@ -142,6 +148,9 @@ def _in_words(message: str) -> str:
         "Static admin is disabling": "This project does not allow signing in with a password.",
         "Too many attempts to login": "Too many attempts. Wait a minute, then try again.",
         "Method not allowed": "Sign in with the form below.",
+        "Invalid SSO configuration: missing SSO configuration in project data": (
+            "This project has no single sign-on. Sign in with a password."
+        ),
     }
     if message.startswith("Unable to find project"):
         return f"{message}. Check its spelling, or ask whoever runs this control plane."

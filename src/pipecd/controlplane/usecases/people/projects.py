@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.sso import fault_of
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, found
@@ -25,6 +26,8 @@ _GET = Permission(Resource.PROJECT, Action.GET)
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 
 REDACTED = "redacted"
+# How long a session from another site lasts unless its configuration says so.
+SESSION_HOURS = 7 * 24
 LONGEST_ID = 50
 
 
@@ -144,12 +147,16 @@ class Projects:
         """Replaces the single sign-on; the secrets of GitHub are stored encrypted."""
         sealed = ProjectSSOConfig()
         sealed.CopyFrom(sso)
+        # Upstream's console does not ask for it, and upstream refuses a stored zero.
+        sealed.session_ttl = sso.session_ttl or SESSION_HOURS
         if sealed.HasField("github"):
             key_file = KeyFile(self._encryption_key)
             sealed.github.client_id = key_file.encrypt(sso.github.client_id)
             sealed.github.client_secret = key_file.encrypt(sso.github.client_secret)
 
         def change(project: Project) -> None:
+            if (fault := fault_of(sso)) is not None:
+                raise UserMistake(f"Invalid SSO configuration: {fault}")
             project.sso.CopyFrom(sealed)
 
         await self.change(change, by=by)

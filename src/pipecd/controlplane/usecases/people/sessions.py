@@ -3,9 +3,11 @@
 
 import asyncio
 import hmac
+from datetime import timedelta
 from typing import NamedTuple
 
 from pipecd.controlplane.auth.rbac import ADMIN
+from pipecd.controlplane.auth.sessions import DEFAULT_TTL
 from pipecd.controlplane.auth.sessions import Sessions as Tokens
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.auth.throttle import Throttle
@@ -54,9 +56,9 @@ class Sessions:
         person = Person(project=project, name=username, roles=(ADMIN,))
         return SignedIn(person, self.issue(person))
 
-    def issue(self, person: Person) -> str:
+    def issue(self, person: Person, ttl: timedelta = DEFAULT_TTL) -> str:
         """A session token for somebody whom another sign-in has checked."""
-        return self._tokens.sign(person)
+        return self._tokens.sign(person, ttl)
 
     def read(self, token: str) -> Person:
         """The person of a session token, or Unauthenticated."""
