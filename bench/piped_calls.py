@@ -10,6 +10,7 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from pipecd.model.ids import new_id
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -77,7 +78,7 @@ def start(data: Path) -> tuple["subprocess.Popen[str]", str, str]:
 class Agent:
     """One piped with one connection, one application and one running deployment."""
 
-    def __init__(self, api: PipedServiceStub, deployment: Deployment) -> None:
+    def __init__(self, api: Any, deployment: Deployment) -> None:
         self._api, self._deployment, self._index = api, deployment, 0
 
     async def round(self) -> list[float]:
@@ -126,13 +127,13 @@ def deployment(application: str, piped: str) -> Deployment:
     )
 
 
-async def agent(address: str, external: APIServiceStub, opened: AsyncExitStack) -> Agent:
+async def agent(address: str, external: Any, opened: AsyncExitStack) -> Agent:
     registered = await external.RegisterPiped(api_pb2.RegisterPipedRequest(name="p", desc="d"))
     token = credentials.piped_token("bench", registered.id, registered.key)
     channel = await opened.enter_async_context(
         open_channel(address, authorization=token, insecure=True)
     )
-    api = PipedServiceStub(channel)
+    api: Any = PipedServiceStub(channel)
     repository = ApplicationGitRepository(id="r", remote="https://host/o/r.git", branch="main")
     await api.ReportPipedMeta(
         piped_pb2.ReportPipedMetaRequest(version="v1", repositories=[repository])

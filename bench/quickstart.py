@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.service import api_pb2 as pb
@@ -54,7 +55,7 @@ def commit(repository: Path, text: str) -> str:
     return head.stdout.strip()
 
 
-async def seconds_to_success(api: APIServiceStub, sha: str, began: float) -> float:
+async def seconds_to_success(api: Any, sha: str, began: float) -> float:
     while time.perf_counter() - began < 60:
         listed = await api.ListDeployments(pb.ListDeploymentsRequest(limit=3))
         for deployment in listed.deployments:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ class Quickstart:
         return commit_all(self.repository, message)
 
     @asynccontextmanager
-    async def api(self) -> AsyncGenerator[APIServiceStub, None]:
+    async def api(self) -> AsyncGenerator[Any, None]:
         key = (self.data / "api-key").read_text()
         async with open_channel(
             self.address, authorization=credentials.api_key(key), insecure=True

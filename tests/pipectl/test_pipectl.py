@@ -11,7 +11,7 @@ import pytest
 from pipecd.commandline.main import run
 from pipecd.pipectl.cli import tree
 from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
-from pipecd.proto.model.common_pb2 import ApplicationGitRepository
+from pipecd.proto.model.common_pb2 import ApplicationGitRepository, SyncStrategy
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
@@ -141,11 +141,11 @@ def test_schema_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 V0 = ApplicationPlanPreviewResult(
-    application_id="1", application_name="b", labels={"env": "dev"}, sync_strategy=1,
+    application_id="1", application_name="b", labels={"env": "dev"}, sync_strategy=SyncStrategy.QUICK_SYNC,
     plan_summary=b"2 changes", plan_details=b"+ x",
 )  # fmt: skip
 V1 = ApplicationPlanPreviewResult(
-    application_id="2", application_name="a", sync_strategy=2, plugin_names=["kubernetes", "wait"],
+    application_id="2", application_name="a", sync_strategy=SyncStrategy.PIPELINE, plugin_names=["kubernetes", "wait"],
     plugin_plan_results=[
         PluginPlanPreviewResult(plugin_name="kubernetes", deploy_target="c1", plan_summary=b"1 change", plan_details=b"- y"),
     ],
