@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test can use."""
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ from pipecd.model.errors import AlreadyExists
 from pipecd.proto.model.apikey_pb2 import APIKey
 
 SPEC = Path(__file__).parent / "spec"
+
+# Servers to test against are modules of `servers`.
+sys.path.append(str(Path(__file__).parent))
+pytest_plugins = ("servers.fixtures",)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,13 @@
 """Stores on real engines, a clock that is set by hand, and documents to put into them."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString, cast
 
+import psycopg
+import pymysql
 import pytest
 
 from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
@@ -23,6 +25,7 @@ from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
 from pipecd.proto.model.event_pb2 import Event
+from servers.databases import MariaDb, Postgres
 
 START = 1_700_000_000
 
@@ -42,23 +45,77 @@ def clock() -> HandClock:
     return HandClock()
 
 
-@pytest.fixture(params=["sqlite"])
+ENGINES = ("sqlite", "mariadb", "postgres")
+# Rows that are there from the beginning.
+KEPT = "('schema_version', 'labels:Application', 'labels:Deployment', 'labels:Event')"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps the tests of a server in one worker, so that it is started once."""
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            engine = item.callspec.params.get("engine")
+            if engine in ENGINES[1:]:
+                item.add_marker(pytest.mark.xdist_group(engine))
+
+
+@pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     """Every engine passes the same tests."""
     return request.param
 
 
 @pytest.fixture
-def open_database(
-    engine: str, tmp_path: Path
-) -> Callable[[], AbstractAsyncContextManager[Database]]:
+def spec(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> DatastoreSpec:
+    """An empty database of the engine."""
+    match engine:
+        case "sqlite":
+            path = str(tmp_path / "data" / "pipecd.db")
+            return DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=path))
+        case "mariadb":
+            mariadb: MariaDb = request.getfixturevalue("mariadb")
+            return emptied_mariadb(mariadb)
+        case _:
+            postgres: Postgres = request.getfixturevalue("postgres")
+            return emptied_postgres(postgres)
+
+
+def emptied_mariadb(server: MariaDb) -> DatastoreSpec:
+    with pymysql.connect(
+        host="127.0.0.1", port=server.port, user="root", autocommit=True
+    ) as connection:
+        cursor = connection.cursor()
+        cursor.execute("CREATE DATABASE IF NOT EXISTS pipecd")
+        cursor.execute("SHOW TABLES FROM pipecd")
+        for (table,) in cursor.fetchall():
+            cursor.execute(f"DELETE FROM pipecd.{table} {kept_rows(table, '`Name`')}")
+    url = f"root@tcp(127.0.0.1:{server.port})/pipecd"
+    return DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url))
+
+
+def emptied_postgres(server: Postgres) -> DatastoreSpec:
+    with (
+        suppress(psycopg.errors.DuplicateDatabase),
+        psycopg.connect(server.url("postgres"), autocommit=True) as connection,
+    ):
+        connection.execute("CREATE DATABASE pipecd")
+    with psycopg.connect(server.url("pipecd"), autocommit=True) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        for (table,) in tables.fetchall():
+            rows = kept_rows(table, '"Name"')
+            connection.execute(cast("LiteralString", f'DELETE FROM "{table}" {rows}'))
+    config = DatastoreConfig(url=server.url("pipecd"))
+    return DatastoreSpec(type="POSTGRESQL", config=config)
+
+
+def kept_rows(table: str, name: str) -> str:
+    return f"WHERE {name} NOT IN {KEPT}" if table == "ExtMeta" else ""
+
+
+@pytest.fixture
+def open_database(spec: DatastoreSpec) -> Callable[[], AbstractAsyncContextManager[Database]]:
     """Opens the same database each time."""
-    specs = {
-        "sqlite": DatastoreSpec(
-            type="SQLITE", config=DatastoreConfig(path=str(tmp_path / "data" / "pipecd.db"))
-        )
-    }
-    return lambda: open_datastore(specs[engine])
+    return lambda: open_datastore(spec)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 import asyncio
 import base64
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -226,7 +227,8 @@ async def test_a_write_that_fails_does_not_fail_its_neighbours(
     results = await asyncio.gather(
         *(stores.applications.add(d) for d in twice[1:]), return_exceptions=True
     )
-    assert [type(r) for r in results] == [*[type(None)] * 39, *[AlreadyExists] * 10]
+    # Of two that come at once, either may be the first.
+    assert Counter(type(r) for r in results) == {type(None): 39, AlreadyExists: 10}
     found = await stores.applications.get_many(tuple(d.id for d in documents))
     assert len(found) == 40
 

@@ -15,7 +15,38 @@ def open_datastore(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]
     match spec.type:
         case "SQLITE":
             return open_sqlite(Path(spec.config.path))
+        case "MYSQL":
+            return _open_mysql(spec)
+        case "POSTGRESQL":
+            return _open_postgres(spec)
         case _:
             raise UserMistake(
-                f"datastore type {spec.type!r} is not built in yet", hint="use SQLITE"
+                f"datastore type {spec.type!r} is unknown",
+                hint="use SQLITE, MYSQL or POSTGRESQL",
             )
+
+
+def _open_mysql(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]:
+    # The drivers of servers are installed only by those who use them.
+    try:
+        from pipecd.controlplane.datastore.mysql.address import mysql_address  # noqa: PLC0415
+        from pipecd.controlplane.datastore.mysql.database import open_mysql  # noqa: PLC0415
+    except ModuleNotFoundError as e:
+        raise _without_driver("MySQL", "mysql") from e
+    return open_mysql(mysql_address(spec.config))
+
+
+def _open_postgres(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]:
+    try:
+        from pipecd.controlplane.datastore.postgres.address import postgres_conninfo  # noqa: PLC0415
+        from pipecd.controlplane.datastore.postgres.database import open_postgres  # noqa: PLC0415
+    except ModuleNotFoundError as e:
+        raise _without_driver("PostgreSQL", "postgres") from e
+    return open_postgres(postgres_conninfo(spec.config))
+
+
+def _without_driver(what: str, extra: str) -> UserMistake:
+    return UserMistake(
+        f"this installation has no driver for {what}",
+        hint=f"install it: pip install pipecd[{extra}]",
+    )

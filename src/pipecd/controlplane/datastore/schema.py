@@ -247,6 +247,11 @@ def add_column(column: Column[Any], dialect: Dialect) -> str:
     return f"ALTER TABLE {table} ADD COLUMN {CreateColumn(copy).compile(dialect=dialect)}"
 
 
+def modify_column(column: Column[Any], dialect: Dialect) -> str:
+    """Gives an existing column the definition it has now, in the words of MySQL."""
+    return add_column(column, dialect).replace(" ADD COLUMN ", " MODIFY COLUMN ", 1)
+
+
 def create_indexes(table: Table, dialect: Dialect) -> Iterator[tuple[str, str]]:
     """The names of an engine's indexes and the statements that create them."""
     for index in sorted(table.indexes, key=lambda i: str(i.name)):

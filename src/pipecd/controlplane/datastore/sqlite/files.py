@@ -8,14 +8,12 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete
 
-from pipecd.controlplane.datastore.schema import EXT_LEASE, EXT_META, SCHEMA_VERSION, definitions
+from pipecd.controlplane.datastore.engine.ensurer import ensure_version
+from pipecd.controlplane.datastore.schema import EXT_LEASE, definitions
 from pipecd.controlplane.datastore.sqlite.connection import STATEMENTS, Transaction, connect
 from pipecd.controlplane.datastore.sqlite.errors import in_use, while_opening
-from pipecd.model.errors import UserMistake
-
-VERSION_ROW = "schema_version"
 
 
 class SqliteFiles:
@@ -72,7 +70,7 @@ def _ensure_schema(connection: sqlite3.Connection, path: Path) -> None:
         for definition in definitions(STATEMENTS.dialect):
             connection.execute(definition)
         transaction = Transaction(connection, path)
-        _ensure_version(transaction, path)
+        ensure_version(transaction, str(path))
         # Whoever held a lease is gone, because nobody else may have the file open.
         transaction.run(delete(EXT_LEASE))
     except BaseException:
@@ -80,15 +78,3 @@ def _ensure_schema(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
-
-
-def _ensure_version(transaction: Transaction, path: Path) -> None:
-    wanted = select(EXT_META.c.Value).where(EXT_META.c.Name == VERSION_ROW)
-    found = transaction.rows(wanted)
-    if not found:
-        transaction.run(insert(EXT_META).values(Name=VERSION_ROW, Value=str(SCHEMA_VERSION)))
-    elif int(found[0][0]) > SCHEMA_VERSION:
-        raise UserMistake(
-            f"the database {path} was written by a newer version of this program",
-            hint="run that version, or restore a backup made before the upgrade",
-        )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `Database` on PostgreSQL."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from sqlalchemy.dialects.postgresql.base import PGDialect
+
+from pipecd.controlplane.datastore.engine.ensurer import Found, ensure_version, missing
+from pipecd.controlplane.datastore.engine.link import Begin
+from pipecd.controlplane.datastore.engine.opening import in_the_end
+from pipecd.controlplane.datastore.engine.pool import Pool
+from pipecd.controlplane.datastore.engine.pooled import PATIENCE, PooledDatabase, Transaction
+from pipecd.controlplane.datastore.engine.statement import Statements
+from pipecd.controlplane.datastore.postgres.address import shown
+from pipecd.controlplane.datastore.postgres.link import PostgresLink, connect
+from pipecd.model.errors import UserMistake
+
+STATEMENTS = Statements(PGDialect(paramstyle="format"))
+
+# Locks of this kind are numbers; this one says "pipecd" in ASCII.
+SCHEMA_LOCK = int.from_bytes(b"pipecd")
+COLUMNS = (
+    "SELECT table_name, column_name FROM information_schema.columns "
+    "WHERE table_schema = current_schema()"
+)
+INDEXES = "SELECT tablename, indexname FROM pg_indexes WHERE schemaname = current_schema()"
+
+
+@asynccontextmanager
+async def open_postgres(
+    conninfo: str, *, patience: float = PATIENCE
+) -> AsyncIterator[PooledDatabase]:
+    """Connects, adds the tables that are missing, and closes everything at the end."""
+    await in_the_end(lambda: prepare(conninfo))
+    database = PooledDatabase(Pool(partial(connect, conninfo)), STATEMENTS, patience=patience)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def prepare(conninfo: str) -> None:
+    """Makes the database ready in one transaction, one process at a time."""
+    link = connect(conninfo)
+    try:
+        _check_encoding(link, conninfo)
+        # Another process may be making large indexes meanwhile.
+        link.statement("SET lock_timeout = 0")
+        link.statement("SET statement_timeout = 0")
+        link.begin(Begin.WRITE)
+        link.rows("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
+        for statement in missing(_found(link), STATEMENTS.dialect):
+            link.statement(statement)
+        ensure_version(Transaction(link, STATEMENTS), shown(conninfo))
+        link.commit()
+    finally:
+        link.close()
+
+
+def _check_encoding(link: PostgresLink, conninfo: str) -> None:
+    encoding = link.rows("SHOW server_encoding", ())[0][0]
+    if encoding != "UTF8":
+        raise UserMistake(
+            f"the database {shown(conninfo)} has the encoding {encoding}, which cannot hold "
+            "every text",
+            hint="create it with ENCODING 'UTF8' TEMPLATE template0",
+        )
+
+
+def _found(link: PostgresLink) -> Found:
+    return Found(_by_table(link, COLUMNS), _by_table(link, INDEXES))
+
+
+def _by_table(link: PostgresLink, question: str) -> dict[str, frozenset[str]]:
+    names: dict[str, set[str]] = defaultdict(set)
+    for table, name in link.rows(question, ()):
+        names[str(table).lower()].add(str(name).lower())
+    return {table: frozenset(found) for table, found in names.items()}
