@@ -124,6 +124,16 @@ async def test_a_disabled_application_is_not_synced_and_not_given_to_its_piped(
         await cases.applications.sync(application.id, by=admin)
 
 
+async def test_deleting_again_changes_nothing(
+    cases: UseCases, application: Application, admin: Person, advance: Callable[[float], None]
+) -> None:
+    await cases.applications.delete(application.id, by=admin)
+    deleted = await cases.applications.get(application.id, by=admin)
+    advance(60)
+    await cases.applications.delete(application.id, by=admin)
+    assert await cases.applications.get(application.id, by=admin) == deleted
+
+
 async def test_a_deleted_application_cannot_be_changed_any_more(
     cases: UseCases, application: Application, admin: Person, piped: PipedCaller
 ) -> None:
