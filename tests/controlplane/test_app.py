@@ -41,7 +41,7 @@ async def test_an_unknown_key_is_refused(start_plane: Any) -> None:
 
 
 async def test_the_separate_ports_answer_too(start_plane: Any) -> None:
-    free = [free_port() for _ in range(5)]
+    free = [free_port() for _ in range(6)]
     async with start_plane(ports=Ports(*free)) as plane, httpx2.AsyncClient() as http:
         assert (await http.get(f"http://127.0.0.1:{free[2]}/login")).status_code == 200
         assert (await http.get(f"http://127.0.0.1:{free[4]}/healthz")).text == "ok"

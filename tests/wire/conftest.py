@@ -33,12 +33,17 @@ class Seen:
     calls: list[tuple[str, grpc.StatusCode]] = field(
         default_factory=list[tuple[str, grpc.StatusCode]]
     )
+    offers: set[tuple[str, bool]] = field(default_factory=set[tuple[str, bool]])
     begun: list[str] = field(default_factory=list[str])
     messages: list[str] = field(default_factory=list[str])
     streams_open: int = 0
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
+        assert service == SERVICE.full_name
+        self.offers.add((rpc, streaming))
 
     def started(self, service: str, rpc: str) -> None:
         assert service == SERVICE.full_name

@@ -58,6 +58,7 @@ async def test_a_call_reaches_its_part_with_the_caller(table: RpcTable[str], see
     assert seen.callers == ["key"]
     assert seen.calls == [("GetCommand", CODE.OK)]
     assert (seen.begun, seen.messages) == (["GetCommand"], ["GetCommand"])
+    assert {("GetCommand", False), ("WatchWakeups", True)} < seen.offers
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.controlplane.api.external import external_table
+from pipecd.controlplane.api.gateway import Collector, TraceDoor, authz_table
 from pipecd.controlplane.api.piped import piped_table
 from pipecd.controlplane.api.web import web_table
+from pipecd.controlplane.api.web.grpcweb import GrpcWeb
+from pipecd.controlplane.auth.sso.shared import shared_configs
+from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Bus
+from pipecd.controlplane.cache.counted import CountedCache
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.console.pages import create_console
 from pipecd.controlplane.datastore.assemble import assemble_stores
@@ -30,12 +35,15 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_cases
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.people.projects import Projects
-from pipecd.controlplane.web import WebServer, http_port
+from pipecd.controlplane.usecases.people.sso import SsoSettings
+from pipecd.controlplane.web import ByPrefix, Counted, WebServer, http_port
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
+from pipecd.observe.metrics import ServerMetrics
 from pipecd.wire.server import UNIX, TlsFiles, grpc_server
 from pipecd.wire.splitter import one_port, tls_context
+from pipecd.wire.table import RpcTable
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ class Ports:
     http: int = 9082
     api: int = 9083
     admin: int = 9085
+    envoy_authz: int = 9086
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,7 @@ class ServerSettings:
     """How a control plane is run; its stores are told by `spec`.
 
     `port` is the one address of pages and gRPC, `ports` the separate ones; either may be absent.
+    `trace_collector` is where traces of pipeds are handed on to; without one they are dropped.
     """
 
     spec: ControlPlaneSpec
@@ -66,6 +76,8 @@ class ServerSettings:
     metrics: bool = True
     grace_period: float = 30.0
     with_ops: bool = True
+    reflection: bool = False
+    trace_collector: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,8 @@ class ControlPlane:
 async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane, None]:
     """Opens the stores and the doors, and closes them in the opposite order."""
     async with AsyncExitStack() as opened:
-        stores = await _open_stores(settings.spec, opened)
+        metrics = ServerMetrics.new() if settings.metrics else None
+        stores = await _open_stores(settings.spec, opened, metrics)
         bus = MemoryBus()
         cases = build_use_cases(
             stores,
@@ -91,13 +104,12 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             encryption_key=settings.encryption_key,
             projects_from_config=_projects(settings.spec),
         )
-        web = WebServer(create_console(cases, bus, insecure_cookie=settings.insecure_cookie))
-        opened.push_async_callback(web.stop)
-        port = await _open_doors(settings, cases, web, opened)
+        port = await _open_doors(settings, cases, metrics, opened)
         async with asyncio.TaskGroup() as loops:
             background = [loops.create_task(cases.run(), name="use cases")]
             if settings.with_ops:
-                jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector)
+                pace = Pace(JobMetrics(metrics.registry, "server") if metrics else None)
+                jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector, pace)
                 background.append(loops.create_task(jobs.run(), name="upkeep"))
             try:
                 yield ControlPlane(cases, stores, bus, port)
@@ -169,10 +181,15 @@ async def _open_stores_beside_servers(spec: ControlPlaneSpec, opened: AsyncExitS
         ) from e
 
 
-async def _open_stores(spec: ControlPlaneSpec, opened: AsyncExitStack) -> Stores:
+async def _open_stores(
+    spec: ControlPlaneSpec, opened: AsyncExitStack, metrics: ServerMetrics | None = None
+) -> Stores:
     database = await opened.enter_async_context(open_datastore(spec.datastore))
     files = await opened.enter_async_context(open_filestore(spec.filestore))
-    return assemble_stores(database, files, MemoryCache())
+    cache = MemoryCache()
+    if metrics is None:
+        return assemble_stores(database, files, cache)
+    return assemble_stores(database, files, CountedCache(cache, "inmemory", metrics.cache_asked))
 
 
 def _projects(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
@@ -182,24 +199,74 @@ def _projects(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
     ]
 
 
+def _web_server(
+    settings: ServerSettings,
+    cases: UseCases,
+    people: RpcTable[Person],
+    metrics: ServerMetrics | None,
+) -> WebServer:
+    """Pages and, beside them, the calls of scripts in pages."""
+    spec = settings.spec
+    sso = SsoSettings(
+        spec.address,
+        spec.state_key,
+        settings.encryption_key,
+        shared_configs(spec.shared_sso_configs),
+    )
+    pages = create_console(cases, cases.bus, insecure_cookie=settings.insecure_cookie, sso=sso)
+    calls = GrpcWeb(people)
+    return WebServer(
+        ByPrefix(
+            dict.fromkeys(calls.prefixes(), calls),
+            Counted(pages, metrics.http.answered) if metrics else pages,
+        )
+    )
+
+
+async def _trace_door(
+    settings: ServerSettings, cases: UseCases, opened: AsyncExitStack
+) -> TraceDoor:
+    if not settings.trace_collector:
+        return TraceDoor(cases.credentials)
+    collector = await opened.enter_async_context(Collector.at(settings.trace_collector))
+    return TraceDoor(cases.credentials, collector.export)
+
+
 async def _open_doors(
-    settings: ServerSettings, cases: UseCases, web: WebServer, opened: AsyncExitStack
+    settings: ServerSettings,
+    cases: UseCases,
+    metrics: ServerMetrics | None,
+    opened: AsyncExitStack,
 ) -> int:
     """Listens everywhere it should; answers the one port, or 0 when there is none."""
-    piped, external, people = piped_table(cases), external_table(cases), web_table(cases)
+    observer = metrics.rpc if metrics else None
+    created = metrics.deployment_created if metrics else None
+    piped = piped_table(cases, observer=observer, created=created)
+    external = external_table(cases, observer=observer)
+    people = web_table(cases, observer=observer)
+    traces = await _trace_door(settings, cases, opened)
+    web = _web_server(settings, cases, people, metrics)
+    opened.push_async_callback(web.stop)
 
     async def serve(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> None:
-        tls = None if host.startswith(UNIX) else settings.tls
-        server = grpc_server(handlers, host=host, port=port, tls=tls, grace=settings.grace_period)
+        server = grpc_server(
+            handlers,
+            host=host,
+            port=port,
+            tls=None if host.startswith(UNIX) else settings.tls,
+            grace=settings.grace_period,
+            reflects=settings.reflection,
+        )
         await opened.enter_async_context(server)
 
     if (ports := settings.ports) is not None:
-        await serve([piped], settings.host, ports.piped_api)
+        await serve([piped, traces], settings.host, ports.piped_api)
         await serve([people], settings.host, ports.web_api)
         await serve([external], settings.host, ports.api)
+        await serve([authz_table(cases)], settings.host, ports.envoy_authz)
         http = http_port(web, host=settings.host, port=ports.http)
         await opened.enter_async_context(http)
-        pages = standard_pages(CollectorRegistry() if settings.metrics else None)
+        pages = standard_pages(metrics.registry if metrics else None)
         admin = admin_server(pages, host=settings.host, port=ports.admin)
         await opened.enter_async_context(admin)
     if settings.port is None:
@@ -207,7 +274,7 @@ async def _open_doors(
     # The path of a socket must be short, which that of a data directory may not be.
     directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="pipecd-"))
     socket = Path(directory) / "grpc.sock"
-    await serve([piped, external, people], f"{UNIX}{socket}", 0)
+    await serve([piped, external, people, traces], f"{UNIX}{socket}", 0)
     tls = tls_context(settings.tls) if settings.tls else None
     door = one_port(web.protocol, socket, host=settings.host, port=settings.port, tls=tls)
     return await opened.enter_async_context(door)

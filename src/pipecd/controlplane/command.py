@@ -37,7 +37,7 @@ _EVERYWHERE = "0.0.0.0"  # noqa: S104
 @flags.number("http-port", "Pages and sign-in.", default=9082)
 @flags.number("api-port", "gRPC for API keys.", default=9083)
 @flags.number("admin-port", "Version, health and metrics.", default=9085)
-@flags.number("envoy-authz-port", "Accepted for compatibility; not served yet.", default=9086)
+@flags.number("envoy-authz-port", "Verdicts for an Envoy in front (ext_authz).", default=9086)
 @flags.text("static-dir", "Accepted for compatibility; pages are built in.")
 @flags.text("cache-address", "Accepted for compatibility; the cache is in memory.")
 @flags.text("host", "The interface to listen on; all of them by default.", default=_EVERYWHERE)
@@ -49,7 +49,8 @@ _EVERYWHERE = "0.0.0.0"  # noqa: S104
 @flags.text("encryption-key-file", "The key of sessions and stored secrets.", required=True)
 @flags.text("config-file", "The configuration of the control plane.", required=True)
 @flags.switch("with-ops", "Do the upkeep here too, when no other replica does.", default=True)
-@flags.switch("enable-grpc-reflection", "Accepted for compatibility; not served yet.")
+@flags.switch("enable-grpc-reflection", "Describe the gRPC services to anyone who asks.")
+@flags.text("trace-collector-address", "The OTLP collector (gRPC, host:port) for traces of pipeds.")
 def server(**given: Any) -> None:
     """Run the control plane."""
     configure(given["log_level"], given["log_encoding"], program="controlplane.server")
@@ -64,12 +65,15 @@ def server(**given: Any) -> None:
             given["http_port"],
             given["api_port"],
             given["admin_port"],
+            given["envoy_authz_port"],
         ),
         insecure_cookie=given["insecure_cookie"],
         tls=_tls(given),
         metrics=given["metrics"],
         grace_period=given["grace_period"],
         with_ops=given["with_ops"],
+        reflection=given["enable_grpc_reflection"],
+        trace_collector=given["trace_collector_address"],
     )
     run_until_signal(_serve(settings))
 

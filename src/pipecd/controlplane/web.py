@@ -2,17 +2,22 @@
 """The web server of the control plane, fed with connections by the splitter or its own port."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, cast
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from pipecd.model.errors import UserMistake
 
 _GRACE_SECONDS = 2.0
+_UNCOUNTED = ("/assets/", "/favicon.ico")
+
+# The method, the path of the route, the status and the seconds that an answer took.
+Answered = Callable[[str, str, int, float], None]
 
 
 class _ProtocolFactory(Protocol):
@@ -33,6 +38,34 @@ class ByPrefix:
         path: str = scope.get("path", "")
         found = (door for prefix, door in self._doors if path.startswith(prefix))
         await next(found, self._otherwise)(scope, receive, send)
+
+
+class Counted:
+    """Tells how each request was answered; the path is that of the route, never of the visitor."""
+
+    def __init__(self, pages: ASGIApp, answered: Answered) -> None:
+        self._pages, self._answered = pages, answered
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(_UNCOUNTED):
+            await self._pages(scope, receive, send)
+            return
+        # What ends without an answer was our fault.
+        code = 500
+
+        async def noted(message: Message) -> None:
+            nonlocal code
+            if message["type"] == "http.response.start":
+                code = message["status"]
+            await send(message)
+
+        started = time.perf_counter()
+        try:
+            await self._pages(scope, receive, noted)
+        finally:
+            route = scope.get("route")
+            path: str = getattr(route, "path", "/")
+            self._answered(scope["method"], path, code, time.perf_counter() - started)
 
 
 class WebServer:

@@ -47,6 +47,10 @@ class RpcObserver(Protocol):
     What the gate refuses is not told, as with upstream, or a wrong key would look like an outage.
     """
 
+    def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
+        """Told once for every RPC when the server starts."""
+        ...
+
     def started(self, service: str, rpc: str) -> None: ...
 
     def sent(self, service: str, rpc: str) -> None:
@@ -82,6 +86,9 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         self._streams = stream_rpcs(service, streams or {})
         self._open_streams: set[asyncio.Timeout] = set()
         self._handlers = self._handlers_by_path()
+        if observer is not None:
+            for name in (*self._unary, *self._streams):
+                observer.offered(self.service_name, name, streaming=name in self._streams)
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails

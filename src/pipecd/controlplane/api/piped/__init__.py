@@ -4,7 +4,7 @@
 from pipecd.controlplane.api.piped.applications import ApplicationRpcs
 from pipecd.controlplane.api.piped.chains import ChainRpcs
 from pipecd.controlplane.api.piped.commands import CommandRpcs
-from pipecd.controlplane.api.piped.deployments import DeploymentRpcs
+from pipecd.controlplane.api.piped.deployments import Created, DeploymentRpcs
 from pipecd.controlplane.api.piped.events import EventRpcs
 from pipecd.controlplane.api.piped.livestate import LiveStateRpcs
 from pipecd.controlplane.api.piped.logs import LogRpcs
@@ -22,8 +22,13 @@ from pipecd.wire.table import RpcObserver, RpcTable
 SERVICE = piped_pb2.DESCRIPTOR.services_by_name["PipedService"]
 
 
-def piped_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTable[ProvenPiped]:
-    """Every RPC of PipedService, and the wake-up stream under the same prefix."""
+def piped_table(
+    cases: UseCases, *, observer: RpcObserver | None = None, created: Created | None = None
+) -> RpcTable[ProvenPiped]:
+    """Every RPC of PipedService, and the wake-up stream under the same prefix.
+
+    `created` is told the project of every new deployment.
+    """
 
     async def authenticate(metadata: Metadata) -> ProvenPiped:
         return await cases.credentials.piped(parse_piped_token(metadata))
@@ -32,7 +37,7 @@ def piped_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcT
     parts = (
         PipedRpcs(cases),
         ApplicationRpcs(cases),
-        DeploymentRpcs(cases),
+        DeploymentRpcs(cases, created),
         MetadataRpcs(cases),
         LogRpcs(cases),
         CommandRpcs(cases),

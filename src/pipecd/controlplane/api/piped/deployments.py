@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deployments of a piped, from their creation to their end."""
 
+from collections.abc import Callable
+
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.service import piped_pb2 as pb
+
+# Hears the project of a new deployment.
+Created = Callable[[str], None]
 
 
 class DeploymentRpcs:
     """The RPCs about deployments and their stages."""
 
-    def __init__(self, cases: UseCases) -> None:
+    def __init__(self, cases: UseCases, created: Created | None = None) -> None:
         self._deployments, self._reports = cases.deployments, cases.deployment_reports
+        self._created = created
 
     async def GetDeployment(
         self, request: pb.GetDeploymentRequest, caller: PipedCaller
@@ -29,6 +35,8 @@ class DeploymentRpcs:
         self, request: pb.CreateDeploymentRequest, caller: PipedCaller
     ) -> pb.CreateDeploymentResponse:
         await self._reports.create(request.deployment, by=caller)
+        if self._created is not None:
+            self._created(caller.project)
         return pb.CreateDeploymentResponse()
 
     async def ReportDeploymentPlanned(

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program counts, in a registry of its own, at the names that dashboards know."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import grpc
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+_RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
+_HTTP_LABELS = ("code", "method", "path")
+_MILLISECONDS = (1, 5, 25, 125, 625, 3125, 15625)
+# A label must not take whatever a visitor sends.
+_METHODS = frozenset({"get", "head", "post", "put", "patch", "delete", "options"})
+
+
+class Labelled(Collector):
+    """Everything that a registry collects, with labels that tell this program from others."""
+
+    def __init__(self, inner: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        self._inner, self._labels = inner, dict(labels)
+
+    def collect(self) -> Iterable[Metric]:
+        for family in self._inner.collect():
+            family.samples = [
+                sample._replace(labels={**sample.labels, **self._labels})
+                for sample in family.samples
+                # When a counter began doubles the page and is of use to nobody.
+                if not sample.name.endswith("_created")
+            ]
+            yield family
+
+
+class RpcMetrics:
+    """Counts the calls of gRPC services; an `RpcObserver`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._started = _counter(registry, "started", "RPCs started on the server.")
+        self._received = _counter(registry, "msg_received", "Messages received on the server.")
+        self._sent = _counter(registry, "msg_sent", "Messages sent by the server.")
+        self._handled = _counter(registry, "handled", "RPCs completed on the server.", "grpc_code")
+        self._labels: dict[tuple[str, str], tuple[str, str, str]] = {}
+
+    def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
+        """Begins every count at zero, so that the first call is seen as a change."""
+        labels = ("server_stream" if streaming else "unary", service, rpc)
+        self._labels[service, rpc] = labels
+        for counter in (self._started, self._received, self._sent):
+            counter.labels(*labels)
+        self._handled.labels(*labels, code_name(grpc.StatusCode.OK))
+
+    def started(self, service: str, rpc: str) -> None:
+        labels = self._labels[service, rpc]
+        self._started.labels(*labels).inc()
+        self._received.labels(*labels).inc()
+
+    def sent(self, service: str, rpc: str) -> None:
+        self._sent.labels(*self._labels[service, rpc]).inc()
+
+    def observed(self, service: str, rpc: str, code: grpc.StatusCode, seconds: float) -> None:
+        del seconds
+        self._handled.labels(*self._labels[service, rpc], code_name(code)).inc()
+
+
+class HttpMetrics:
+    """Counts the answers of a web server and how long they took."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "http_requests_total", "HTTP requests answered.", _HTTP_LABELS, registry=registry
+        )
+        self._durations = Histogram(
+            "http_request_duration_milliseconds",
+            "How long HTTP requests took.",
+            _HTTP_LABELS,
+            buckets=_MILLISECONDS,
+            registry=registry,
+        )
+
+    def answered(self, method: str, path: str, code: int, seconds: float) -> None:
+        verb = method.lower()
+        labels = (str(code), verb if verb in _METHODS else "other", path)
+        self._requests.labels(*labels).inc()
+        self._durations.labels(*labels).observe(seconds * 1000)
+
+
+@dataclass(frozen=True)
+class ServerMetrics:
+    """Everything that a control plane counts; `registry` is what its admin port shows."""
+
+    registry: CollectorRegistry
+    rpc: RpcMetrics
+    http: HttpMetrics
+    deployments: Counter
+    cache: Counter
+
+    @classmethod
+    def new(cls) -> "ServerMetrics":
+        inner, shown = CollectorRegistry(), CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=inner)
+        shown.register(Labelled(inner, {"pipecd_component": "server"}))
+        return cls(
+            registry=shown,
+            rpc=RpcMetrics(inner),
+            http=HttpMetrics(inner),
+            deployments=Counter(
+                "grpcapi_create_deployment_total",
+                "Deployments created by pipeds.",
+                ("project",),
+                registry=inner,
+            ),
+            cache=Counter(
+                "cache_get_operation_total",
+                "Questions to the cache.",
+                ("status", "source"),
+                registry=inner,
+            ),
+        )
+
+    def deployment_created(self, project: str) -> None:
+        self.deployments.labels(project).inc()
+
+    def cache_asked(self, source: str, *, hit: bool) -> None:
+        """Counts a question to the cache; `source` is redis or inmemory."""
+        self.cache.labels("hit" if hit else "miss", source).inc()
+
+
+def code_name(code: grpc.StatusCode) -> str:
+    """A status code as dashboards spell it: NOT_FOUND is NotFound."""
+    if code is grpc.StatusCode.OK:
+        return "OK"
+    # Go spells this one with a single l.
+    name = "CANCELED" if code is grpc.StatusCode.CANCELLED else code.name
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _counter(registry: CollectorRegistry, what: str, text: str, *more: str) -> Counter:
+    return Counter(f"grpc_server_{what}_total", text, (*_RPC_LABELS, *more), registry=registry)
