@@ -28,6 +28,7 @@ from pipecd.controlplane.insight.chunks import (
     filled,
     read_block,
     read_chunk,
+    read_ends,
     to_look_at,
     write_block,
     write_chunk,
@@ -35,7 +36,7 @@ from pipecd.controlplane.insight.chunks import (
     years_near,
 )
 from pipecd.controlplane.insight.decoding import decoded
-from pipecd.controlplane.insight.finished import Finished, finished
+from pipecd.controlplane.insight.finished import Ended, Finished, finished
 from pipecd.controlplane.insight.gojson import go_json
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import PipecdError
@@ -80,7 +81,12 @@ def test_files_of_upstream_are_read() -> None:
     empty, whole = (read_block(content, 2023) for _, content in objects("block_meta.json"))
     assert empty == Block(2023)
     assert [chunk.count for chunk in whole.chunks] == [2, 1]
-    assert read_chunk(objects("chunk_0.json")[0][1]) == (D1, D2)
+    chunk = objects("chunk_0.json")[0][1]
+    assert read_chunk(chunk) == (D1, D2)
+    assert list(read_ends(chunk)) == [
+        Ended(1700000100, APP, {}, is_failure=False),
+        Ended(1700000300, APP, {"env": "dev"}, is_failure=True),
+    ]
     book = read_book(objects("applications.json")[0][1])
     assert counts(book.applications) == {("KUBERNETES", "ENABLED"): 1}
 

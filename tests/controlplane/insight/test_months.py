@@ -3,6 +3,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import reduce
 
 import pytest
 from hypothesis import given
@@ -151,8 +152,10 @@ def test_bit_by_bit_in_any_order_is_the_same_as_from_scratch(
         # Some of them come once more.
         months = added(months, shuffled[max(0, start - 2) : start + size])
     assert months == scratch
-    total = sum((t for m in months.values() for t in m.tallies.values()), Tally())
+    tallies = [tally for month in months.values() for tally in month.tallies.values()]
+    total = reduce(Tally.plus, tallies, Tally())
     assert len(total.succeeded) + len(total.failed) == len(facts)
+    assert total.lead_count == sum(f.succeeded and f.lead_seconds is not None for f in facts)
 
 
 @given(facts=FACTS)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.controlplane.insight.facts import DAY, Fact, Restored
-from pipecd.controlplane.insight.finished import Finished, has_labels
+from pipecd.controlplane.insight.finished import Ended
 from pipecd.controlplane.insight.months import added
 from pipecd.controlplane.insight.series import (
     Metric,
@@ -70,8 +70,8 @@ def test_every_moment_of_a_range_has_its_period(start: int, length: int, by: Res
 
 def one(
     completed_at: int, status: DeploymentStatus, application: str = "a", env: str = "dev"
-) -> Finished:
-    return Finished(f"{completed_at}", application, (("env", env),), 0, completed_at, status)
+) -> Ended:
+    return Ended(completed_at, application, {"env": env}, status is FAILURE)
 
 
 DEPLOYMENTS = [
@@ -118,7 +118,7 @@ def values(shares: dict[int, Share], span: Span, metric: Metric) -> list[float]:
         pytest.param(
             Wanted(
                 Span(at(2024, 1, 1), at(2024, 1, 1, 23)),
-                may_count=lambda labels: has_labels(labels, {"env": "prod"}),
+                may_count=lambda labels: labels["env"] == "prod",
             ),
             [1.0],
             [1.0],

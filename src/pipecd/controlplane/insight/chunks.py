@@ -6,15 +6,22 @@ years are those of UTC.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pipecd.controlplane.insight.finished import Finished, from_entry, to_entry
+from pipecd.controlplane.insight.finished import (
+    FAILED,
+    Ended,
+    Finished,
+    from_entry,
+    to_entry,
+)
 from pipecd.controlplane.insight.gojson import go_json
 
 USUAL_CHUNK = 1000
+_NO_LABELS: Mapping[str, str] = {}
 
 Chunk = tuple[Finished, ...]
 
@@ -107,6 +114,17 @@ def read_chunk(content: bytes) -> Chunk:
     """Reads a chunk file; ValueError or KeyError when it is none."""
     entries: list[Mapping[str, Any]] = json.loads(content).get("deployments") or []
     return tuple(from_entry(entry) for entry in entries)
+
+
+def read_ends(content: bytes) -> Iterator[Ended]:
+    """Reads only what the charts need of a chunk file, which may be one of hundreds."""
+    for entry in json.loads(content).get("deployments") or ():
+        yield Ended(
+            entry["completed_at"],
+            entry["app_id"],
+            entry.get("labels") or _NO_LABELS,
+            entry["complete_status"] == FAILED,
+        )
 
 
 def to_look_at(block: Block, new: Sequence[Finished]) -> tuple[ChunkMeta, ...]:

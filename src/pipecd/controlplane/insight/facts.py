@@ -11,6 +11,7 @@ Cancelled deployments neither break nor mend anything.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pipecd.controlplane.insight.finished import Labels, ended_as, in_order
 from pipecd.model.deployment import DeploymentStatus
@@ -31,8 +32,7 @@ class Fact:
     lead_seconds: int | None = None
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """A day of an application while it had these labels; the day is its first second, in UTC."""
 
     day: int
@@ -40,8 +40,7 @@ class Group:
     labels: Labels
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(NamedTuple):
     """Sums over a group; those of two parts of a group can be added in any order."""
 
     succeeded: tuple[int, ...] = ()
@@ -49,7 +48,7 @@ class Tally:
     lead_count: int = 0
     lead_seconds: int = 0
 
-    def __add__(self, other: "Tally") -> "Tally":
+    def plus(self, other: "Tally") -> "Tally":
         return Tally(
             tuple(sorted(self.succeeded + other.succeeded)),
             tuple(sorted(self.failed + other.failed)),

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -11,6 +11,7 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 Labels = tuple[tuple[str, str], ...]
 
 _PREFIX = "DEPLOYMENT_"
+FAILED = f"{_PREFIX}{DeploymentStatus.FAILURE.name}"
 _ROLLBACK_STAGE = "ROLLBACK"
 
 
@@ -26,9 +27,14 @@ class Finished:
     status: DeploymentStatus
     rollback_started_at: int = 0
 
-    @property
-    def is_failure(self) -> bool:
-        return self.status is DeploymentStatus.FAILURE
+
+class Ended(NamedTuple):
+    """What the charts need of a deployment."""
+
+    completed_at: int
+    application: str
+    labels: Mapping[str, str]
+    is_failure: bool
 
 
 def finished(deployment: Deployment) -> Finished | None:
@@ -59,11 +65,6 @@ def ended_as(deployment: Deployment) -> DeploymentStatus | None:
 
 def in_order(labels: Mapping[str, str] | None) -> Labels:
     return tuple(sorted((labels or {}).items()))
-
-
-def has_labels(labels: Labels, wanted: Mapping[str, str]) -> bool:
-    """Whether every one of the wanted pairs is there."""
-    return wanted.items() <= dict(labels).items()
 
 
 def to_entry(one: Finished) -> dict[str, Any]:

@@ -80,13 +80,7 @@ def write_month(month: Month) -> bytes:
             (group.application, group.labels),
             {"app_id": group.application, "labels": dict(group.labels) or None, "days": {}},
         )
-        tally = month.tallies[group]
-        entry["days"][str(group.day)] = {
-            "succeeded": list(tally.succeeded),
-            "failed": list(tally.failed),
-            "lead_count": tally.lead_count,
-            "lead_seconds": tally.lead_seconds,
-        }
+        entry["days"][str(group.day)] = month.tallies[group]
     return go_json(
         {
             "version": VERSION,
@@ -103,14 +97,10 @@ def read_month(content: bytes) -> Month:
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']} is not known")
     tallies = {
-        Group(int(day), entry["app_id"], in_order(entry["labels"])): Tally(
-            tuple(sums["succeeded"]),
-            tuple(sums["failed"]),
-            sums["lead_count"],
-            sums["lead_seconds"],
-        )
+        Group(int(day), entry["app_id"], labels): Tally(tuple(ok), tuple(failed), *lead)
         for entry in document["groups"]
-        for day, sums in entry["days"].items()
+        for labels in (in_order(entry["labels"]),)
+        for day, (ok, failed, *lead) in entry["days"].items()
     }
     return Month(tallies, document["failing"], document["recent"])
 
@@ -129,6 +119,6 @@ def _with(month: Month, facts: Iterable[Fact], forget_before: int) -> Month:
             continue
         recent[fact.id] = fact.completed_at
         group = group_of(fact)
-        tallies[group] = tallies.get(group, Tally()) + tally_of(fact)
+        tallies[group] = tallies.get(group, Tally()).plus(tally_of(fact))
     kept = {id: at for id, at in recent.items() if at >= forget_before}
     return Month(tallies, month.failing, kept)

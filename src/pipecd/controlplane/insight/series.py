@@ -3,11 +3,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import IntEnum
+from functools import lru_cache
 
 from pipecd.controlplane.insight.facts import DAY, Restored
-from pipecd.controlplane.insight.finished import Finished, Labels
+from pipecd.controlplane.insight.finished import Ended
 from pipecd.controlplane.insight.months import Month
 
 
@@ -45,17 +46,17 @@ class Span:
 
     def period(self, moment: int) -> int:
         """The first second of the day or month."""
-        at = datetime.fromtimestamp(moment, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        return _unix(at.replace(day=1) if self.resolution is Resolution.MONTHLY else at)
+        day = moment - moment % DAY
+        return _month(day) if self.resolution is Resolution.MONTHLY else day
 
     def periods(self) -> Iterator[int]:
         """The first seconds of all days or months."""
         period = self.period(self.start)
         while period <= self.end:
             yield period
-            # No month is longer than 31 days, and no day longer than that either.
-            ahead = timedelta(days=32 if self.resolution is Resolution.MONTHLY else 1)
-            period = self.period(_unix(datetime.fromtimestamp(period, UTC) + ahead))
+            # No month is longer than 31 days.
+            ahead = 32 if self.resolution is Resolution.MONTHLY else 1
+            period = self.period(period + ahead * DAY)
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ class Wanted:
 
     span: Span
     application: str = ""
-    may_count: Callable[[Labels], bool] = lambda _: True
+    may_count: Callable[[Mapping[str, str]], bool] = lambda _: True
 
-    def includes(self, application: str, labels: Labels) -> bool:
+    def includes(self, application: str, labels: Mapping[str, str]) -> bool:
         return (not self.application or application == self.application) and self.may_count(labels)
 
 
@@ -89,14 +90,14 @@ Shares = Mapping[int, Share]
 Point = tuple[int, float]
 
 
-def failures(deployments: Iterable[Finished], wanted: Wanted) -> dict[int, Share]:
+def failures(deployments: Iterable[Ended], wanted: Wanted) -> dict[int, Share]:
     """By period: how many deployments failed out of how many, whatever their end."""
-    found: dict[int, Share] = {}
-    for one in deployments:
-        if wanted.span.covers(one.completed_at) and wanted.includes(one.application, one.labels):
-            period = wanted.span.period(one.completed_at)
-            found[period] = found.get(period, Share()) + Share(int(one.is_failure), 1)
-    return found
+    counts: dict[int, list[int]] = {}
+    for at, application, labels, is_failure in deployments:
+        if wanted.span.covers(at) and wanted.includes(application, labels):
+            count = counts.setdefault(wanted.span.period(at), [0, 0])
+            count[is_failure] += 1
+    return {period: Share(failed, fine + failed) for period, (fine, failed) in counts.items()}
 
 
 def lead_times(months: Iterable[Month], wanted: Wanted) -> dict[int, Share]:
@@ -104,8 +105,8 @@ def lead_times(months: Iterable[Month], wanted: Wanted) -> dict[int, Share]:
     found: dict[int, Share] = {}
     for month in months:
         for group, tally in month.tallies.items():
-            counted = wanted.span.covers_day(group.day)
-            if counted and wanted.includes(group.application, group.labels):
+            counted = tally.lead_count and wanted.span.covers_day(group.day)
+            if counted and wanted.includes(group.application, dict(group.labels)):
                 period = wanted.span.period(group.day)
                 share = Share(tally.lead_seconds, tally.lead_count)
                 found[period] = found.get(period, Share()) + share
@@ -116,7 +117,7 @@ def restore_times(restores: Iterable[Restored], wanted: Wanted) -> dict[int, Sha
     """By period of the success: the seconds since the first failure, and how many there were."""
     found: dict[int, Share] = {}
     for one in restores:
-        if wanted.span.covers(one.at) and wanted.includes(one.application, one.labels):
+        if wanted.span.covers(one.at) and wanted.includes(one.application, dict(one.labels)):
             period = wanted.span.period(one.at)
             found[period] = found.get(period, Share()) + Share(one.seconds, 1)
     return found
@@ -145,5 +146,7 @@ def _ratio(share: Share) -> float:
     return share.ratio
 
 
-def _unix(at: datetime) -> int:
-    return int(at.timestamp())
+@lru_cache(maxsize=4096)
+def _month(day: int) -> int:
+    """The first second of the month of a day; there are few days and many questions."""
+    return int(datetime.fromtimestamp(day, UTC).replace(day=1).timestamp())

@@ -9,16 +9,14 @@ from typing import TypeVar
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource, Scope
 from pipecd.controlplane.insight.applications import ApplicationBook, book_path, read_book
 from pipecd.controlplane.insight.chunks import (
-    Chunk,
     block_path,
     chunk_path,
     read_block,
-    read_chunk,
+    read_ends,
     years_near,
 )
 from pipecd.controlplane.insight.decoding import decoded
 from pipecd.controlplane.insight.facts import DAY, Restored, restored
-from pipecd.controlplane.insight.finished import Labels, has_labels
 from pipecd.controlplane.insight.months import Month, month_path, months_between, read_month
 from pipecd.controlplane.insight.series import (
     Metric,
@@ -157,8 +155,7 @@ async def _some_at_once(things: Sequence[T], work: Callable[[T], Awaitable[R]]) 
 
 
 def _failures_in(path: str, content: bytes, wanted: Wanted) -> dict[int, Share]:
-    chunk: Chunk = decoded(path, content, read_chunk)
-    return failures(chunk, wanted)
+    return decoded(path, content, lambda text: failures(read_ends(text), wanted))
 
 
 def _restore_times(months: Sequence[Month], wanted: Wanted) -> dict[int, Share]:
@@ -168,9 +165,11 @@ def _restore_times(months: Sequence[Month], wanted: Wanted) -> dict[int, Share]:
     return restore_times(mended, wanted)
 
 
-def _sight(labels: Mapping[str, str], scope: Scope) -> Callable[[Labels], bool]:
+def _sight(wanted: Mapping[str, str], scope: Scope) -> Callable[[Mapping[str, str]], bool]:
     """Whether a deployment with these labels is asked for and may be seen."""
-    return lambda its: has_labels(its, labels) and scope.covers(dict(its))
+    if not wanted and scope.is_everything:
+        return lambda _: True
+    return lambda labels: wanted.items() <= labels.items() and scope.covers(labels)
 
 
 def _check_span(span: Span) -> None:
