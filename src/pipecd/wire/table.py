@@ -102,7 +102,8 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         Every failure is a PipecdError.
         """
         name = method.rpartition("/")[2]
-        if method not in (name, *(f"/{service}/{name}" for service in self._names())):
+        ours = method in (name, *(f"/{service}/{name}" for service in self._names()))
+        if not ours or name not in {*self._unary, *self._not_yet}:
             raise Unsupported(f"{method} is not a method of {self.service_name}")
         return await self._answer(name, request, metadata)
 

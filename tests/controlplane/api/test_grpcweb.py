@@ -126,7 +126,7 @@ async def test_what_a_call_changes_is_there_for_the_next(post: Post) -> None:
         pytest.param(
             "Nothing",
             pb.GetPipedRequest(),
-            ("7", "Permission Denied"),
+            ("12", f"{SERVICE}Nothing is not a method of {SERVICE[1:-1]}"),
             id="a method that nobody has",
         ),
     ],

@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.message import Message
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.stagelogs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.model import common_pb2 as common
@@ -214,6 +215,46 @@ async def test_pipeds(ask: Callable[..., Any]) -> None:
     await ask("EnablePiped", piped_id=made.id)
     piped = (await ask("GetPiped", piped_id=made.id)).piped
     assert ([k.hash for k in piped.keys], piped.desired_version) == (["redacted"], "v1.2.3")
+
+
+async def test_a_sign_in_is_saved_as_upstreams_console_sends_it(
+    ask: Callable[..., Any], stores: Stores
+) -> None:
+    """It sends no session_ttl, so that upstream itself refuses every save."""
+    await ask("UpdateProjectSSOConfig", sso={"github": {"client_id": "i", "client_secret": "s"}})
+    stored = (await stores.projects.get("shop")).sso
+    assert (stored.session_ttl, stored.github.client_id == "i") == (168, False)
+    oidc = {"client_id": "i", "client_secret": "s", "issuer": "https://i", "scopes": ["a", "b"]}
+    sso = {"provider": project.ProjectSSOConfig.OIDC, "session_ttl": 8, "oidc": oidc}
+    await ask("UpdateProjectSSOConfig", sso=sso)
+    stored = (await stores.projects.get("shop")).sso
+    assert (stored.provider, stored.session_ttl) == (project.ProjectSSOConfig.OIDC, 8)
+    assert (stored.oidc.issuer, list(stored.oidc.scopes)) == ("https://i", ["a", "b"])
+    shown = (await ask("GetProject")).project.sso.oidc
+    assert (shown.client_secret, shown.issuer) == ("redacted", "https://i")
+
+
+@pytest.mark.parametrize(
+    ("sso", "told"),
+    [
+        pytest.param({"session_ttl": -1}, "SessionTtl: value must be greater than 0", id="no time"),
+        pytest.param({"provider": 2}, "provider GOOGLE is not supported", id="Google"),
+        pytest.param({"provider": 0}, "github needs a client id", id="GitHub without a client"),
+        pytest.param(
+            {"provider": 3, "oidc": {"client_id": "i", "client_secret": "s", "issuer": "x"}},
+            "the issuer of oidc is not an address",
+            id="an issuer without an address",
+        ),
+    ],
+)
+async def test_a_sign_in_that_cannot_work_is_not_saved_with(
+    ask: Callable[..., Any], stores: Stores, sso: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await ask("UpdateProjectSSOConfig", sso=sso)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert told in (refused.value.details() or "")
+    assert not (await stores.projects.get("shop")).HasField("sso")
 
 
 async def test_the_project(ask: Callable[..., Any]) -> None:

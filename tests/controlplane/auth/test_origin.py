@@ -30,6 +30,11 @@ from pipecd.controlplane.auth.origin import is_foreign
             {"origin": "https://cd.example", "host": "cd.example:443"}, False, id="the usual port"
         ),
         pytest.param(
+            {"origin": "http://cd.example", "host": "server", "x-forwarded-host": "cd.example"},
+            False,
+            id="an older browser behind a proxy that says so",
+        ),
+        pytest.param(
             {"origin": "http://[::1]:8080", "host": "[::1]:8080"}, False, id="an address of IPv6"
         ),
         pytest.param(

@@ -206,6 +206,20 @@ async def test_a_missing_state_key_is_told_in_words(
         assert refusal(back) == "Unauthorized access"
 
 
+async def test_a_missing_address_is_told_in_words(
+    cases: UseCases, bus: MemoryBus, trust: Way, by_oidc: Way, refusal: Refusal
+) -> None:
+    await trust(by_oidc())
+    pages = create_console(cases, bus, insecure_cookie=True, sso=SsoSettings("", "s", KEY))
+    transport = httpx2.ASGITransport(app=pages)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://x") as browser:
+        told = refusal(await browser.post("/auth/login", data={"project": "shop"}))
+        assert told.endswith("does not know its address, set spec.address")
+        await trust(by_oidc(redirect_uri="http://x/auth/callback"))
+        answer = await browser.post("/auth/login", data={"project": "shop"})
+        assert answer.status_code == 302
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

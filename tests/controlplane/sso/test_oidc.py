@@ -281,6 +281,11 @@ async def test_somebody_without_a_name_stays_outside(
         pytest.param({"issuer": "https://other.example"}, "calls itself", id="another name"),
         pytest.param({"authorization_endpoint": ""}, "authorization_endpoint", id="no way in"),
         pytest.param({"jwks_uri": ""}, "jwks_uri", id="no keys"),
+        pytest.param(
+            {"authorization_endpoint": "javascript:alert(1)"},
+            "authorization_endpoint",
+            id="a way in that is a script",
+        ),
     ],
 )
 async def test_a_provider_that_describes_itself_badly_is_not_used(

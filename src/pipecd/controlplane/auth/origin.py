@@ -18,7 +18,11 @@ def is_foreign(headers: Mapping[str, str]) -> bool:
         # proxy that changes `Host` does no harm.
         return site not in ("same-origin", "none")
     origin = headers.get("origin")
-    return origin is not None and not _is_here(origin, headers.get("host", ""))
+    if origin is None:
+        return False
+    # A page of another site cannot add the second one without being asked for permission first.
+    here = (headers.get(name, "") for name in ("host", "x-forwarded-host"))
+    return not any(_is_here(origin, host) for host in here)
 
 
 def _is_here(origin: str, host: str) -> bool:

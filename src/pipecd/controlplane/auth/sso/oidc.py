@@ -92,10 +92,11 @@ class Oidc:
         config = self._config
         methods = _texts(told, "token_endpoint_auth_methods_supported")
         return _Endpoints(
-            authorization=config.authorization_endpoint or _text(told, "authorization_endpoint"),
-            token=config.token_endpoint or _text(told, "token_endpoint"),
-            user_info=config.user_info_endpoint or str(told.get("userinfo_endpoint") or ""),
-            keys=_text(told, "jwks_uri"),
+            authorization=config.authorization_endpoint or _url(told, "authorization_endpoint"),
+            token=config.token_endpoint or _url(told, "token_endpoint"),
+            user_info=config.user_info_endpoint
+            or (_url(told, "userinfo_endpoint") if told.get("userinfo_endpoint") else ""),
+            keys=_url(told, "jwks_uri"),
             algorithms=_texts(told, "id_token_signing_alg_values_supported"),
             takes_login=not methods or "client_secret_basic" in methods,
         )
@@ -139,9 +140,9 @@ def _same_person(claims: Mapping[str, Any], told: Any) -> Mapping[str, Any]:
     return further
 
 
-def _text(told: Mapping[str, Any], name: str) -> str:
+def _url(told: Mapping[str, Any], name: str) -> str:
     value = told.get(name)
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not is_web_address(value):
         raise Unavailable(f"the provider does not say its {name}")
     return value
 

@@ -117,7 +117,9 @@ class SingleSignOn:
     async def begin(self, project: str) -> Departure:
         """Sends somebody to the provider of the project."""
         known = await found(self._projects.known(project), f"Unable to find project {project}")
-        provider, _ = self._provider(known)
+        provider, config = self._provider(known)
+        if not (self._settings.address or config.oidc.redirect_uri):
+            raise _invalid("the control plane does not know its address, set spec.address")
         try:
             state = new_state(self._settings.state_key, self._now())
         except UserMistake as e:
