@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipecd.controlplane.auth.subject import Person
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 
@@ -280,3 +281,17 @@ async def test_an_application_that_lost_its_piped_does_not_deploy_forever(
         await stand.cases.application_reports.deploying(stand.application.id, True, by=stand.caller)
         async with stand.piped():
             await stand.seen(stand.app, lambda application: not application.deploying)
+
+
+async def test_a_deployment_whose_application_was_deleted_is_cancelled(
+    open_stand: OpenStand,
+) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(pipeline("succeed")))
+        admin = Person(stand.application.project_id, "root", ("Admin",))
+        await stand.cases.applications.delete(stand.application.id, by=admin)
+        async with stand.piped():
+            done = await stand.finished(id)
+        assert status(done) == "CANCELLED"
+        assert "application cart is deleted" in done.status_reason
+        assert stand.begun == []

@@ -8,7 +8,7 @@ from structlog.contextvars import bound_contextvars
 
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import NotFound, PipecdError
+from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal
 from pipecd.piped.deploy.planner import Planner
@@ -97,7 +97,13 @@ async def _pass(desk: Desk, deployment: Deployment, stop: asyncio.Future[Stop]) 
             return True
         if chain is not None and not chain.plannable:
             return False
-        await reports.deploying(True)
+        try:
+            await reports.deploying(True)
+        except (UserMistake, NotFound, Denied) as e:
+            # Somebody deleted the application or gave it to another piped while this one waited.
+            reason = f"The application is no longer deployed by this piped ({e})"
+            await reports.ended(DeploymentStatus.CANCELLED, reason)
+            return True
         if not await Planner(desk, deployment, stop).run():
             return True
     journal = await Journal.open(desk.journal(deployment.id))
