@@ -76,10 +76,11 @@ class Server(ABC):
             self._process = None
 
     def signal(self, number: int) -> None:
-        """To the server and to all that it has started."""
+        """To the server and to all that it has started, which may have left its group."""
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+            for process in (self._process.pid, *children(self._process.pid)):
+                with suppress(ProcessLookupError):
+                    os.kill(process, number)
 
     def close(self) -> None:
         self.stop()
@@ -144,6 +145,34 @@ class MariaDb(Server):
             pymysql.connect(host="127.0.0.1", port=self.port, user="root").close()
             return True
         return False
+
+
+class Dolt(Server):
+    """Dolt, which speaks the dialect of MySQL 8, with a user root without a password."""
+
+    package = "(built from its Go module)"
+
+    def find_program(self) -> str:
+        return find("dolt")
+
+    def prepare(self) -> None:
+        super().prepare()
+        for key, value in {
+            "user.name": "t",
+            "user.email": "t@t",
+            "metrics.disabled": "true",
+        }.items():
+            run(*self.at_home("config", "--global", "--add", key, value))
+
+    def command(self) -> Sequence[str]:
+        listen = ("-H", "127.0.0.1", "-P", str(self.port))
+        return self.at_home("sql-server", *listen, "--data-dir", str(self.data))
+
+    def at_home(self, *arguments: str) -> Sequence[str]:
+        return ["env", f"HOME={self.directory}", self.program, *arguments]
+
+    def is_up(self) -> bool:
+        return self.answers()
 
 
 class Postgres(Server):
@@ -218,6 +247,14 @@ def find(program: str, *places: str) -> str:
     )
     if found is None:
         raise NotInstalled(f"{program} is not installed")
+    return found
+
+
+def children(parent: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{parent}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *children(child)]
     return found
 
 

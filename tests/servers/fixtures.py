@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from servers.databases import MariaDb, NotInstalled, Postgres, Redis, Server
+from servers.databases import Dolt, MariaDb, NotInstalled, Postgres, Redis, Server
 
 S = TypeVar("S", bound=Server)
 
@@ -29,6 +29,11 @@ def running(kind: type[S]) -> Iterator[S]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDb]:
     yield from running(MariaDb)
+
+
+@pytest.fixture(scope="session")
+def dolt() -> Iterator[Dolt]:
+    yield from running(Dolt)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores on real engines, a clock that is set by hand, and documents to put into them."""
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.database import Database
+from pipecd.controlplane.datastore.engine import opening
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.stores import Stores
@@ -25,7 +27,7 @@ from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
 from pipecd.proto.model.event_pb2 import Event
-from servers.databases import MariaDb, Postgres
+from servers.databases import Dolt, MariaDb, Postgres
 
 START = 1_700_000_000
 
@@ -45,7 +47,8 @@ def clock() -> HandClock:
     return HandClock()
 
 
-ENGINES = ("sqlite", "mariadb", "postgres")
+# Nobody packages Dolt; whoever has built it tests against it too.
+ENGINES = ("sqlite", "mariadb", "postgres", *(("dolt",) if shutil.which("dolt") else ()))
 # Rows that are there from the beginning.
 KEPT = "('schema_version', 'labels:Application', 'labels:Deployment', 'labels:Event')"
 
@@ -57,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             engine = item.callspec.params.get("engine")
             if engine in ENGINES[1:]:
                 item.add_marker(pytest.mark.xdist_group(engine))
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are up before a test begins, so that none has to be waited for."""
+    monkeypatch.setattr(opening, "WAIT_SECONDS", 3.0)
 
 
 @pytest.fixture(params=ENGINES)
@@ -72,23 +81,23 @@ def spec(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> Datasto
         case "sqlite":
             path = str(tmp_path / "data" / "pipecd.db")
             return DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=path))
-        case "mariadb":
-            mariadb: MariaDb = request.getfixturevalue("mariadb")
-            return emptied_mariadb(mariadb)
+        case "mariadb" | "dolt":
+            server: MariaDb | Dolt = request.getfixturevalue(engine)
+            return emptied_mysql(server)
         case _:
             postgres: Postgres = request.getfixturevalue("postgres")
             return emptied_postgres(postgres)
 
 
-def emptied_mariadb(server: MariaDb) -> DatastoreSpec:
-    with pymysql.connect(
-        host="127.0.0.1", port=server.port, user="root", autocommit=True
-    ) as connection:
+def emptied_mysql(server: MariaDb | Dolt) -> DatastoreSpec:
+    place: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root"}
+    with pymysql.connect(**place, autocommit=True) as connection:
+        connection.cursor().execute("CREATE DATABASE IF NOT EXISTS pipecd")
+    with pymysql.connect(**place, database="pipecd", autocommit=True) as connection:
         cursor = connection.cursor()
-        cursor.execute("CREATE DATABASE IF NOT EXISTS pipecd")
-        cursor.execute("SHOW TABLES FROM pipecd")
+        cursor.execute("SHOW TABLES")
         for (table,) in cursor.fetchall():
-            cursor.execute(f"DELETE FROM pipecd.{table} {kept_rows(table, '`Name`')}")
+            cursor.execute(f"DELETE FROM {table} {kept_rows(table, '`Name`')}")
     url = f"root@tcp(127.0.0.1:{server.port})/pipecd"
     return DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url))
 

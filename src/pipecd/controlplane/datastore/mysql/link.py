@@ -49,7 +49,7 @@ class MySqlLink:
                 self.statement("START TRANSACTION")
             case Begin.SNAPSHOT:
                 self.statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                self.statement("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+                self.statement("START TRANSACTION READ ONLY")
 
     def commit(self) -> None:
         self._told(self._connection.commit)
@@ -110,10 +110,13 @@ def connect(address: MySqlAddress) -> MySqlLink:
         )
         with connection.cursor() as cursor:
             cursor.execute(LEVEL)
-            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}")
     except (pymysql.Error, OSError) as e:
         raise while_connecting(e, address.name) from e
-    return MySqlLink(connection)
+    link = MySqlLink(connection)
+    # Servers that only speak the dialect do not have this variable, or do not wait for locks.
+    with suppress(pymysql.Error):
+        link.statement(f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}")
+    return link
 
 
 def _tls(address: MySqlAddress) -> dict[str, Any]:
