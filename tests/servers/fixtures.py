@@ -11,6 +11,21 @@ from servers.databases import Dolt, MariaDb, NotInstalled, Postgres, Redis, Serv
 
 S = TypeVar("S", bound=Server)
 
+SERVERS = ("mariadb", "postgres", "dolt", "redis")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps the tests of a server in one worker, so that it is started once."""
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            used |= {str(value) for value in item.callspec.params.values()}
+        for server in SERVERS:
+            if server in used:
+                item.add_marker(pytest.mark.xdist_group(server))
+                break
+
 
 def running(kind: type[S]) -> Iterator[S]:
     try:

@@ -53,15 +53,6 @@ ENGINES = ("sqlite", "mariadb", "postgres", *(("dolt",) if shutil.which("dolt") 
 KEPT = "('schema_version', 'labels:Application', 'labels:Deployment', 'labels:Event')"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps the tests of a server in one worker, so that it is started once."""
-    for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            engine = item.callspec.params.get("engine")
-            if engine in ENGINES[1:]:
-                item.add_marker(pytest.mark.xdist_group(engine))
-
-
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers are up before a test begins, so that none has to be waited for."""

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only MySQL has: upstream's addresses, upstream's rows, and upstream writing beside us."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.controlplane.datastore.mysql import labels
+from pipecd.controlplane.datastore.mysql.address import MySqlAddress, Tls, mysql_address
+from pipecd.controlplane.datastore.mysql.errors import while_connecting, while_running
+from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.model.document import to_json
+from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.model.ids import new_id
+from pipecd.proto.model.application_pb2 import Application
+from servers.databases import MariaDb
+
+Make = Callable[..., Application]
+Open = Callable[[], AbstractAsyncContextManager[Stores]]
+
+
+@pytest.fixture(params=["mariadb"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        pytest.param(
+            {"url": "root:pw@tcp(db:3307)/pipecd"},
+            MySqlAddress("db", 3307, "", "root", "pw", "pipecd"),
+            id="all in the url",
+        ),
+        pytest.param(
+            {"url": "root:pw@tcp(db:3306)", "database": "pipecd"},
+            MySqlAddress("db", 3306, "", "root", "pw", "pipecd"),
+            id="the database beside it",
+        ),
+        pytest.param(
+            {"url": "root:p?a/s@s:w@tcp(db)", "database": "pipecd"},
+            MySqlAddress("db", 3306, "", "root", "p?a/s@s:w", "pipecd"),
+            id="a password of odd characters",
+        ),
+        pytest.param(
+            {"url": "root:p?w@tcp(db)/pipecd?parseTime=true&tls=skip-verify"},
+            MySqlAddress("db", 3306, "", "root", "p?w", "pipecd", Tls.UNVERIFIED),
+            id="parameters behind the database",
+        ),
+        pytest.param(
+            {"url": "root@tcp(db)?tls=true", "database": "pipecd"},
+            MySqlAddress("db", 3306, "", "root", "", "pipecd", Tls.ON),
+            id="parameters without a database before them",
+        ),
+        pytest.param(
+            {"url": "root@tcp(db)/old?tls=preferred&multiStatements=true", "database": "new"},
+            MySqlAddress("db", 3306, "", "root", "", "new", Tls.PREFERRED),
+            id="another database than that of the url",
+        ),
+        pytest.param(
+            {"url": "root@tcp(db)/?timeout=2s&readTimeout=1m", "database": "pipecd"},
+            MySqlAddress("db", 3306, "", "root", "", "pipecd", Tls.OFF, 2.0, 60.0),
+            id="times",
+        ),
+        pytest.param(
+            {"url": "root@unix(/run/mysqld/mysqld.sock)/pipecd"},
+            MySqlAddress("", 0, "/run/mysqld/mysqld.sock", "root", "", "pipecd"),
+            id="a socket",
+        ),
+        pytest.param(
+            {"url": "root@unix(/run/my.sock)", "database": "pipecd"},
+            MySqlAddress("", 0, "/run/my.sock", "root", "", "pipecd"),
+            id="a socket with the database beside it",
+        ),
+        pytest.param(
+            {"url": "root@tcp([2001:db8::1]:3307)/pipecd"},
+            MySqlAddress("2001:db8::1", 3307, "", "root", "", "pipecd"),
+            id="an address of version 6",
+        ),
+        pytest.param(
+            {"url": "root@tcp([::1])/pipecd"},
+            MySqlAddress("::1", 3306, "", "root", "", "pipecd"),
+            id="one without a port",
+        ),
+        pytest.param(
+            {"url": "/pipecd"},
+            MySqlAddress("127.0.0.1", 3306, "", "", "", "pipecd"),
+            id="nothing but the database",
+        ),
+        pytest.param(
+            {"url": "tcp(db)/a%2Fb"},
+            MySqlAddress("db", 3306, "", "", "", "a/b"),
+            id="an escaped name",
+        ),
+    ],
+)
+def test_the_forms_of_an_address(given: dict[str, Any], wanted: MySqlAddress) -> None:
+    assert mysql_address(DatastoreConfig(**given)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [
+        pytest.param("db:3307", ("db", 3307), id="host and port, as upstream has it"),
+        pytest.param("db", ("db", 3306), id="a host"),
+        pytest.param("db:3307?tls=true", ("db", 3307), id="with parameters"),
+        pytest.param("someone:else@tcp(db:3307)", ("db", 3307), id="a whole address"),
+        pytest.param("tcp(db:3307)/old", ("db", 3307), id="with a database"),
+    ],
+)
+def test_user_and_password_come_from_files_without_the_line_end(
+    url: str, wanted: tuple[str, int], tmp_path: Path
+) -> None:
+    (tmp_path / "user").write_text("pipe\n")
+    (tmp_path / "password").write_bytes(b" p@s/s:w?rd \r\n")
+    address = mysql_address(
+        DatastoreConfig(
+            url=url,
+            database="pipecd",
+            username_file=str(tmp_path / "user"),
+            password_file=str(tmp_path / "password"),
+        )
+    )
+    assert (address.host, address.port) == wanted
+    assert (address.user, address.password, address.database) == ("pipe", " p@s/s:w?rd ", "pipecd")
+    assert "p@s" not in repr(address)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("root:secret@tcp(db:port)/x", id="a port that is none"),
+        pytest.param("root:secret@quic(db)/x", id="an unknown network"),
+        pytest.param("root:secret@tcp(db/x", id="an open bracket"),
+        pytest.param("root:secret@tcp(db)/", id="no database"),
+        pytest.param("root:secret@tcp(db)", id="no slash"),
+        pytest.param("root:secret@tcp(db)/x?tls=custom", id="an unknown kind of TLS"),
+        pytest.param("root:secret@tcp(db)/x?timeout=soon", id="a time that is none"),
+    ],
+)
+def test_an_address_that_is_not_understood_is_told_without_the_password(url: str) -> None:
+    with pytest.raises(UserMistake, match="url of the datastore is not understood") as told:
+        mysql_address(DatastoreConfig(url=url))
+    assert "secret" not in str(told.value)
+
+
+def test_a_file_that_is_not_there_is_told() -> None:
+    config = DatastoreConfig(
+        url="db", database="x", username_file="/nowhere/user", password_file="/nowhere/password"
+    )
+    with pytest.raises(UserMistake, match=r"cannot read the file /nowhere/user.*usernameFile"):
+        mysql_address(config)
+
+
+def test_errors_of_the_server_are_told_by_who_must_act() -> None:
+    full = while_running(pymysql.err.OperationalError(1021, "Disk full"))
+    assert isinstance(full, Unavailable)
+    denied = while_running(pymysql.err.OperationalError(1142, "INSERT command denied"))
+    assert isinstance(denied, Unavailable)
+    slow = while_running(pymysql.err.OperationalError(3024, "maximum time"))
+    assert isinstance(slow, Unavailable)
+    long = while_running(pymysql.err.DataError(1406, "Data too long for column 'Name'"))
+    assert isinstance(long, UserMistake)
+    other = pymysql.err.ProgrammingError(1064, "syntax")
+    assert while_running(other) is other
+    assert isinstance(while_connecting(pymysql.err.OperationalError(1045, "x"), "d"), UserMistake)
+
+
+@contextmanager
+def upstream(spec: DatastoreSpec) -> Iterator[Callable[..., None]]:
+    """Writes rows as upstream does, which knows of no table but its nine."""
+    address = mysql_address(spec.config)
+    with pymysql.connect(
+        host=address.host,
+        port=address.port,
+        user="root",
+        database=address.database,
+        autocommit=True,
+    ) as connection:
+
+        def run(text: str, *values: Any) -> None:
+            connection.cursor().execute(text, values)
+
+        yield run
+
+
+def stored(document: Application) -> str:
+    return to_json(document, extra=document.name)
+
+
+INSERT = "INSERT INTO Application (Id, Data) VALUE (%s, %s)"
+UPDATE = "UPDATE Application SET Data = %s WHERE Id = %s"
+
+
+async def found(stores: Stores, **wanted: str) -> list[str]:
+    page = await stores.applications.listed(ApplicationFilter("p", labels=wanted))
+    return sorted(a.name for a in page.items)
+
+
+async def test_a_database_of_upstream_opens_as_it_is(
+    spec: DatastoreSpec, open_stores: Open, application: Make
+) -> None:
+    async with open_datastore(spec):
+        pass
+    documents = [
+        application(name=f"app-{i:04}", labels={"n": str(i % 7)}, created_at=1, updated_at=i + 1)
+        for i in range(1200)
+    ]
+    with upstream(spec) as run:
+        for table in ("ExtLabel", "ExtMeta", "ExtLease", "ExtLogBlock", "ExtStageLog"):
+            run(f"DROP TABLE {table}")
+        for document in documents:
+            run(INSERT, row_id(document.id), stored(document))
+    async with open_stores() as stores:
+        assert len(await found(stores, n="3")) == len(
+            [d for d in documents if d.labels["n"] == "3"]
+        )
+        seen: list[str] = []
+        cursor = ""
+        while True:
+            page = await stores.applications.listed(
+                ApplicationFilter("p"), PageRequest(250, cursor)
+            )
+            seen += [a.id for a in page.items]
+            if not (cursor := page.cursor):
+                break
+        assert seen == [d.id for d in reversed(documents)]
+
+
+async def test_labels_that_upstream_writes_are_found(
+    spec: DatastoreSpec, open_stores: Open, application: Make, clock: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(labels, "FRESH_SECONDS", 0)
+    ours = application(name="ours", labels={"env": "dev"})
+    theirs = application(
+        name="theirs", labels={"env": "dev", "team": 'q"\\'}, created_at=1, updated_at=2_000_000_000
+    )
+    async with open_stores() as stores:
+        await stores.applications.add(ours)
+        assert await found(stores, env="dev") == ["ours"]
+        with upstream(spec) as run:
+            run(INSERT, row_id(theirs.id), stored(theirs))
+            assert await found(stores, env="dev") == ["ours", "theirs"]
+            assert await found(stores, team='q"\\') == ["theirs"]
+            theirs.labels["env"] = "prd"
+            del theirs.labels["team"]
+            theirs.updated_at += 1
+            run(UPDATE, stored(theirs), row_id(theirs.id))
+            assert await found(stores, env="dev") == ["ours"]
+            assert await found(stores, env="prd") == ["theirs"]
+            assert await found(stores, team='q"\\') == []
+            theirs.ClearField("labels")
+            run(UPDATE, stored(theirs), row_id(theirs.id))
+            assert await found(stores, env="prd") == []
+
+
+async def test_what_was_looked_at_is_not_looked_at_again(
+    spec: DatastoreSpec, open_stores: Open, application: Make, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(labels, "FRESH_SECONDS", 0)
+    newest = 2_000_000_000
+    async with open_stores() as stores:
+        await stores.applications.add(application(updated_at=newest))
+        await found(stores, env="dev")
+    late = application(name="late", labels={"env": "dev"}, created_at=1)
+    with upstream(spec) as run:
+        late.updated_at = newest - labels.SLACK - 1
+        run(INSERT, row_id(late.id), stored(late))
+    async with open_stores() as stores:
+        # Farther back than any clock may be wrong.
+        assert await found(stores, env="dev") == []
+        with upstream(spec) as run:
+            late.updated_at = newest - labels.SLACK
+            run(UPDATE, stored(late), row_id(late.id))
+        assert await found(stores, env="dev") == ["late"]
+
+
+async def test_many_changes_are_looked_at_in_parts(
+    spec: DatastoreSpec, open_stores: Open, application: Make, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(labels, "FRESH_SECONDS", 0)
+    async with open_stores() as stores:
+        assert await found(stores, env="dev") == []
+        with upstream(spec) as run:
+            for i in range(labels.PART + 20):
+                at = 2_000_000_000 + i % 3
+                document = application(
+                    name=f"{i}", labels={"env": "dev"}, created_at=1, updated_at=at
+                )
+                run(INSERT, row_id(document.id), stored(document))
+        assert len(await found(stores, env="dev")) == labels.PART + 20
+
+
+async def test_tables_of_an_early_upstream_are_brought_up_to_date(
+    spec: DatastoreSpec, open_stores: Open, application: Make, event: Callable[..., Any]
+) -> None:
+    async with open_datastore(spec):
+        pass
+    with upstream(spec) as run:
+        run("CREATE INDEX application_piped_id ON Application (PipedId)")
+        run(
+            "ALTER TABLE Event MODIFY COLUMN Status INT GENERATED ALWAYS AS "
+            "(json_unquote(json_extract(Data, '$.status'))) VIRTUAL"
+        )
+    async with open_stores() as stores:
+        await stores.events.add(event())
+    address = mysql_address(spec.config)
+    with pymysql.connect(host=address.host, port=address.port, user="root") as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT Status FROM pipecd.Event")
+        assert cursor.fetchall() == ((0,),)
+        cursor.execute("SHOW INDEX FROM pipecd.Application")
+        assert "application_piped_id'" not in str(cursor.fetchall())
+
+
+async def test_a_server_of_old_defaults_holds_every_text(mariadb: MariaDb) -> None:
+    with pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root") as connection:
+        connection.cursor().execute("CREATE OR REPLACE DATABASE old CHARACTER SET latin1")
+    url = f"root@tcp(127.0.0.1:{mariadb.port})/old"
+    spec = DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url))
+    async with open_datastore(spec):
+        pass
+    with pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root") as connection:
+        cursor = connection.cursor()
+        cursor.execute("SHOW CREATE TABLE old.Application")
+        assert "CHARSET=utf8mb4" in str(cursor.fetchall())
+        cursor.execute("DROP DATABASE old")
+
+
+async def test_upstream_could_read_what_we_write(
+    spec: DatastoreSpec, open_stores: Open, application: Make
+) -> None:
+    document = application(id=new_id(), labels={"env": "dev"})
+    async with open_stores() as stores:
+        await stores.applications.add(document)
+    address = mysql_address(spec.config)
+    with pymysql.connect(host=address.host, port=address.port, user="root") as connection:
+        cursor = connection.cursor()
+        plain = document.id.replace("-", "")
+        swapped = plain[12:16] + plain[8:12] + plain[0:8] + plain[16:]
+        cursor.execute("SELECT Data FROM pipecd.Application WHERE Id = UNHEX(%s)", (swapped,))
+        ((text,),) = cursor.fetchall()
+    assert json.loads(text) == json.loads(stored(document))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only PostgreSQL has: its addresses, its encodings, its states."""
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+
+from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.controlplane.datastore.database import Duplicate
+from pipecd.controlplane.datastore.engine.link import Collided, Lost
+from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.postgres.address import postgres_conninfo, shown
+from pipecd.controlplane.datastore.postgres.errors import while_running
+from pipecd.model.errors import Unavailable, UserMistake
+from servers.databases import Postgres
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        pytest.param(
+            {"url": "postgres://u:p%40w@db:5433/pipecd?sslmode=require"},
+            {"user": "u", "password": "p@w", "host": "db", "port": "5433", "dbname": "pipecd"}
+            | {"sslmode": "require"},
+            id="a url",
+        ),
+        pytest.param(
+            {"url": "postgresql://db/old", "database": "new"},
+            {"host": "db", "dbname": "new"},
+            id="another database than that of the url",
+        ),
+        pytest.param(
+            {"url": "db:5433", "database": "pipecd"},
+            {"host": "db", "port": "5433", "dbname": "pipecd"},
+            id="host and port",
+        ),
+        pytest.param(
+            {"url": "db", "database": "pipecd"}, {"host": "db", "dbname": "pipecd"}, id="a host"
+        ),
+        pytest.param(
+            {"url": "db?sslmode=disable", "database": "pipecd"},
+            {"host": "db", "sslmode": "disable"},
+            id="a host with parameters",
+        ),
+        pytest.param(
+            {"url": "host=/run/postgresql user=u", "database": "pipecd"},
+            {"host": "/run/postgresql", "user": "u", "dbname": "pipecd"},
+            id="pairs",
+        ),
+        pytest.param(
+            {"url": "postgres://a,b/pipecd?target_session_attrs=read-write&connect_timeout=2"},
+            {"host": "a,b", "target_session_attrs": "read-write", "connect_timeout": "2"},
+            id="several hosts",
+        ),
+    ],
+)
+def test_the_forms_of_an_address(given: dict[str, Any], wanted: dict[str, str]) -> None:
+    found = conninfo_to_dict(postgres_conninfo(DatastoreConfig(**given)))
+    assert {key: str(found[key]) for key in wanted} == wanted
+    assert found["client_encoding"] == "UTF8"
+    assert found["tcp_user_timeout"] == "30000"
+
+
+def test_user_and_password_come_from_files_without_the_line_end(tmp_path: Path) -> None:
+    (tmp_path / "user").write_text("pipe\n")
+    (tmp_path / "password").write_text(" it's a secret\n")
+    conninfo = postgres_conninfo(
+        DatastoreConfig(
+            url="postgres://other:other@db/pipecd",
+            username_file=str(tmp_path / "user"),
+            password_file=str(tmp_path / "password"),
+        )
+    )
+    found = conninfo_to_dict(conninfo)
+    assert (found["user"], found["password"]) == ("pipe", " it's a secret")
+    assert shown(conninfo) == "pipecd on db:5432"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://u:secret@[db/x", "postgres://u:secret@db/x?no=such", "host=x secret"]
+)
+def test_an_address_that_is_not_understood_is_told_without_the_password(url: str) -> None:
+    with pytest.raises(UserMistake, match="url of the datastore is not understood") as told:
+        postgres_conninfo(DatastoreConfig(url=url, database="x"))
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        pytest.param(errors.UniqueViolation, Duplicate, id="a key that is taken"),
+        pytest.param(errors.SerializationFailure, Collided, id="a serialisation that failed"),
+        pytest.param(errors.DeadlockDetected, Collided, id="a deadlock"),
+        pytest.param(errors.LockNotAvailable, Collided, id="a lock that did not come"),
+        pytest.param(errors.AdminShutdown, Lost, id="a server that stops"),
+        pytest.param(errors.CannotConnectNow, Lost, id="a server that starts"),
+        pytest.param(errors.ReadOnlySqlTransaction, Lost, id="a server that became a replica"),
+        pytest.param(psycopg.OperationalError, Lost, id="a broken connection"),
+        pytest.param(errors.QueryCanceled, Unavailable, id="a question that took too long"),
+        pytest.param(errors.DiskFull, Unavailable, id="a full disk"),
+        pytest.param(errors.InsufficientPrivilege, Unavailable, id="a right that is missing"),
+        pytest.param(errors.StringDataRightTruncation, UserMistake, id="a long text"),
+        pytest.param(errors.NotNullViolation, UserMistake, id="something missing"),
+        pytest.param(errors.SyntaxError, errors.SyntaxError, id="a mistake of ours"),
+    ],
+)
+def test_errors_of_the_server_are_told_by_who_must_act(
+    error: type[psycopg.Error], wanted: type[Exception]
+) -> None:
+    assert type(while_running(error("words"))) is wanted
+
+
+async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Postgres) -> None:
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
+        connection.execute(
+            "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        )
+        spec = DatastoreSpec(type="POSTGRESQL", config=DatastoreConfig(url=postgres.url("latin")))
+        with pytest.raises(UserMistake, match=r"latin on .* has the encoding LATIN1"):
+            async with open_datastore(spec):
+                pass
+        connection.execute("DROP DATABASE latin")
