@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many reads and updates a store does in a second, asked as the servers ask it."""
+"""How many reads and updates each store does in a second, asked as the servers ask it.
+
+SQLite always; MariaDB, PostgreSQL and Dolt when their programs are installed.
+"""
 
 import argparse
 import asyncio
+import importlib
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
 
 from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
@@ -28,6 +37,10 @@ from pipecd.proto.model.deployment_pb2 import (
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
 PROJECT = "bench"
+
+# The servers are those of the tests.
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+databases: Any = importlib.import_module("servers.databases")
 
 
 def deployment() -> Deployment:
@@ -114,18 +127,59 @@ async def measure(stores: Stores, documents: int, seconds: float) -> None:
         await per_second("append a line to a stage log", clients, seconds, log)
 
 
+def sqlite(directory: str) -> DatastoreSpec:
+    path = str(Path(directory) / "pipecd.db")
+    return DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=path))
+
+
+def mysql(server: Any) -> DatastoreSpec:
+    with pymysql.connect(host="127.0.0.1", port=server.port, user="root") as connection:
+        connection.cursor().execute("CREATE DATABASE bench")
+    url = f"root@tcp(127.0.0.1:{server.port})/bench"
+    return DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url))
+
+
+def postgresql(server: Any) -> DatastoreSpec:
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE bench")
+    return DatastoreSpec(type="POSTGRESQL", config=DatastoreConfig(url=server.url("bench")))
+
+
+async def measure_engine(name: str, spec: DatastoreSpec, options: argparse.Namespace) -> None:
+    print(f"-- {name}", flush=True)
+    with tempfile.TemporaryDirectory() as directory:
+        files = await LocalFiles.open(Path(directory))
+        async with open_datastore(spec) as database:
+            stores = assemble_stores(database, files, MemoryCache())
+            await measure(stores, options.documents, options.seconds)
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=2.0)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        path = str(Path(directory) / "pipecd.db")
-        spec = DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=path))
-        files = await LocalFiles.open(Path(directory) / "files")
-        async with open_datastore(spec) as database:
-            stores = assemble_stores(database, files, MemoryCache())
-            await measure(stores, arguments.documents, arguments.seconds)
+    parser.add_argument("--engines", default="sqlite,mariadb,postgres,dolt")
+    options = parser.parse_args()
+    wanted = options.engines.split(",")
+    if "sqlite" in wanted:
+        with tempfile.TemporaryDirectory() as directory:
+            await measure_engine("sqlite", sqlite(directory), options)
+    for name, kind, spec in (
+        ("mariadb", databases.MariaDb, mysql),
+        ("postgres", databases.Postgres, postgresql),
+        ("dolt", databases.Dolt, mysql),
+    ):
+        if name not in wanted:
+            continue
+        try:
+            server = kind()
+        except databases.NotInstalled as e:
+            print(f"-- {name}: {e}")
+            continue
+        try:
+            await measure_engine(name, spec(server), options)
+        finally:
+            server.close()
 
 
 if __name__ == "__main__":
