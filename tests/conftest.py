@@ -37,6 +37,30 @@ sys.path.append(str(Path(__file__).parent))
 pytest_plugins = ("servers.fixtures",)
 
 
+# Whole doors, real database servers and deployments carried out: left out of `make test-fast`.
+SLOW = (
+    "compat",
+    "controlplane/api",
+    "controlplane/console",
+    "controlplane/datastore",
+    "controlplane/owner",
+    "controlplane/sso",
+    "e2e",
+    "piped/deploy",
+    "piped/trigger",
+    "quickstart",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of the slow rooms as such."""
+    rooms = tuple(Path(__file__).parent / room for room in SLOW)
+    for item in items:
+        if any(item.path.is_relative_to(room) for room in rooms):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Runs async tests on asyncio, the loop that gRPC needs."""

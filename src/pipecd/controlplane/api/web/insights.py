@@ -6,7 +6,6 @@ from pipecd.controlplane.insight.applications import counts
 from pipecd.controlplane.insight.series import Metric, Resolution, Span
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.reports.insights import Question
-from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.proto.model import insight_pb2 as model
 from pipecd.proto.service import web_pb2 as pb
 
@@ -27,11 +26,7 @@ class InsightRpcs:
         question = Question(
             Metric(request.metrics_kind), span, request.application_id, request.labels
         )
-        try:
-            points = await self._insights.series(question, by=caller)
-        except UserMistake as e:
-            # Upstream calls a bad range an internal error, and clients know it so.
-            raise PipecdError(e.message, hint=e.hint) from e
+        points = await self._insights.series(question, by=caller)
         stream = model.InsightSampleStream(
             data_points=[model.InsightDataPoint(timestamp=at, value=value) for at, value in points]
         )
