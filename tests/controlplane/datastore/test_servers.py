@@ -393,10 +393,7 @@ async def test_nothing_is_accepted_after_the_end(
 
 async def test_every_table_is_there(server: MariaDb | Postgres, spec: DatastoreSpec) -> None:
     await open_and_close(spec)
+    listed = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
     with sql(server) as ask:
-        names = (
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
-            if isinstance(server, Postgres)
-            else "SHOW TABLES"
-        )
+        names = listed if isinstance(server, Postgres) else "SHOW TABLES"
         assert {name for (name,) in ask(names)} == set(METADATA.tables)
