@@ -41,6 +41,13 @@ class Subscription:
         self._waiting.clear()
         self._arrived.set()
 
+    def taken(self, most: int) -> list[Signal]:
+        """Takes what waits already."""
+        signals = list(self._waiting)[:most]
+        for signal in signals:
+            del self._waiting[signal]
+        return signals
+
     def __aiter__(self) -> AsyncIterator[Signal]:
         return self
 
@@ -68,6 +75,9 @@ class MemoryBus:
     def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
         self._most_waiting = most_waiting
         self._subscriptions: set[Subscription] = set()
+
+    async def run(self) -> None:
+        """Nothing to do: there is nobody to connect to."""
 
     async def publish(self, signal: Signal) -> None:
         for subscription in self._subscriptions:

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals over a channel of Redis."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.exceptions import ConnectionError, RedisError
+
+from pipecd.controlplane.bus.relay import WireLost, end_if_cancelled
+
+CHANNEL = "pipecd:signals"
+# A silent connection is tried after this time.
+SILENCE_SECONDS = 10.0
+
+
+class Listener(PubSub):
+    """Listens on one connection only; the driver would replace it and miss signals unnoticed."""
+
+    async def on_connect(self, connection: Any) -> None:
+        raise ConnectionError("the connection to Redis was lost")
+
+
+class RedisWire:
+    """The channel that all processes on one Redis share; `client` is not ours to close."""
+
+    name = "redis"
+
+    def __init__(self, client: "Redis", *, channel: str = CHANNEL) -> None:
+        # The types of the driver are incomplete.
+        self._client = cast("Any", client)
+        self._channel = channel
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator["RedisChannel", None]:
+        pubsub: Any = Listener(self._client.connection_pool)
+        try:
+            try:
+                await pubsub.subscribe(self._channel)
+                # The first message confirms that we listen.
+                await pubsub.get_message(timeout=SILENCE_SECONDS)
+            except (RedisError, OSError) as e:
+                raise WireLost(str(e)) from e
+            yield RedisChannel(self._client, pubsub, self._channel)
+        finally:
+            await pubsub.aclose()
+
+
+class RedisChannel:
+    """A channel that is listened to."""
+
+    def __init__(self, client: Any, pubsub: Any, channel: str) -> None:
+        self._client = client
+        self._pubsub = pubsub
+        self._channel = channel
+
+    async def send(self, messages: Sequence[bytes]) -> None:
+        try:
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for message in messages:
+                    pipeline.publish(self._channel, message)
+                await pipeline.execute()
+        except (RedisError, OSError) as e:
+            raise WireLost(str(e)) from e
+        # The driver forgets a cancellation that meets the end of a command.
+        end_if_cancelled()
+
+    async def received(self) -> AsyncIterator[bytes]:
+        is_asked = False
+        while True:
+            try:
+                message: Any = await self._pubsub.get_message(
+                    ignore_subscribe_messages=True, timeout=SILENCE_SECONDS
+                )
+                if message is None:
+                    if is_asked:
+                        raise WireLost("no answer")
+                    await self._pubsub.ping()
+            except (RedisError, OSError) as e:
+                raise WireLost(str(e)) from e
+            end_if_cancelled()
+            is_asked = message is None
+            if message is not None and message["type"] == "message":
+                yield message["data"]
