@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -20,13 +21,13 @@ from pipecd.controlplane.api.web import web_table
 from pipecd.controlplane.api.web.grpcweb import GrpcWeb
 from pipecd.controlplane.auth.sso.shared import shared_configs
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.open import RunningBus, choose_bus
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache.counted import CountedCache
-from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.cache.open import choose_cache, open_redis
 from pipecd.controlplane.console.pages import create_console
 from pipecd.controlplane.datastore.assemble import assemble_stores
-from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.open import notify_address, open_datastore
 from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.controlplane.jobs import JobMetrics, Pace, upkeep
 from pipecd.controlplane.owner.metrics import InstallationMetrics
@@ -44,6 +45,8 @@ from pipecd.observe.metrics import ServerMetrics
 from pipecd.wire.server import UNIX, TlsFiles, grpc_server
 from pipecd.wire.splitter import one_port, tls_context
 from pipecd.wire.table import RpcTable
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class ServerSettings:
 
     `port` is the one address of pages and gRPC, `ports` the separate ones; either may be absent.
     `trace_collector` is where traces of pipeds are handed on to; without one they are dropped.
+    `cache_address` is the Redis that all replicas share; one server alone needs none.
     """
 
     spec: ControlPlaneSpec
@@ -78,6 +82,7 @@ class ServerSettings:
     with_ops: bool = True
     reflection: bool = False
     trace_collector: str = ""
+    cache_address: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,7 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
     """Opens the stores and the doors, and closes them in the opposite order."""
     async with AsyncExitStack() as opened:
         metrics = ServerMetrics.new() if settings.metrics else None
-        stores = await _open_stores(settings.spec, opened, metrics)
-        bus = MemoryBus()
+        stores, bus = await _open_stores(settings.spec, settings.cache_address, opened, metrics)
         cases = build_use_cases(
             stores,
             bus,
@@ -106,7 +110,10 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
         )
         port = await _open_doors(settings, cases, metrics, opened)
         async with asyncio.TaskGroup() as loops:
-            background = [loops.create_task(cases.run(), name="use cases")]
+            background = [
+                loops.create_task(bus.run(), name="bus"),
+                loops.create_task(cases.run(), name="use cases"),
+            ]
             if settings.with_ops:
                 pace = Pace(JobMetrics(metrics.registry, "server") if metrics else None)
                 jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector, pace)
@@ -128,6 +135,7 @@ class OpsSettings:
     admin_host: str
     admin_port: int
     metrics: bool = True
+    cache_address: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,8 +151,8 @@ class Operations:
 async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
     """The jobs, the pages of the owner and the figures of the installation, in one process."""
     async with AsyncExitStack() as opened:
-        stores = await _open_stores_beside_servers(settings.spec, opened)
-        bus, registry = MemoryBus(), CollectorRegistry()
+        stores, bus = await _open_stores_beside_servers(settings, opened)
+        registry = CollectorRegistry()
         projects = Projects(stores, bus, Access(stores), b"", _projects(settings.spec))
         shared_sso = [shared.name for shared in settings.spec.shared_sso_configs]
         web = WebServer(create_owner_pages(projects, shared_sso=shared_sso))
@@ -161,16 +169,23 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
         pace = Pace(JobMetrics(registry, "ops"))
         jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector, pace)
         async with asyncio.TaskGroup() as loops:
-            upkeeping = loops.create_task(jobs.run(), name="upkeep")
+            background = [
+                loops.create_task(bus.run(), name="bus"),
+                loops.create_task(jobs.run(), name="upkeep"),
+            ]
             try:
                 yield Operations(stores, port, admin_port)
             finally:
-                upkeeping.cancel()
+                for task in background:
+                    task.cancel()
 
 
-async def _open_stores_beside_servers(spec: ControlPlaneSpec, opened: AsyncExitStack) -> Stores:
+async def _open_stores_beside_servers(
+    settings: OpsSettings, opened: AsyncExitStack
+) -> tuple[Stores, RunningBus]:
+    spec = settings.spec
     try:
-        return await _open_stores(spec, opened)
+        return await _open_stores(spec, settings.cache_address, opened)
     except Unavailable as e:
         if spec.datastore.type != "SQLITE":
             raise
@@ -182,14 +197,28 @@ async def _open_stores_beside_servers(spec: ControlPlaneSpec, opened: AsyncExitS
 
 
 async def _open_stores(
-    spec: ControlPlaneSpec, opened: AsyncExitStack, metrics: ServerMetrics | None = None
-) -> Stores:
+    spec: ControlPlaneSpec,
+    cache_address: str,
+    opened: AsyncExitStack,
+    metrics: ServerMetrics | None = None,
+) -> tuple[Stores, RunningBus]:
+    """The stores, and the bus on which replicas tell each other what changed in them."""
+    redis = None
+    if cache_address:
+        redis = await opened.enter_async_context(open_redis(cache_address))
+    elif spec.datastore.type == "MYSQL":
+        log.warning(
+            "several replicas need a redis to hear of each other's changes",
+            hint="give all of them the same --cache-address, or run only one",
+        )
     database = await opened.enter_async_context(open_datastore(spec.datastore))
     files = await opened.enter_async_context(open_filestore(spec.filestore))
-    cache = MemoryCache()
-    if metrics is None:
-        return assemble_stores(database, files, cache)
-    return assemble_stores(database, files, CountedCache(cache, "inmemory", metrics.cache_asked))
+    cache = choose_cache(redis)
+    if metrics is not None:
+        kind = "inmemory" if redis is None else "redis"
+        cache = CountedCache(cache, kind, metrics.cache_asked)
+    bus = choose_bus(redis=redis, postgres=notify_address(spec.datastore))
+    return assemble_stores(database, files, cache), bus
 
 
 def _projects(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:

@@ -39,7 +39,7 @@ _EVERYWHERE = "0.0.0.0"  # noqa: S104
 @flags.number("admin-port", "Version, health and metrics.", default=9085)
 @flags.number("envoy-authz-port", "Verdicts for an Envoy in front (ext_authz).", default=9086)
 @flags.text("static-dir", "Accepted for compatibility; pages are built in.")
-@flags.text("cache-address", "Accepted for compatibility; the cache is in memory.")
+@flags.text("cache-address", "The Redis (host:port) that all replicas share.")
 @flags.text("host", "The interface to listen on; all of them by default.", default=_EVERYWHERE)
 @flags.duration("grace-period", "How long running calls may take at the end.", default="30s")
 @flags.switch("tls", "Speak TLS on the gRPC ports and the one address.")
@@ -74,6 +74,7 @@ def server(**given: Any) -> None:
         with_ops=given["with_ops"],
         reflection=given["enable_grpc_reflection"],
         trace_collector=given["trace_collector_address"],
+        cache_address=given["cache_address"],
     )
     run_until_signal(_serve(settings))
 
@@ -92,7 +93,7 @@ async def _serve(settings: ServerSettings) -> None:
 @flags.duration("grace-period", "Accepted for compatibility; jobs end at once.", default="15s")
 @flags.text("config-file", "The configuration of the control plane.", required=True)
 @flags.text("gcloud-path", "Accepted for compatibility; has no effect.")
-@flags.text("cache-address", "Accepted for compatibility; the cache is in memory.")
+@flags.text("cache-address", "The Redis (host:port) that all replicas share.")
 def ops(**given: Any) -> None:
     """Run the upkeep of a control plane and the pages of its owner."""
     configure(given["log_level"], given["log_encoding"], program="controlplane.ops")
@@ -103,6 +104,7 @@ def ops(**given: Any) -> None:
         admin_host=_EVERYWHERE,
         admin_port=given["admin_port"],
         metrics=given["metrics"],
+        cache_address=given["cache_address"],
     )
     run_until_signal(_operate(settings))
 

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.stores.files import Cache
 from pipecd.model.errors import UserMistake
 
 CONNECT_SECONDS = 3.0
@@ -49,3 +51,12 @@ async def open_redis(address: str) -> AsyncIterator[Any]:
     finally:
         await client.aclose()
         await pool.disconnect()
+
+
+def choose_cache(redis: Any | None) -> Cache:
+    """The cache on Redis when there is one, else that of this process."""
+    if redis is None:
+        return MemoryCache()
+    from pipecd.controlplane.cache.redis import RedisCache  # noqa: PLC0415 - an extra.
+
+    return RedisCache(redis)

@@ -26,6 +26,15 @@ def open_datastore(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]
             )
 
 
+def notify_address(spec: DatastoreSpec) -> str:
+    """Where processes on this database can tell each other of changes; empty when they cannot."""
+    if spec.type != "POSTGRESQL":
+        return ""
+    from pipecd.controlplane.datastore.postgres.address import postgres_conninfo  # noqa: PLC0415
+
+    return postgres_conninfo(spec.config)
+
+
 def _open_mysql(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]:
     # The drivers of servers are installed only by those who use them.
     try:
