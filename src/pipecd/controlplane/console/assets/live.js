@@ -63,7 +63,7 @@ export async function refresh() {
   try {
     const answer = await fetch(address, { headers: { "HX-Request": "true", "HX-Log": have() } });
     if (answer.status === 401) { location.reload(); return; }
-    if (answer.ok && address === location.href) { apply(await answer.text()); offline(false); }
+    if (answer.ok && address === location.href) { apply(await answer.text()); offline(!navigator.onLine); }
   } catch {
     offline(true);
   } finally {
