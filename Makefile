@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --quiet
 WORKERS ?= 2
 
-.PHONY: quickstart test test-fast check format proto lock bench clean
+.PHONY: quickstart test again test-fast check format proto lock bench clean
 
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
@@ -14,7 +14,11 @@ quickstart: $(VENV)/.run
 # Everything: what `.ci/run` calls.
 test: check
 	@tools/test_packages.sh
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --ignore tests/house
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --ignore tests/house || $(MAKE) --no-print-directory again
+
+# Real servers and browsers share two cores with the rest: what failed is tried once more, alone.
+again:
+	$(BIN)/pytest -q --last-failed --last-failed-no-failures none --ignore tests/house
 
 # What to run while writing: no browser, nothing slow.
 test-fast: $(VENV)/.dev
