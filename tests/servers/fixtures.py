@@ -8,10 +8,11 @@ from typing import TypeVar
 import pytest
 
 from servers.databases import Dolt, MariaDb, NotInstalled, Postgres, Redis, Server
+from servers.objects import S3, Gcs
 
 S = TypeVar("S", bound=Server)
 
-SERVERS = ("mariadb", "postgres", "dolt", "redis")
+SERVERS = ("mariadb", "postgres", "dolt", "redis", "s3")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,3 +60,17 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def redis() -> Iterator[Redis]:
     yield from running(Redis)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    server = S3()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[Gcs]:
+    server = Gcs("pipecd-bucket")
+    yield server
+    server.close()

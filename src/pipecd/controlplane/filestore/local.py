@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
+from pipecd.controlplane.filestore.path import INCOMING, check_path, check_prefix
+from pipecd.controlplane.filestore.worker import finished
 from pipecd.model.errors import Conflict, NotFound, PipecdError, Unavailable, UserMistake
 
 T = TypeVar("T")
-
-# Half-written objects live here until they are renamed; no object may have such a path.
-INCOMING = ".incoming"
 
 
 class LocalFiles:
@@ -44,6 +43,7 @@ class LocalFiles:
         await _in_thread(lambda: self._remove(file, path))
 
     async def list(self, prefix: str) -> tuple[str, ...]:
+        check_prefix(prefix)
         directory = prefix.rpartition("/")[0]
         top = self._file(directory) if directory else self._root
         return await _in_thread(lambda: tuple(sorted(self._walk(top, prefix))))
@@ -63,11 +63,8 @@ class LocalFiles:
             ) from e
 
     def _file(self, path: str) -> Path:
-        parts = path.split("/")
-        bad = any(part in ("", ".", "..") or "\0" in part for part in parts)
-        if bad or parts[0] == INCOMING:
-            raise UserMistake(f"{path!r} is not a path of an object")
-        return self._root.joinpath(*parts)
+        check_path(path)
+        return self._root / path
 
     def _read(self, file: Path, path: str) -> bytes:
         try:
@@ -133,15 +130,4 @@ def _failed(path: str, error: OSError) -> PipecdError:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Does the work off the loop; work that has begun is waited for, even by a cancelled caller.
-
-    A write that went on unobserved could replace a newer one.
-    """
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        # Nobody is left to hear how it ended; asked for, the loop does not complain about it.
-        task.exception()
-        raise
+    return await finished(asyncio.ensure_future(asyncio.to_thread(work)))

@@ -1,21 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place where the kind of filestore is chosen."""
 
+import warnings
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from pipecd.config.controlplane.storage import FilestoreSpec
+from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.stores.files import Files
 from pipecd.model.errors import UserMistake
 
 
-@asynccontextmanager
-async def open_filestore(spec: FilestoreSpec) -> AsyncIterator[Files]:
+def open_filestore(spec: FilestoreSpec) -> AbstractAsyncContextManager[Files]:
     """The filestore of the configuration; closed at the end of the context."""
     match spec.type:
         case "LOCAL":
-            yield await LocalFiles.open(Path(spec.config.path))
+            return _open_local(spec.config)
+        case "S3" | "MINIO":
+            return _open_bucket(spec)
+        case "GCS":
+            return _open_gcs(spec.config)
         case _:
-            raise UserMistake(f"filestore type {spec.type!r} is not built in yet", hint="use LOCAL")
+            raise UserMistake(
+                f"filestore type {spec.type!r} is unknown", hint="use LOCAL, S3, MINIO or GCS"
+            )
+
+
+@asynccontextmanager
+async def _open_local(config: FilestoreConfig) -> AsyncIterator[Files]:
+    yield await LocalFiles.open(Path(config.path))
+
+
+def _open_bucket(spec: FilestoreSpec) -> AbstractAsyncContextManager[Files]:
+    # The drivers of clouds are large, and installed only by those who use them.
+    try:
+        from pipecd.controlplane.filestore.s3 import open_minio, open_s3  # noqa: PLC0415
+    except ModuleNotFoundError as e:
+        raise _without_driver("S3 and MinIO", "s3") from e
+    return open_s3(spec.config) if spec.type == "S3" else open_minio(spec.config)
+
+
+def _open_gcs(config: FilestoreConfig) -> AbstractAsyncContextManager[Files]:
+    try:
+        with warnings.catch_warnings():
+            # The driver asks for a package that would only help it with gRPC.
+            warnings.simplefilter("ignore", ImportWarning)
+            from pipecd.controlplane.filestore.gcs import open_gcs  # noqa: PLC0415
+    except ModuleNotFoundError as e:
+        raise _without_driver("Google Cloud Storage", "gcp") from e
+    return open_gcs(config)
+
+
+def _without_driver(what: str, extra: str) -> UserMistake:
+    return UserMistake(
+        f"this installation has no driver for {what}",
+        hint=f"install it: pip install pipecd[{extra}]",
+    )

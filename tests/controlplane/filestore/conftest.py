@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An empty filestore of every kind."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
+from pipecd.controlplane.filestore.open import open_filestore
+from pipecd.controlplane.stores.files import Files
+from pipecd.model.ids import new_id
+from servers.objects import S3, Gcs
+
+
+@pytest.fixture
+def aws(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """S3 as the environment of a process tells it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    return s3
+
+
+@pytest.fixture(params=["local", "s3", "minio", "gcs"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def spec(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> FilestoreSpec:
+    match kind:
+        case "local":
+            config = FilestoreConfig(path=str(tmp_path / "files"))
+            return FilestoreSpec(type="LOCAL", config=config)
+        case "s3":
+            request.getfixturevalue("aws")
+            config = FilestoreConfig(
+                bucket=f"b-{new_id()}", region="eu-west-1", auto_create_bucket=True
+            )
+            return FilestoreSpec(type="S3", config=config)
+        case "minio":
+            return minio_spec(request.getfixturevalue("s3"), tmp_path)
+        case _:
+            gcs: Gcs = request.getfixturevalue("gcs")
+            gcs.objects["pipecd-bucket"].clear()
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+            return FilestoreSpec(type="GCS", config=FilestoreConfig(bucket="pipecd-bucket"))
+
+
+def minio_spec(s3: S3, tmp_path: Path) -> FilestoreSpec:
+    (tmp_path / "access").write_text("access\n")
+    (tmp_path / "secret").write_text("secret\n\n")
+    config = FilestoreConfig(
+        endpoint=f"{s3.url}/ignored/path",
+        bucket=f"b-{new_id()}",
+        access_key_file=str(tmp_path / "access"),
+        secret_key_file=str(tmp_path / "secret"),
+        auto_create_bucket=True,
+    )
+    return FilestoreSpec(type="MINIO", config=config)
+
+
+@pytest.fixture
+async def files(spec: FilestoreSpec) -> AsyncIterator[Files]:
+    async with open_filestore(spec) as files:
+        yield files

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only buckets have: credentials, types of content, outages."""
+
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
+from pipecd.controlplane.filestore import s3 as s3_room
+from pipecd.controlplane.filestore.open import open_filestore
+from pipecd.controlplane.stores.files import Files
+from pipecd.model.errors import Unavailable, UserMistake
+from servers.objects import S3, Gcs
+
+
+@pytest.fixture(params=["minio"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+async def put_and_get(spec: FilestoreSpec) -> None:
+    async with open_filestore(spec) as files:
+        await files.put("a", b"x")
+        assert await files.get("a") == b"x"
+
+
+def client(s3: S3, service: str = "s3") -> Any:
+    return boto3.client(  # type: ignore[call-overload]
+        service,
+        endpoint_url=s3.url,
+        region_name="us-east-1",
+        aws_access_key_id="access",
+        aws_secret_access_key="secret",
+    )
+
+
+async def test_objects_have_the_type_of_their_content(
+    files: Files, spec: FilestoreSpec, s3: S3
+) -> None:
+    for path in ("a.json", "log/b.txt", "c"):
+        await files.put(path, b"{}")
+    found = [
+        client(s3).head_object(Bucket=spec.config.bucket, Key=path)["ContentType"]
+        for path in ("a.json", "log/b.txt", "c")
+    ]
+    assert found == ["application/json", "text/plain; charset=utf-8", "application/octet-stream"]
+
+
+async def test_a_bucket_that_is_missing_is_told_unless_it_may_be_created(
+    spec: FilestoreSpec,
+) -> None:
+    without = spec.config.model_copy(update={"auto_create_bucket": False})
+    with pytest.raises(UserMistake, match=r"bucket 'b-.*' does not exist.*create it"):
+        await put_and_get(FilestoreSpec(type="MINIO", config=without))
+    await put_and_get(spec)
+    await put_and_get(FilestoreSpec(type="MINIO", config=without))
+
+
+async def test_a_key_file_that_is_missing_is_told(spec: FilestoreSpec) -> None:
+    config = spec.config.model_copy(update={"secret_key_file": "/nowhere/key"})
+    with pytest.raises(UserMistake, match=r"cannot read the file /nowhere/key.*secretKeyFile"):
+        await put_and_get(FilestoreSpec(type="MINIO", config=config))
+
+
+async def test_a_server_that_is_away_at_the_start_may_come_later(
+    spec: FilestoreSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_room, "ATTEMPTS", 1)
+    config = spec.config.model_copy(update={"endpoint": "127.0.0.1:1"})
+    async with open_filestore(FilestoreSpec(type="MINIO", config=config)) as files:
+        for call in (files.get("a"), files.put("a", b""), files.delete("a"), files.list("")):
+            with pytest.raises(Unavailable, match="look at the bucket, the network"):
+                await call
+
+
+async def test_a_profile_of_a_credentials_file_is_used(aws: S3, tmp_path: Path) -> None:
+    client(aws).create_bucket(Bucket="profiles")
+    (tmp_path / "credentials").write_text(
+        "[other]\naws_access_key_id = access\naws_secret_access_key = secret\n"
+    )
+    config = FilestoreConfig(
+        bucket="profiles",
+        region="us-east-1",
+        credentials_file=str(tmp_path / "credentials"),
+        profile="other",
+    )
+    await put_and_get(FilestoreSpec(type="S3", config=config))
+    wrong = config.model_copy(update={"profile": "unknown"})
+    with pytest.raises(UserMistake, match="credentials of the filestore cannot be used"):
+        await put_and_get(FilestoreSpec(type="S3", config=wrong))
+
+
+async def test_a_role_is_taken_with_the_token_of_a_file(
+    aws: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    client(aws).create_bucket(Bucket="roles")
+    (tmp_path / "token").write_text("a token")
+    config = FilestoreConfig(
+        bucket="roles",
+        region="us-east-1",
+        roleARN="arn:aws:iam::123456789012:role/pipecd",  # type: ignore[call-arg]
+        token_file=str(tmp_path / "token"),
+    )
+    await put_and_get(FilestoreSpec(type="S3", config=config))
+
+
+async def test_without_credentials_calls_fail_and_say_why(
+    aws: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    config = FilestoreConfig(bucket="b", region="us-east-1")
+    with pytest.raises(Unavailable, match=r"[Cc]redentials"):
+        await put_and_get(FilestoreSpec(type="S3", config=config))
+
+
+async def test_objects_of_gcs_have_types_and_a_missing_bucket_is_told(
+    gcs: Gcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    spec = FilestoreSpec(type="GCS", config=FilestoreConfig(bucket="pipecd-bucket"))
+    async with open_filestore(spec) as files:
+        await files.put("x.json", b"{}")
+    assert gcs.objects["pipecd-bucket"]["x.json"] == (b"{}", "application/json")
+    spec = FilestoreSpec(type="GCS", config=FilestoreConfig(bucket="nowhere"))
+    with pytest.raises(UserMistake, match="bucket 'nowhere' does not exist"):
+        await put_and_get(spec)
+
+
+async def test_an_outage_of_gcs_is_told(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    spec = FilestoreSpec(type="GCS", config=FilestoreConfig(bucket="pipecd-bucket"))
+    await put_and_get(spec)
+    from pipecd.controlplane.filestore import gcs as gcs_room
+
+    monkeypatch.setitem(gcs_room.LIMITS, "retry", None)
+    monkeypatch.setattr(gcs, "answers_with", 503)
+    async with open_filestore(spec) as files:
+        for call in (files.get("a"), files.put("a", b""), files.delete("a"), files.list("")):
+            with pytest.raises(Unavailable, match="look at the bucket, the network"):
+                await call
+
+
+async def test_a_credentials_file_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "credentials.json").write_text("{}")
+    for path in (tmp_path / "credentials.json", tmp_path / "missing.json"):
+        config = FilestoreConfig(bucket="b", credentials_file=str(path))
+        with pytest.raises(UserMistake, match=r"cannot be used.*check credentialsFile"):
+            await put_and_get(FilestoreSpec(type="GCS", config=config))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every filestore does."""
+
+import asyncio
+
+import pytest
+
+from pipecd.config.controlplane.storage import FilestoreSpec
+from pipecd.controlplane.filestore.open import open_filestore
+from pipecd.controlplane.stores.files import Files
+from pipecd.model.errors import NotFound, UserMistake
+
+
+async def test_an_object_comes_back_and_is_replaced_as_a_whole(files: Files) -> None:
+    path = "log/d/étape 1/0.txt"
+    await files.put(path, b"first and longer")
+    await files.put(path, b"\xff\x00\r\nx\r\n")
+    assert await files.get(path) == b"\xff\x00\r\nx\r\n"
+    await files.put(path, b"")
+    assert await files.get(path) == b""
+
+
+async def test_a_large_object_comes_back(files: Files) -> None:
+    content = bytes(range(256)) * 40_000
+    await files.put("insights/large.json", content)
+    assert await files.get("insights/large.json") == content
+
+
+async def test_what_does_not_exist_is_not_found(files: Files) -> None:
+    for path in ("missing", "log/missing/x.txt"):
+        with pytest.raises(NotFound, match=path):
+            await files.get(path)
+
+
+async def test_a_deleted_object_is_gone_and_a_missing_one_no_error(files: Files) -> None:
+    await files.put("a/b", b"x")
+    await files.delete("a/b")
+    for path in ("a/b", "never"):
+        await files.delete(path)
+    with pytest.raises(NotFound):
+        await files.get("a/b")
+    assert await files.list("") == ()
+
+
+async def test_paths_are_listed_by_prefix_whatever_their_number(files: Files) -> None:
+    paths = ["z", "a/bc.json", *(f"a/b/{i}.json" for i in range(8))]
+    await asyncio.gather(*(files.put(path, b"") for path in paths))
+    for prefix in ("", "a/", "a/b", "a/b/", "a/b/3.json", "a/x/", "y"):
+        wanted = tuple(sorted(path for path in paths if path.startswith(prefix)))
+        assert await files.list(prefix) == wanted
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("../outside", id="up"),
+        pytest.param("/etc/passwd", id="absolute"),
+        pytest.param("a//b", id="an empty part"),
+        pytest.param("a/", id="a directory"),
+        pytest.param("", id="nothing"),
+        pytest.param("a\0b", id="a zero byte"),
+        pytest.param("a" * 256, id="a long part"),
+        pytest.param("/".join(["abcdefgh"] * 130), id="a long path"),
+        pytest.param(".incoming/x", id="the place of unfinished objects"),
+    ],
+)
+async def test_a_path_that_one_cannot_hold_is_refused_by_all(files: Files, path: str) -> None:
+    for call in (files.get(path), files.put(path, b""), files.delete(path)):
+        with pytest.raises(UserMistake):
+            await call
+    with pytest.raises(UserMistake):
+        await files.list("../")
+
+
+async def test_many_calls_at_once_are_all_answered(files: Files) -> None:
+    await asyncio.gather(*(files.put(f"n/{i}", str(i).encode()) for i in range(50)))
+    found = await asyncio.gather(*(files.get(f"n/{i}") for i in range(50)))
+    assert found == [str(i).encode() for i in range(50)]
+
+
+async def test_a_second_server_sees_what_the_first_has_written(
+    files: Files, spec: FilestoreSpec
+) -> None:
+    await files.put("a", b"x")
+    async with open_filestore(spec) as others:
+        assert await others.get("a") == b"x"
