@@ -48,6 +48,12 @@ from pipecd.wire.table import RpcTable
 
 log = structlog.get_logger()
 
+# What several servers on one database lack without a Redis.
+WITHOUT_REDIS = {
+    "MYSQL": "several replicas need a redis to hear of each other's changes",
+    "POSTGRESQL": "several replicas need a redis to share what pipeds tell about themselves",
+}
+
 
 @dataclass(frozen=True)
 class Ports:
@@ -206,11 +212,8 @@ async def _open_stores(
     redis = None
     if cache_address:
         redis = await opened.enter_async_context(open_redis(cache_address))
-    elif spec.datastore.type == "MYSQL":
-        log.warning(
-            "several replicas need a redis to hear of each other's changes",
-            hint="give all of them the same --cache-address, or run only one",
-        )
+    elif (lack := WITHOUT_REDIS.get(spec.datastore.type)) is not None:
+        log.warning(lack, hint="give all of them the same --cache-address, or run only one")
     database = await opened.enter_async_context(open_datastore(spec.datastore))
     files = await opened.enter_async_context(open_filestore(spec.filestore))
     cache = choose_cache(redis)
