@@ -41,6 +41,7 @@ PROJECT = "bench"
 # The servers are those of the tests.
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 databases: Any = importlib.import_module("servers.databases")
+programs: Any = importlib.import_module("servers.programs")
 
 
 def deployment() -> Deployment:
@@ -173,7 +174,7 @@ async def main() -> None:
             continue
         try:
             server = kind()
-        except databases.NotInstalled as e:
+        except programs.NotInstalled as e:
             print(f"-- {name}: {e}")
             continue
         try:

@@ -1,118 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MariaDB, PostgreSQL and Redis on loopback, each with its data in a directory of its own."""
+"""MariaDB, Dolt, PostgreSQL and Redis on loopback, each with its data in a directory of its own."""
 
 import os
-import pwd
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-START_SECONDS = 40
-
-
-class NotInstalled(Exception):
-    """The program of a server is missing on this machine."""
-
-
-class Server(ABC):
-    """A server program that can be stopped, started again and made to hang."""
-
-    package: str
-    user = ""
-
-    def __init__(self) -> None:
-        self.program = self.find_program()
-        self.directory = Path(tempfile.mkdtemp(prefix="pipecd-test-"))
-        self.data = self.directory / "data"
-        self.port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
-        if self.user and os.getuid() == 0:
-            shutil.chown(self.directory, self.user, pwd.getpwnam(self.user).pw_gid)
-        self.prepare()
-        self.start()
-
-    @abstractmethod
-    def find_program(self) -> str: ...
-
-    @abstractmethod
-    def command(self) -> Sequence[str]: ...
-
-    @abstractmethod
-    def is_up(self) -> bool: ...
-
-    def prepare(self) -> None:
-        """Creates what the first start needs."""
-        self.data.mkdir()
-
-    def start(self) -> None:
-        log = self.directory / "log"
-        with log.open("ab") as out:
-            self._process = subprocess.Popen(
-                self.as_its_user(self.command()),
-                stdout=out,
-                stderr=out,
-                cwd="/",
-                start_new_session=True,
-            )
-        end = time.monotonic() + START_SECONDS
-        while not self.is_up():
-            if self._process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{self.program} does not start:\n{log.read_text()[-2000:]}")
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        """Ends the server as a power cut would, but keeps what it has written."""
-        if self._process is not None:
-            self.signal(signal.SIGCONT)
-            self.signal(signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-
-    def signal(self, number: int) -> None:
-        """To the server and to all that it has started, which may have left its group."""
-        if self._process is not None:
-            for process in (self._process.pid, *children(self._process.pid)):
-                with suppress(ProcessLookupError):
-                    os.kill(process, number)
-
-    def close(self) -> None:
-        self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def as_its_user(self, command: Sequence[str]) -> Sequence[str]:
-        """Servers refuse to be root, and none of them may outlive the tests."""
-        setpriv = shutil.which("setpriv")
-        if setpriv is None:
-            return command
-        change: list[str] = []
-        if self.user and os.getuid() == 0:
-            change = [f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"]
-        return [setpriv, *change, "--pdeathsig=KILL", *command]
-
-    def answers(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-            return True
-        return False
+from servers.programs import built, find
+from servers.server import Server, run
 
 
 class MariaDb(Server):
     """MariaDB with a user root without a password."""
 
-    package = "mariadb-server"
     user = "mysql"
 
     def find_program(self) -> str:
-        return find("mariadbd", "/usr/sbin")
+        return find("mariadbd")
 
     def prepare(self) -> None:
-        install = find("mariadb-install-db", "/usr/bin")
+        install = find("mariadb-install-db")
         user = ["--user=mysql"] if os.getuid() == 0 else []
         run(
             install,
@@ -150,10 +57,8 @@ class MariaDb(Server):
 class Dolt(Server):
     """Dolt, which speaks the dialect of MySQL 8, with a user root without a password."""
 
-    package = "(built from its Go module)"
-
     def find_program(self) -> str:
-        return find("dolt")
+        return built("dolt")
 
     def prepare(self) -> None:
         super().prepare()
@@ -178,7 +83,6 @@ class Dolt(Server):
 class Postgres(Server):
     """PostgreSQL with a user postgres without a password."""
 
-    package = "postgresql"
     user = "postgres"
 
     def find_program(self) -> str:
@@ -223,10 +127,8 @@ class Postgres(Server):
 class Redis(Server):
     """Redis that remembers nothing after its end."""
 
-    package = "redis-server"
-
     def find_program(self) -> str:
-        return find("redis-server", "/usr/bin")
+        return find("redis-server")
 
     def command(self) -> Sequence[str]:
         return [
@@ -239,32 +141,3 @@ class Redis(Server):
 
     def is_up(self) -> bool:
         return self.answers()
-
-
-def find(program: str, *places: str) -> str:
-    found = shutil.which(program) or next(
-        (w for place in reversed(places) if (w := shutil.which(program, path=place))), None
-    )
-    if found is None:
-        raise NotInstalled(f"{program} is not installed")
-    return found
-
-
-def children(parent: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{parent}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *children(child)]
-    return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")

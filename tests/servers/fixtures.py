@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that several rooms are tested against, started once and only when a test asks."""
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from servers.databases import Dolt, MariaDb, NotInstalled, Postgres, Redis, Server
+from servers.databases import Dolt, MariaDb, Postgres, Redis
+from servers.git_http import GitHttp
+from servers.git_ssh import GitSsh
 from servers.objects import S3, Gcs
+from servers.programs import NotInstalled, do_without
+from servers.server import Server
 
 S = TypeVar("S", bound=Server)
 
@@ -32,10 +36,7 @@ def running(kind: type[S]) -> Iterator[S]:
     try:
         server = kind()
     except NotInstalled as e:
-        told = f"{e}: apt-get install {kind.package}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(told)
-        pytest.skip(told)
+        do_without(e)
     try:
         yield server
     finally:
@@ -72,5 +73,26 @@ def s3() -> Iterator[S3]:
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[Gcs]:
     server = Gcs("pipecd-bucket")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def git_ssh() -> Iterator[GitSsh]:
+    yield from running(GitSsh)
+
+
+@pytest.fixture
+def git_http(tmp_path: Path) -> Iterator[GitHttp]:
+    """A server for the repositories below `tmp_path`."""
+    server = GitHttp(tmp_path)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def git_https(tmp_path: Path, certificate: tuple[str, str]) -> Iterator[GitHttp]:
+    """The same with the certificate of `certificate`."""
+    server = GitHttp(tmp_path, certificate)
     yield server
     server.close()

