@@ -4,7 +4,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,26 +36,45 @@ async def start(
             start_new_session=True,
         )
     except FileNotFoundError as e:
-        if not await asyncio.to_thread(cwd.is_dir):
-            raise UserMistake(f"the directory {cwd} does not exist") from e
-        raise UserMistake(
-            f"the program {argv[0]!r} was not found", hint="install it, or correct PATH"
-        ) from e
+        missing = not_found(argv[0]) if await asyncio.to_thread(cwd.is_dir) else no_directory(cwd)
+        raise missing from e
     except PermissionError as e:
-        raise UserMistake(
-            f"the program {argv[0]!r} may not be run", hint="make it executable"
-        ) from e
+        raise not_allowed(argv[0]) from e
     except OSError as e:
         raise UserMistake(f"the program {argv[0]!r} could not be started: {e.strerror}") from e
 
 
-async def end(process: asyncio.subprocess.Process, *, grace: float) -> None:
-    """Asks the whole group to stop, waits, and kills what is left."""
+def no_directory(cwd: Path) -> UserMistake:
+    """There is no place to start the program in."""
+    return UserMistake(f"the directory {cwd} does not exist")
+
+
+def not_found(program: str) -> UserMistake:
+    """There is no such program."""
+    return UserMistake(f"the program {program!r} was not found", hint="install it, or correct PATH")
+
+
+def not_allowed(program: str) -> UserMistake:
+    """The file is there and is no program."""
+    return UserMistake(f"the program {program!r} may not be run", hint="make it executable")
+
+
+async def end(
+    process: asyncio.subprocess.Process,
+    *,
+    grace: float,
+    on_exit: Callable[[], None] = lambda: None,
+) -> None:
+    """Asks the whole group to stop, waits, and kills what is left.
+
+    `on_exit` is called when the program has ended, before the rest of its group is waited for.
+    """
     try:
         _signal(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await process.wait()
+                on_exit()
                 # The kernel tells nobody when the last member of a group ends.
                 while _is_alive(process.pid):  # noqa: ASYNC110
                     await asyncio.sleep(_CHECK)

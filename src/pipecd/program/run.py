@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pipecd.program import group
+from pipecd.program import leash
 
 _CHUNK = 64 * 1024
 # More output than this is only seen through `on_line`; its end tells why a program failed.
@@ -37,30 +37,23 @@ async def run(
     on_line: Callable[[str], None] | None = None,
     grace: float = 10,
 ) -> Finished:
-    """Runs a program to its end; a cancelled caller takes the whole process group with it.
+    """Runs a program to its end; a cancelled or killed caller takes the process group with it.
 
     `env` is the whole environment, as for `subprocess`; without it the program inherits ours.
     Standard output and standard error arrive in one order, decoded as UTF-8.
     """
     lines = _Lines(on_line)
     async with _pipe() as (reader, writing):
-        process = await group.start(
-            argv,
-            cwd=cwd,
-            env=env,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=writing.fileno(),
-            stderr=asyncio.subprocess.STDOUT,
-        )
+        program = await leash.start(argv, cwd=cwd, env=env, output=writing.fileno())
         writing.close()
         try:
             async with asyncio.TaskGroup() as tasks:
                 reading = tasks.create_task(_read(reader, lines))
-                code = await process.wait()
+                code = await program.wait()
                 await asyncio.wait({reading}, timeout=_LINGER)
                 reading.cancel()
         except BaseException:
-            await group.end(process, grace=grace)
+            await program.end(grace=grace)
             raise
     lines.finish()
     return Finished(code, lines.last, lines.text())

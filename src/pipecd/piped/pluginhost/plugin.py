@@ -1,18 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one interface behind which every plugin stands, built in or a process of its own."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from pipecd.model.errors import Unavailable
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest, GetLivestateResponse
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest, GetPlanPreviewResponse
+
+
+class PluginDied(Unavailable):
+    """The process of a plugin ended, or stopped answering, while it was at work.
+
+    It is being started again: the same call may succeed later, and whoever made it knows whether it
+    may be repeated.
+    """
+
+    def __init__(self, plugin: str, how: str, *, output: Sequence[str] = ()) -> None:
+        last = f", its last output was:\n{chr(10).join(output)}" if output else ""
+        super().__init__(f"plugin {plugin} {how}{last}")
+        self.plugin, self.how, self.output = plugin, how, tuple(output)
 
 
 class Plugin(Protocol):
     """A plugin, with methods named as the RPCs of upstream's plugin API.
 
     What a plugin does not offer raises `Unsupported`; its own failures are `PipecdError`s that say
-    the cause.
+    the cause; a process that is gone raises `PluginDied`.
     """
 
     @property

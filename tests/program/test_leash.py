@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program does not outlive the one who started it and was killed."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+CALLER = """
+import asyncio, pathlib, sys
+from pipecd.program.run import run
+say = lambda line: print(line, flush=True)
+asyncio.run(run(["sh", "-c", sys.argv[1]], cwd=pathlib.Path("."), on_line=say, grace=60))
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("sleep 99 & echo $$ $!; wait", id="its children end with it"),
+        pytest.param("trap '' TERM HUP; echo $$; while :; do sleep 9; done", id="also if it is stubborn"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("amid_its_end", [False, True])
+async def test_a_killed_caller_leaves_nothing_running(script: str, amid_its_end: bool) -> None:
+    caller = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CALLER, script, stdout=asyncio.subprocess.PIPE
+    )
+    assert caller.stdout is not None
+    pids = [int(word) for word in (await caller.stdout.readline()).split()]
+    assert pids
+    if amid_its_end:
+        caller.send_signal(2)
+        await asyncio.sleep(0.05)
+    caller.kill()
+    await caller.wait()
+    async with asyncio.timeout(5):
+        while any(is_alive(pid) for pid in pids):  # noqa: ASYNC110 - not our children
+            await asyncio.sleep(0.01)
