@@ -129,7 +129,7 @@ async def back_from_dex(
 async def test_somebody_signs_in_with_dex(plane: ControlPlane) -> None:
     await plane.cases.projects.add("demo", shared_sso="dex", allow_stray_as_viewer=True)
     async with back_from_dex(plane, "open sesame") as (browser, page):
-        person = plane.cases.sessions.read(browser.cookies["token"])
+        person = await plane.cases.sessions.person(browser.cookies["token"])
     assert (person.project, person.name, person.roles) == ("demo", "olga", ("Viewer",))
     assert 'aria-label="Account of olga"' in page
 

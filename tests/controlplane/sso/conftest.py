@@ -3,7 +3,7 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -369,12 +369,13 @@ def cookie_of() -> Callable[[httpx2.Response, str], str]:
 @pytest.fixture
 def signed_in(
     cases: UseCases, cookie_of: Callable[[httpx2.Response, str], str]
-) -> Callable[[httpx2.Response], Person]:
+) -> Callable[[httpx2.Response], Awaitable[Person]]:
     """The person whom an answer lets in."""
 
-    def person(answer: httpx2.Response) -> Person:
+    async def person(answer: httpx2.Response) -> Person:
         assert answer.status_code == 302, answer.headers
-        return cases.sessions.read(cookie_of(answer, "token").split(";")[0].partition("=")[2])
+        token = cookie_of(answer, "token").split(";")[0].partition("=")[2]
+        return await cases.sessions.person(token)
 
     return person
 

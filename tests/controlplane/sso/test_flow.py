@@ -2,7 +2,7 @@
 """The way to a provider and back: states, cookies, refusals, and where it ends."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.secrets import session
 
 Way = Callable[..., Any]
-SignedIn = Callable[[Any], Person]
+SignedIn = Callable[[Any], Awaitable[Person]]
 Refusal = Callable[[Any], str]
 CookieOf = Callable[[Any, str], str]
 KEY = b"0123456789abcdef0123456789abcdef\n"
@@ -120,7 +120,7 @@ async def test_a_shared_sign_in_serves_projects_that_name_it(
 ) -> None:
     shared["idp"] = by_oidc(hours=3)
     await trust(shared_sso_name="idp")
-    assert signed_in(await through_oidc()).name == "olga"
+    assert (await signed_in(await through_oidc())).name == "olga"
     await trust(shared_sso_name="lost")
     told = refusal(await browser.post("/auth/login", data={"project": "shop"}))
     assert told == "Invalid SSO configuration: not found shared sso configuration lost"

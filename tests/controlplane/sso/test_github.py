@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sign-in with GitHub: roles follow the teams of a person."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from pipecd.controlplane.auth.subject import Person
 from pipecd.proto.model import project_pb2 as pb
 
 Way = Callable[..., Any]
-SignedIn = Callable[[Any], Person]
+SignedIn = Callable[[Any], Awaitable[Person]]
 Refusal = Callable[[Any], str]
 
 GROUPS = [
@@ -57,7 +57,7 @@ async def test_somebody_comes_in_with_the_roles_of(
     github.teams = teams
     answer = await through_github()
     assert answer.headers["location"] == "/"
-    assert signed_in(answer) == Person("shop", "octo", roles, "https://avatars.example/octo")
+    assert await signed_in(answer) == Person("shop", "octo", roles, "https://avatars.example/octo")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_without_a_role_somebody_stays_outside_unless_strays_may_look(
         "ask an administrator of project shop"
     )
     await trust(allow_stray_as_viewer=True)
-    assert signed_in(await through_github()).roles == ("Viewer",)
+    assert (await signed_in(await through_github())).roles == ("Viewer",)
 
 
 async def test_what_github_is_asked(github: Any, trust: Way, by_github: Way, leave: Way) -> None:

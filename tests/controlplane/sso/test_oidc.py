@@ -4,7 +4,7 @@
 import hmac
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import jwt
@@ -17,7 +17,7 @@ from pipecd.model.moment import to_unix
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 
 Way = Callable[..., Any]
-SignedIn = Callable[[Any], Person]
+SignedIn = Callable[[Any], Awaitable[Person]]
 Refusal = Callable[[Any], str]
 
 
@@ -28,7 +28,7 @@ async def test_somebody_comes_in_with_the_roles_of_their_claims(
     oidc.claims |= {"roles": ["Editor", "Cook"], "picture": "https://p.example/o"}
     answer = await through_oidc()
     assert answer.headers["location"] == "/"
-    assert signed_in(answer) == Person("shop", "olga", ("Editor",), "https://p.example/o")
+    assert await signed_in(answer) == Person("shop", "olga", ("Editor",), "https://p.example/o")
     assert oidc.logins == ["basic"]
 
 
@@ -78,7 +78,7 @@ async def test_every_setting_of_the_provider_is_obeyed(
     assert url.startswith(f"{oidc.issuer}/authorize?tenant=a&access_type")
     assert asked["redirect_uri"] == "https://cd.example/auth/callback"
     assert asked["scope"] == "openid profile groups"
-    person = signed_in(await through_oidc())
+    person = await signed_in(await through_oidc())
     assert person == Person("shop", "o@x.example", ("Viewer",), "https://f.example")
 
 
@@ -87,7 +87,7 @@ async def test_what_the_user_info_says_counts_more(
 ) -> None:
     await trust(by_oidc())
     oidc.user_info = {"roles": ["Admin"], "groups": ["Viewer"]}
-    assert signed_in(await through_oidc()).roles == ("Viewer", "Admin")
+    assert (await signed_in(await through_oidc())).roles == ("Viewer", "Admin")
 
 
 async def test_a_provider_that_takes_the_secret_only_in_the_form(
@@ -95,7 +95,7 @@ async def test_a_provider_that_takes_the_secret_only_in_the_form(
 ) -> None:
     await trust(by_oidc())
     oidc.discovery = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
-    assert signed_in(await through_oidc()).name == "olga"
+    assert (await signed_in(await through_oidc())).name == "olga"
     assert oidc.logins == ["post"]
 
 
@@ -104,7 +104,7 @@ async def test_a_token_that_names_no_key_is_checked_with_the_only_one(
 ) -> None:
     await trust(by_oidc())
     oidc.kid = None
-    assert signed_in(await through_oidc()).name == "olga"
+    assert (await signed_in(await through_oidc())).name == "olga"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ async def test_a_clock_that_is_a_little_off_does_no_harm(
 ) -> None:
     await trust(by_oidc())
     oidc.bent = {"iat": to_unix(oidc.now) + 30, "exp": to_unix(oidc.now) - 30}
-    assert signed_in(await through_oidc()).name == "olga"
+    assert (await signed_in(await through_oidc())).name == "olga"
 
 
 def signed(key: Any, algorithm: str, kid: str | None = "key-1") -> Callable[[dict[str, Any]], str]:
@@ -233,7 +233,7 @@ async def test_roles_are_told_by(
 ) -> None:
     await trust(by_oidc())
     oidc.claims = {"name": "olga", **claims}
-    assert signed_in(await through_oidc()).roles == roles
+    assert (await signed_in(await through_oidc())).roles == roles
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ async def test_without_a_role_somebody_stays_outside_unless_strays_may_look(
     assert why in told
     assert "ask an administrator of project shop" in told
     await trust(allow_stray_as_viewer=True)
-    assert signed_in(await through_oidc()).roles == ("Viewer",)
+    assert (await signed_in(await through_oidc())).roles == ("Viewer",)
 
 
 async def test_somebody_without_a_name_stays_outside(
@@ -332,7 +332,7 @@ async def test_a_proxy_is_used_for_everything(
     await trust(by_oidc(issuer="http://idp.invalid", proxy_url=oidc.issuer))
     proxy, oidc.issuer = oidc.issuer, "http://idp.invalid"
     oidc.discovery = {"authorization_endpoint": f"{proxy}/authorize"}
-    assert signed_in(await through_oidc()).name == "olga"
+    assert (await signed_in(await through_oidc())).name == "olga"
     hosts = {request.headers["host"] for request in oidc.asked if request.url.path != "/authorize"}
     assert hosts == {"idp.invalid"}
 

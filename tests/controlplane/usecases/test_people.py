@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY
+from pipecd.controlplane.auth.sessions import Sessions as Tokens
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
@@ -21,6 +22,7 @@ from pipecd.model.errors import (
     Unavailable,
     UserMistake,
 )
+from pipecd.model.moment import Now
 from pipecd.proto.model import project_pb2 as pb
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.secrets.keyfile import KeyFile
@@ -40,7 +42,7 @@ async def test_a_project_comes_with_a_generated_administrator(
     assert (len(static_admin.username), len(static_admin.password)) == (10, 30)
     signed = await cases.sessions.sign_in("shop", *static_admin)
     assert signed.person == Person("shop", static_admin.username, ("Admin",))
-    assert cases.sessions.read(signed.token) == signed.person
+    assert await cases.sessions.person(signed.token) == signed.person
 
 
 async def test_a_project_exists_once(cases: UseCases, static_admin: StaticAdmin) -> None:
@@ -135,17 +137,78 @@ async def test_a_disabled_administrator_stays_out(
     await cases.sessions.sign_in("shop", "boss", "a better password")
 
 
+async def test_a_session_of_the_administrator_ends_when_they_are_disabled(
+    cases: UseCases, static_admin: StaticAdmin, admin: Person
+) -> None:
+    token = (await cases.sessions.sign_in("shop", *static_admin)).token
+    await cases.projects.disable_static_admin(by=admin)
+    with pytest.raises(Unauthenticated):
+        await cases.sessions.person(token)
+    await cases.projects.enable_static_admin(by=admin)
+    assert await cases.sessions.person(token) == admin
+
+
+async def test_another_password_ends_the_sessions_of_the_old_one(
+    cases: UseCases, static_admin: StaticAdmin
+) -> None:
+    token = (await cases.sessions.sign_in("shop", *static_admin)).token
+    await cases.projects.reset_admin("shop")
+    with pytest.raises(Unauthenticated):
+        await cases.sessions.person(token)
+
+
+async def test_a_session_from_another_site_outlives_an_administrator_of_the_same_name(
+    cases: UseCases, admin: Person
+) -> None:
+    token = cases.sessions.issue(admin)
+    await cases.projects.disable_static_admin(by=admin)
+    assert await cases.sessions.person(token) == admin
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "goes_on"),
+    [
+        pytest.param("", ("Admin",), False, id="the administrator is signed out"),
+        pytest.param("", ("Admin", "dev"), True, id="two roles come from another site"),
+        pytest.param("olga", ("Admin",), True, id="another name comes from another site"),
+    ],
+)
+async def test_in_a_session_that_upstream_began(
+    *,
+    cases: UseCases,
+    static_admin: StaticAdmin,
+    now: Now,
+    name: str,
+    roles: tuple[str, ...],
+    goes_on: bool,
+) -> None:
+    admin = Person("shop", static_admin.username, ("Admin",))
+    person = Person("shop", name or static_admin.username, roles)
+    token = Tokens(KEY, now).sign(person)
+    await cases.projects.disable_static_admin(by=admin)
+    if goes_on:
+        assert await cases.sessions.person(token) == person
+    else:
+        with pytest.raises(Unauthenticated):
+            await cases.sessions.person(token)
+
+
+async def test_a_session_of_a_project_that_is_gone_is_over(cases: UseCases) -> None:
+    with pytest.raises(Unauthenticated):
+        await cases.sessions.person(cases.sessions.issue(Person("gone", "ann", ("Admin",))))
+
+
 async def test_a_session_ends_after_a_week(
     cases: UseCases, static_admin: StaticAdmin, advance: Callable[[float], None]
 ) -> None:
     token = (await cases.sessions.sign_in("shop", *static_admin)).token
     advance(7 * 24 * 3600 - 1)
-    cases.sessions.read(token)
+    await cases.sessions.person(token)
     advance(2)
     with pytest.raises(Unauthenticated):
-        cases.sessions.read(token)
+        await cases.sessions.person(token)
     with pytest.raises(Unauthenticated):
-        cases.sessions.read("not.a.token")
+        await cases.sessions.person("not.a.token")
 
 
 async def test_no_secret_of_a_project_is_shown(

@@ -56,7 +56,7 @@ class Door:
 
         async def endpoint(request: Request) -> ASGIApp:
             try:
-                visitor = self.visitor(request)
+                visitor = await self.visitor(request)
             except Unauthenticated:
                 return self._lead_in(request)
             return await show(request, visitor)
@@ -69,7 +69,7 @@ class Door:
         async def endpoint(request: Request) -> ASGIApp:
             check_origin(request)
             try:
-                visitor = self.visitor(request)
+                visitor = await self.visitor(request)
             except Unauthenticated:
                 return RedirectResponse("/login", 303)
             form = await request.form()
@@ -81,12 +81,12 @@ class Door:
 
         return endpoint
 
-    def visitor(self, request: Request) -> Visitor:
+    async def visitor(self, request: Request) -> Visitor:
         """Whoever is signed in, or Unauthenticated."""
         token = request.cookies.get(SESSION, "")
         if not token:
             raise Unauthenticated("nobody is signed in")
-        visitor = Visitor(self.cases.sessions.read(token), token)
+        visitor = Visitor(await self.cases.sessions.person(token), token)
         request.state.visitor = visitor
         return visitor
 

@@ -103,27 +103,28 @@ class ErrorPages:
         if not isinstance(error, PipecdError):
             raise error
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        return self._page(request, status, error.message, error.hint)
+        return await self._page(request, status, error.message, error.hint)
 
     async def by_status(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             raise error
         text = "No page has this address." if error.status_code == 404 else error.detail
-        return self._page(request, error.status_code, text)
+        return await self._page(request, error.status_code, text)
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
         number = token_hex(4)
         log.error("page failed", request=number, path=request.url.path, exc_info=error)
         text = f"It is noted as {number}; tell that number to whoever runs this control plane."
-        answer = self._page(request, 500, text)
+        answer = await self._page(request, 500, text)
         # This answer is made outside of the middleware.
         dress(answer.headers, secure=self._door.secure)
         return answer
 
-    def _page(self, request: Request, status: int, text: str, hint: str = "") -> Response:
-        if not hasattr(request.state, "visitor"):
-            with suppress(Unauthenticated):
-                self._door.visitor(request)
+    async def _page(self, request: Request, status: int, text: str, hint: str = "") -> Response:
+        # While the store is away nobody can be asked for who they are.
+        if status != 503 and not hasattr(request.state, "visitor"):
+            with suppress(PipecdError):
+                await self._door.visitor(request)
         return self._door.show(
             request,
             "error.html",

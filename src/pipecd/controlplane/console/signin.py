@@ -53,7 +53,7 @@ class SignIn:
         back = safe_return(query.get("return", ""))
         project = query.get("project", "")
         try:
-            visitor = self._door.visitor(request)
+            visitor = await self._door.visitor(request)
         except Unauthenticated:
             if needs_bounce(request):
                 return self._door.show(request, "bounce.html", to=_again(request))

@@ -22,6 +22,7 @@ from pipecd.controlplane.usecases.people.api_keys import ApiKeys
 from pipecd.controlplane.usecases.people.projects import ConfigProject, Projects
 from pipecd.controlplane.usecases.people.roles import Roles
 from pipecd.controlplane.usecases.people.sessions import Sessions
+from pipecd.controlplane.usecases.people.webhooks import Webhooks
 from pipecd.controlplane.usecases.pipeds import Pipeds
 from pipecd.controlplane.usecases.previews import Previews
 from pipecd.controlplane.usecases.reports.applications import ApplicationReports
@@ -50,6 +51,7 @@ class UseCases:
     roles: Roles
     sessions: Sessions
     api_keys: ApiKeys
+    webhooks: Webhooks
     events: Events
     chains: Chains
     logs: Logs
@@ -110,6 +112,7 @@ def build_use_cases(
         roles=Roles(projects),
         sessions=Sessions(projects, encryption_key, now),
         api_keys=ApiKeys(stores, bus, access, credentials),
+        webhooks=Webhooks(stores, bus, access, encryption_key, now),
         events=Events(stores, bus, access, now),
         chains=Chains(stores, bus, access, commands, deployment_reports, now),
         logs=Logs(stores, bus, access),

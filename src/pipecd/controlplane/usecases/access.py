@@ -23,13 +23,13 @@ from pipecd.model.moment import Now, utc_now
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.piped_pb2 import Piped
-from pipecd.proto.model.project_pb2 import ProjectRBACRole
+from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole
 
 User = ApiKeyCaller | Person
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-ROLES_TTL = timedelta(seconds=10)
+PROJECT_TTL = timedelta(seconds=10)
 
 
 class Foreign(Denied):
@@ -44,10 +44,10 @@ class Labelled(Protocol):
 
 
 @dataclass(frozen=True)
-class _Roles:
-    """The roles of a project as last read."""
+class _Known:
+    """A project as last read, and the roles that follow from it."""
 
-    project: str
+    project: Project
     roles: tuple[ProjectRBACRole, ...]
 
 
@@ -58,7 +58,7 @@ class Access:
         self, stores: Stores, *, config_projects: frozenset[str] = frozenset(), now: Now = utc_now
     ) -> None:
         self._stores, self._config_projects = stores, config_projects
-        self._roles: Remembered[_Roles] = Remembered(ROLES_TTL, now=now)
+        self._projects: Remembered[_Known] = Remembered(PROJECT_TTL, now=now)
         self._changes = 0
 
     async def scope(
@@ -137,14 +137,18 @@ class Access:
         check_own_deployment(by, deployment)
         return deployment
 
+    async def project(self, id: str) -> Project:
+        """A stored project as last read; not to be changed."""
+        return (await self._known(id)).project
+
     def forget(self, project: str) -> None:
-        """Drops what is known about the roles of a project."""
+        """Drops what is known about a project."""
         self._changes += 1
-        self._roles.forget(lambda kept: kept.project == project)
+        self._projects.forget(lambda known: known.project.id == project)
 
     def forget_everything(self) -> None:
         self._changes += 1
-        self._roles.clear()
+        self._projects.clear()
 
     async def _held(self, by: Person) -> tuple[ProjectRBACRole, ...]:
         return rbac.held(await self._roles_of(by.project), by.roles)
@@ -153,17 +157,21 @@ class Access:
         # A project of the configuration file hides one of the same name in the store.
         if project in self._config_projects:
             return rbac.BUILT_IN_ROLES
-        if (kept := self._roles.get(project)) is not None:
-            return kept.roles
-        changes = self._changes
         try:
-            roles = rbac.roles_of(await self._stores.projects.get(project))
+            return (await self._known(project)).roles
         except NotFound as e:
             raise Denied("Permission Denied") from e
+
+    async def _known(self, id: str) -> _Known:
+        if (kept := self._projects.get(id)) is not None:
+            return kept
+        changes = self._changes
+        project = await self._stores.projects.get(id)
+        known = _Known(project, rbac.roles_of(project))
         # What was read before a change must not outlive it.
         if changes == self._changes:
-            self._roles.put(project, _Roles(project, roles))
-        return roles
+            self._projects.put(id, known)
+        return known
 
 
 async def found(reading: Awaitable[T], message: str) -> T:

@@ -18,6 +18,7 @@ from pipecd.controlplane.console.live.stream import EventStream, Lines, Pace, So
 from pipecd.controlplane.console.live.topic import read_topics
 from pipecd.controlplane.console.log.lines import Place
 from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.people.projects import StaticAdmin
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Unauthenticated
 from pipecd.proto.model.application_pb2 import Application
@@ -205,6 +206,20 @@ async def test_a_browser_that_leaves_is_noticed() -> None:
 async def test_a_session_that_ends_ends_the_stream() -> None:
     said = await _stream_with(check=_signed_out, pace=Pace(beat=0.01))
     assert said[-1].startswith("event: bye\ndata: signed-out")
+
+
+async def test_a_session_that_the_project_ends_ends_its_stream_at_once(
+    someone: Callable[..., httpx2.AsyncClient],
+    cases: UseCases,
+    static_admin: StaticAdmin,
+    admin: Person,
+) -> None:
+    browser = someone()
+    browser.cookies["token"] = (await cases.sessions.sign_in("shop", *static_admin)).token
+    async with listening(browser, "apps") as heard:
+        await until(heard, "hello")
+        await cases.projects.disable_static_admin(by=admin)
+        assert (await until(heard, "bye")).data == "signed-out"
 
 
 async def test_a_quiet_stream_beats() -> None:

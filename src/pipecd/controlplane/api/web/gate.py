@@ -55,7 +55,7 @@ class WebTable(RpcTable[Person]):
         self._rules = {rpc.name: rule_of(rpc) for rpc in SERVICE.methods}
 
         async def authenticate(metadata: Metadata) -> Person:
-            return cases.sessions.read(session_cookie(metadata))
+            return await cases.sessions.person(session_cookie(metadata))
 
         super().__init__(SERVICE, parts, authenticate, not_yet=not_yet, observer=observer)
 

@@ -71,7 +71,7 @@ class Live:
     async def _check(self, topics: tuple[Topic, ...], visitor: Visitor) -> None:
         """Raises unless the visitor is still signed in and may see every topic."""
         cases = self._door.cases
-        person = cases.sessions.read(visitor.token)
+        person = await cases.sessions.person(visitor.token, afresh=True)
         for topic in topics:
             match topic.subject:
                 case Subject.APPLICATIONS:

@@ -8,14 +8,19 @@ content. Losing one costs nothing: whoever connects is told to fetch first.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
 from pipecd.controlplane.bus.signal import Bus, Signal
+from pipecd.controlplane.bus.signal import Topic as Heard
 from pipecd.controlplane.console.live.topic import Topic
 from pipecd.controlplane.console.log.lines import Place
 from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
+
+# What may have ended the session or taken a right.
+_DOUBTS = (Heard.PROJECT, Heard.EVERYTHING)
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -85,6 +90,7 @@ class EventStream:
         self._has_log = any(topic.run is not None for topic in topics)
         self._changed: dict[str, None] = {}
         self._something_changed, self._log_grew = asyncio.Event(), asyncio.Event()
+        self._in_doubt = asyncio.Event()
         self._over, self._reason = asyncio.Event(), ""
 
     def end(self, reason: str) -> None:
@@ -116,6 +122,8 @@ class EventStream:
 
     async def _hear(self, signals: AsyncIterator[Signal]) -> None:
         async for signal in signals:
+            if signal.topic in _DOUBTS:
+                self._in_doubt.set()
             for topic in self._topics:
                 if not topic.hears(signal):
                     continue
@@ -154,7 +162,10 @@ class EventStream:
 
     async def _beat(self, voice: Voice) -> None:
         while True:
-            await asyncio.sleep(self._pace.beat)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.beat):
+                    await self._in_doubt.wait()
+            self._in_doubt.clear()
             try:
                 await self._sources.check()
             except PipecdError as e:

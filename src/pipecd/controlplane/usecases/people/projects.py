@@ -111,11 +111,11 @@ class Projects:
 
     async def known(self, id: str) -> Project:
         """The project with everything, for the sign-in; NotFound when there is none."""
-        declared = self._from_config.get(id)
-        if declared is None:
-            return await self._stores.projects.get(id)
-        user = ProjectStaticUser(username=declared.username, password_hash=declared.password_hash)
-        return Project(id=id, desc=declared.description, static_admin=user)
+        return self._declared(id) or await self._stores.projects.get(id)
+
+    async def remembered(self, id: str) -> Project:
+        """The same, as it was read at most a moment ago; not to be changed."""
+        return self._declared(id) or await self._access.project(id)
 
     async def get(self, *, by: User) -> Project:
         """The caller's project with all roles and groups, without secrets."""
@@ -171,6 +171,13 @@ class Projects:
             raise _declared_in_config()
         await found(self._stores.projects.update(by.project, change), "Project is not found")
         await self._changed(by.project)
+
+    def _declared(self, id: str) -> Project | None:
+        declared = self._from_config.get(id)
+        if declared is None:
+            return None
+        user = ProjectStaticUser(username=declared.username, password_hash=declared.password_hash)
+        return Project(id=id, desc=declared.description, static_admin=user)
 
     async def _changed(self, id: str) -> None:
         self._access.forget(id)

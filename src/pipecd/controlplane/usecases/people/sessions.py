@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from pipecd.controlplane.auth.rbac import ADMIN
-from pipecd.controlplane.auth.sessions import DEFAULT_TTL
+from pipecd.controlplane.auth.sessions import DEFAULT_TTL, SSO
 from pipecd.controlplane.auth.sessions import Sessions as Tokens
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.usecases.access import found
 from pipecd.controlplane.usecases.people.projects import Projects
-from pipecd.model.errors import Denied, Unauthenticated
+from pipecd.model.errors import Denied, NotFound, Unauthenticated
 from pipecd.model.moment import Now, utc_now
 from pipecd.secrets import keys
 
@@ -54,12 +54,24 @@ class Sessions:
             raise Unauthenticated("Unable to login")
         self._attempts.succeeded(attempt)
         person = Person(project=project, name=username, roles=(ADMIN,))
-        return SignedIn(person, self.issue(person))
+        return SignedIn(person, self._tokens.sign(person, via=self._tokens.via_password(known)))
 
     def issue(self, person: Person, ttl: timedelta = DEFAULT_TTL) -> str:
         """A session token for somebody whom another sign-in has checked."""
-        return self._tokens.sign(person, ttl)
+        return self._tokens.sign(person, ttl, via=SSO)
 
-    def read(self, token: str) -> Person:
-        """The person of a session token, or Unauthenticated."""
-        return self._tokens.read(token)
+    async def person(self, token: str, *, afresh: bool = False) -> Person:
+        """The person of a session that goes on, or Unauthenticated.
+
+        Whoever has just heard that something changed asks `afresh`, as what is remembered of the
+        project may not have been dropped yet.
+        """
+        kept = self._tokens.read(token)
+        read = self._projects.known if afresh else self._projects.remembered
+        try:
+            project = await read(kept.person.project)
+        except NotFound as e:
+            raise Unauthenticated("Unauthenticated") from e
+        if self._tokens.is_over(kept, project):
+            raise Unauthenticated("Unauthenticated")
+        return kept.person
