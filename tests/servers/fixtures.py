@@ -12,6 +12,7 @@ from servers.git_http import GitHttp
 from servers.git_ssh import GitSsh
 from servers.objects import S3, Gcs
 from servers.programs import NotInstalled, do_without
+from servers.prometheus import GuardedPrometheus, Prometheus
 from servers.server import Server
 
 S = TypeVar("S", bound=Server)
@@ -96,3 +97,13 @@ def git_https(tmp_path: Path, certificate: tuple[str, str]) -> Iterator[GitHttp]
     server = GitHttp(tmp_path, certificate)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Iterator[Prometheus]:
+    yield from running(Prometheus)
+
+
+@pytest.fixture(scope="session")
+def guarded_prometheus() -> Iterator[GuardedPrometheus]:
+    yield from running(GuardedPrometheus)
