@@ -90,8 +90,14 @@ async def test_events_and_pipeds(start_plane: Any, capsys: pytest.CaptureFixture
     [
         pytest.param("application get --app-id nobody", "failed to get application: rpc error: code = NotFound", id="an unknown application"),
         pytest.param("application list --app-kind FOO", "invalid application kind", id="an unknown kind"),
+        pytest.param("application sync --app-id x", "failed to sync application rpc error: code = NotFound desc = Application is not found", id="a sync of an unknown application"),
+        pytest.param("deployment logs --deployment-id x", "failed to get stage log: rpc error: code = NotFound", id="the logs of an unknown deployment"),
+        pytest.param("deployment wait-status --deployment-id x --status DEPLOYMENT_SUCCESS", 'rpc error: code = NotFound desc = deployment "x" not found', id="waiting for an unknown deployment"),
+        pytest.param("deployment list --status DONE", "DONE is invalid deployment status", id="a list of an unknown status"),
+        pytest.param("deployment list --app-kind FOO", "FOO is invalid application kind", id="a list of an unknown kind of applications"),
+        pytest.param("encrypt --piped-id x --input-file /nowhere", 'failed to read file "/nowhere": No such file', id="a secret in a file that is not there"),
         pytest.param("deployment wait-status --deployment-id x --status DONE", "invalid status DONE", id="an unknown status"),
-        pytest.param("event register --name a --data b --contexts a_b=c", "invalid format key 'a_b'", id="a context key with an underscore"),
+        pytest.param("event register --name a --data b --contexts a_b=c", "invalid format key 'a_b', should be ^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$", id="a context key with an underscore"),
     ],
 )  # fmt: skip
 async def test_a_refusal_is_one_sentence_and_exit_1(
@@ -102,6 +108,26 @@ async def test_a_refusal_is_one_sentence_and_exit_1(
         assert code == 1
         assert words in err
         assert "Traceback" not in err
+
+
+async def test_a_refusal_that_is_a_result_is_on_both_outputs(
+    start_plane: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with start_plane() as plane:
+        code, out, err = await Typed(plane, capsys)("piped disable --piped-id x")
+    told = "rpc error: code = NotFound desc = Piped is not found"
+    assert (code, out) == (1, f"Failed to disable Piped x ({told})\n")
+    assert err.endswith(f" {told}\n")
+
+
+async def test_a_preview_that_concerns_nobody_is_written_all_the_same(
+    start_plane: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = f"plan-preview --repo-remote-url r --head-branch h --head-commit c --base-branch b --out {tmp_path}/o"
+    async with start_plane() as plane:
+        code, out, _ = await Typed(plane, capsys)(line)
+    assert (code, out) == (0, "There is no piped that is handling the given Git repository\n")
+    assert json.loads((tmp_path / "o").read_text())["Applications"] is None
 
 
 @pytest.mark.parametrize(

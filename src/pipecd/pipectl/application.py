@@ -8,8 +8,8 @@ import click
 from pipecd.commandline import flags
 from pipecd.model.application import ApplicationKind
 from pipecd.model.document import to_json
-from pipecd.model.errors import UserMistake
-from pipecd.pipectl.client import Api, logger, print_json, told, with_api
+from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.pipectl.client import Api, asked, logger, print_json, told, with_api
 from pipecd.pipectl.waiting import deployment_of, statuses, until_status
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.common_pb2 import ApplicationKind as WireKind
@@ -62,7 +62,11 @@ async def sync(api: Api, app_id: str, wait_status: tuple[str, ...], **patience: 
     wanted = statuses(wait_status)
     check_interval, timeout = patience["check_interval"], patience["timeout"]
     request = pb.SyncApplicationRequest(application_id=app_id)
-    answer = await told("sync application", api.SyncApplication(request))
+    try:
+        answer = await asked(api.SyncApplication(request))
+    except PipecdError as e:
+        # Upstream says this one without a colon, and scripts may look for it.
+        raise type(e)(f"failed to sync application {e}") from e
     logger.info("Sent a request to sync application and waiting to be accepted...")
     deployment = await deployment_of(api, answer.command_id, every=check_interval, within=timeout)
     logger.info(f"Successfully triggered deployment {deployment}")
@@ -129,6 +133,13 @@ def label_pairs(items: tuple[str, ...]) -> dict[str, str]:
     """`KEY:VALUE` items as a map; others are dropped, as upstream does."""
     pairs = (item.partition(":") for item in items if item.count(":") == 1)
     return {key: value for key, _, value in pairs}
+
+
+def check_kinds(names: tuple[str, ...]) -> None:
+    """Refuses a kind that does not exist; an empty name asks for nothing."""
+    for name in names:
+        if name:
+            _kind(name, "{} is invalid application kind")
 
 
 def _labels(text: str) -> dict[str, str]:

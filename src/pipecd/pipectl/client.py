@@ -13,11 +13,12 @@ import grpc.aio
 import structlog
 
 from pipecd.commandline import flags
-from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
+from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import log
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
+from pipecd.wire.status import from_rpc_error
 
 if TYPE_CHECKING:
     from pipecd.proto.service.api_pb2_grpc import APIServiceAsyncStub as Api
@@ -93,20 +94,27 @@ def _read_key(path: str) -> str:
 async def told(what: str, answer: Awaitable[T]) -> T:
     """Waits for the answer; a refusal is told as `failed to …` with its code and text."""
     try:
+        return await asked(answer)
+    except PipecdError as e:
+        raise type(e)(f"failed to {what}: {e}") from e
+
+
+async def shown(words: Callable[[PipecdError], str], answer: Awaitable[T]) -> T:
+    """Waits for the answer; a refusal is printed as a result too, as a few commands have it."""
+    try:
+        return await asked(answer)
+    except PipecdError as e:
+        print_json(words(e))
+        raise
+
+
+async def asked(answer: Awaitable[T]) -> T:
+    """Waits for the answer; a refusal is told with its code and text only."""
+    try:
         return await answer
     except grpc.aio.AioRpcError as e:
-        words = f"failed to {what}: rpc error: code = {_go_code(e)} desc = {e.details()}"
-        raise _kind_of(e)(words) from e
-
-
-def _kind_of(error: grpc.aio.AioRpcError) -> type[PipecdError]:
-    match error.code():
-        case grpc.StatusCode.NOT_FOUND:
-            return NotFound
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Unavailable
-        case _:
-            return PipecdError
+        words = f"rpc error: code = {_go_code(e)} desc = {e.details()}"
+        raise type(from_rpc_error(e))(words) from e
 
 
 def _go_code(error: grpc.aio.AioRpcError) -> str:

@@ -7,9 +7,9 @@ import click
 
 from pipecd.commandline import flags
 from pipecd.model.document import to_json
-from pipecd.pipectl.application import label_pairs
+from pipecd.pipectl.application import check_kinds, label_pairs
 from pipecd.pipectl.client import Api, print_json, told, with_api
-from pipecd.pipectl.waiting import statuses, until_status
+from pipecd.pipectl.waiting import check_statuses, statuses, until_status
 from pipecd.proto.service import api_pb2 as pb
 
 
@@ -29,6 +29,8 @@ def deployment() -> None:
 @flags.number("limit", "How many at most.", default=30)
 async def list_(api: Api, **given: Any) -> None:
     """List deployments."""
+    check_statuses(given["status"])
+    check_kinds(given["app_kind"])
     request = pb.ListDeploymentsRequest(
         statuses=given["status"],
         kinds=given["app_kind"],
@@ -47,7 +49,7 @@ async def list_(api: Api, **given: Any) -> None:
 async def logs(api: Api, deployment_id: str) -> None:
     """Show the logs of every stage."""
     request = pb.ListStageLogsRequest(deployment_id=deployment_id)
-    print_json(to_json(await told("list stage logs", api.ListStageLogs(request))))
+    print_json(to_json(await told("get stage log", api.ListStageLogs(request))))
 
 
 @deployment.command("wait-status")

@@ -36,7 +36,8 @@ def _read(path: str) -> str:
             raise UserMistake(f"input data exceeds set limit {_LIMIT_MEGABYTES} MB")
         return content.decode()
     except OSError as e:
-        raise UserMistake(f"cannot read {path or 'standard input'}: {e.strerror}") from e
+        what = f'file "{path}"' if path else "standard input"
+        raise UserMistake(f"failed to read {what}: {e.strerror}") from e
     except UnicodeDecodeError as e:
         raise UserMistake(
             "the secret is not text", hint="encode it first, for example with base64"

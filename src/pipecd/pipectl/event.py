@@ -11,7 +11,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.pipectl.client import Api, logger, told, with_api
 from pipecd.proto.service import api_pb2 as pb
 
-_CONTEXT_KEY = re.compile(r"[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*")
+_CONTEXT_KEY = re.compile(r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$")
 
 
 @click.group()

@@ -4,7 +4,7 @@
 import click
 
 from pipecd.commandline import flags
-from pipecd.pipectl.client import Api, print_json, told, with_api
+from pipecd.pipectl.client import Api, print_json, shown, with_api
 from pipecd.proto.service import api_pb2 as pb
 
 
@@ -18,7 +18,8 @@ def piped() -> None:
 @flags.text("piped-id", "The piped.", required=True)
 async def enable(api: Api, piped_id: str) -> None:
     """Let a piped work again."""
-    await told("enable piped", api.EnablePiped(pb.EnablePipedRequest(piped_id=piped_id)))
+    answer = api.EnablePiped(pb.EnablePipedRequest(piped_id=piped_id))
+    await shown(lambda e: f"Failed to enable Piped {piped_id} ({e})", answer)
     print_json(f"Successfully enabled Piped {piped_id}")
 
 
@@ -27,5 +28,6 @@ async def enable(api: Api, piped_id: str) -> None:
 @flags.text("piped-id", "The piped.", required=True)
 async def disable(api: Api, piped_id: str) -> None:
     """Keep a piped from working."""
-    await told("disable piped", api.DisablePiped(pb.DisablePipedRequest(piped_id=piped_id)))
+    answer = api.DisablePiped(pb.DisablePipedRequest(piped_id=piped_id))
+    await shown(lambda e: f"Failed to disable Piped {piped_id} ({e})", answer)
     print_json(f"Successfully disabled Piped {piped_id}")

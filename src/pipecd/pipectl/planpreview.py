@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import grpc
-import grpc.aio
 
 from pipecd.commandline import flags
-from pipecd.model.errors import PipecdError, Unavailable
-from pipecd.pipectl.client import Api, told, with_api
+from pipecd.model.errors import NotFound, Unavailable
+from pipecd.pipectl.client import Api, asked, shown, with_api
 from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
 from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
 from pipecd.proto.service import api_pb2 as pb
@@ -38,18 +36,26 @@ async def plan_preview(api: Api, **given: Any) -> None:
         head_commit=given["head_commit"],
         timeout=int(given["piped_handle_timeout"]),
     )
-    answer = await told("request plan-preview", api.RequestPlanPreview(request))
+    requested = api.RequestPlanPreview(request)
+    answer = await shown(lambda e: f"Failed to request plan-preview: {e}", requested)
     if not answer.commands:
         click.echo("There is no piped that is handling the given Git repository")
+        await _write(given["out"], [])
         return
     commands = list(answer.commands)
     ids = " ".join(commands)
     click.echo(f"Requested plan-preview, waiting for its results (commands: [{ids}])")
-    results = await _results(api, commands, given["timeout"], int(given["piped_handle_timeout"]))
+    waiting = _results(api, commands, given["timeout"], int(given["piped_handle_timeout"]))
+    results = await shown(lambda e: f"Failed to retrieve plan-preview results: {e}", waiting)
     ordered = sorted_results(results, given["sort_label_keys"])
     click.echo(as_text(ordered), nl=False)
-    if given["out"]:
-        await asyncio.to_thread(Path(given["out"]).write_text, as_json(ordered))
+    await _write(given["out"], ordered)
+
+
+async def _write(path: str, results: list[PlanPreviewCommandResult]) -> None:
+    """Whoever asked for a file finds one, also when nothing was planned."""
+    if path:
+        await asyncio.to_thread(Path(path).write_text, as_json(results))
 
 
 async def _results(
@@ -63,11 +69,8 @@ async def _results(
             while True:
                 await asyncio.sleep(_EVERY_SECONDS)
                 try:
-                    return list((await api.GetPlanPreviewResults(request)).results)
-                except grpc.aio.AioRpcError as e:
-                    if e.code() is not grpc.StatusCode.NOT_FOUND:
-                        words = f"Failed to retrieve plan-preview results: {e.details()}"
-                        raise PipecdError(words) from e
-                    click.echo(f"{e.details()}\nwaiting...")
+                    return list((await asked(api.GetPlanPreviewResults(request))).results)
+                except NotFound as e:
+                    click.echo(f"{e}\nwaiting...")
     except TimeoutError as e:
         raise Unavailable("context deadline exceeded", hint="raise --timeout") from e

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.pipectl.client import Api, logger, told
+from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
+from pipecd.pipectl.client import Api, asked, logger, told
 from pipecd.proto.service import api_pb2 as pb
 
 _PREFIX = "DEPLOYMENT_"
@@ -16,17 +16,22 @@ _DEPLOYMENT_ID = "TriggeredDeploymentID"
 
 def statuses(names: Sequence[str]) -> tuple[DeploymentStatus, ...]:
     """The statuses that a person named, as DEPLOYMENT_SUCCESS and the like."""
-    return tuple(_status(name) for name in names)
+    return tuple(_status(name, "invalid deployment status: invalid status {}") for name in names)
 
 
-def _status(name: str) -> DeploymentStatus:
+def check_statuses(names: Sequence[str]) -> None:
+    """Refuses a status that does not exist; an empty name asks for nothing."""
+    for name in names:
+        if name:
+            _status(name, "{} is invalid deployment status")
+
+
+def _status(name: str, words: str) -> DeploymentStatus:
     try:
         return DeploymentStatus[name.removeprefix(_PREFIX)]
     except KeyError as e:
         known = ", ".join(_PREFIX + status.name for status in DeploymentStatus)
-        raise UserMistake(
-            f"invalid deployment status: invalid status {name}", hint=f"use one of {known}"
-        ) from e
+        raise UserMistake(words.format(name), hint=f"use one of {known}") from e
 
 
 async def deployment_of(api: Api, command_id: str, *, every: float, within: float) -> str:
@@ -72,7 +77,10 @@ async def _is_at(
     api: Api, request: pb.GetDeploymentRequest, wanted: Sequence[DeploymentStatus]
 ) -> bool:
     try:
-        answer = await told("get deployment", api.GetDeployment(request))
+        answer = await asked(api.GetDeployment(request))
+    except NotFound as e:
+        missing = f'deployment "{request.deployment_id}" not found'
+        raise NotFound(f"rpc error: code = NotFound desc = {missing}") from e
     except Unavailable as e:
         logger.info("deployment not read, trying again", error=str(e))
         return False

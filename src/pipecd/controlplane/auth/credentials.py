@@ -135,7 +135,7 @@ class Credentials:
     async def _judge_api_key(self, key: str) -> _Verdict:
         try:
             record = await self._stores.api_keys.get(keys.api_key_id(key))
-        except PipecdError as e:
+        except NotFound as e:
             raise _refused() from e
         if record.disabled:
             raise _refused()
