@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links worked out from Git remotes."""
+"""Links and identities worked out from Git remotes."""
 
 import pytest
 
 from pipecd.model.errors import UserMistake
-from pipecd.model.giturl import commit_url, directory_url
+from pipecd.model.giturl import commit_url, directory_url, remote_identity
 
 GITHUB = "https://github.com/org/repo"
 
@@ -46,3 +46,43 @@ def test_a_remote_that_cannot_be_read_is_told(remote: str) -> None:
 def test_a_directory_needs_a_branch() -> None:
     with pytest.raises(UserMistake, match="no branch is known"):
         directory_url("git@github.com:org/repo.git", "", "apps/web")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("git@github.com:org/repo.git", "https://github.com/org/repo", id="ssh, https"),
+        pytest.param("https://u:t@GitHub.com/Org/Repo.git/", GITHUB, id="capitals and a token"),
+        pytest.param("ssh://git@ssh.github.com:443/org/repo.git", GITHUB, id="ssh by the port 443"),
+        pytest.param("org-1@github.com:org/repo", GITHUB, id="a user of an enterprise"),
+        pytest.param(
+            "ssh://git@git.corp.example:7999/shop/site.git",
+            "https://git.corp.example/scm/SHOP/site.git",
+            id="the two forms of Bitbucket Data Center",
+        ),
+        pytest.param(
+            "https://git.corp.example/bitbucket/scm/~ann/site.git",
+            "ssh://git@git.corp.example:7999/~ann/site.git",
+            id="Bitbucket Data Center below a path",
+        ),
+        pytest.param("git@work:org/repo.git", GITHUB, id="a nickname of the SSH configuration"),
+        pytest.param("http://gitea:3000/org/repo", "https://git.x.example/org/repo", id="inside"),
+        pytest.param("file:///srv/git/repo.git", "/srv/git/repo", id="a directory"),
+    ],
+)
+def test_two_remotes_of_one_repository(one: str, other: str) -> None:
+    assert remote_identity(one).is_same(remote_identity(other))
+    assert remote_identity(other).is_same(remote_identity(one))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("git@github.com:org/repo", "git@github.com:org/repo2", id="another name"),
+        pytest.param("git@github.com:org/repo", "git@gitlab.com:org/repo", id="another host"),
+        pytest.param("git@github.com:org/repo", "git@github.com:repo", id="another owner"),
+        pytest.param("", "", id="nothing is no repository"),
+    ],
+)
+def test_remotes_of_two_repositories(one: str, other: str) -> None:
+    assert not remote_identity(one).is_same(remote_identity(other))

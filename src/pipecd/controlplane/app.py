@@ -38,6 +38,8 @@ from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.people.projects import Projects
 from pipecd.controlplane.usecases.people.sso import SsoSettings
 from pipecd.controlplane.web import ByPrefix, Counted, WebServer, http_port
+from pipecd.controlplane.webhooks.door import PREFIX as WEBHOOKS
+from pipecd.controlplane.webhooks.door import create_webhooks
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
@@ -247,10 +249,11 @@ def _web_server(
     )
     pages = create_console(cases, cases.bus, insecure_cookie=settings.insecure_cookie, sso=sso)
     calls = GrpcWeb(people)
+    doors = ByPrefix({WEBHOOKS: create_webhooks(cases.webhooks)}, pages)
     return WebServer(
         ByPrefix(
             dict.fromkeys(calls.prefixes(), calls),
-            Counted(pages, metrics.http.answered) if metrics else pages,
+            Counted(doors, metrics.http.answered) if metrics else doors,
         )
     )
 

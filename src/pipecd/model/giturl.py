@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links to the web pages of a commit and of a directory, worked out from a Git remote."""
+"""What a Git remote tells: which repository it is, and where its pages are."""
 
 import re
 from dataclasses import dataclass
@@ -8,8 +8,16 @@ from urllib.parse import unquote, urlsplit
 from pipecd.model.errors import UserMistake
 
 _TRANSPORTS = frozenset({"ssh", "git", "git+ssh", "http", "https", "rsync", "file"})
-_SCP = re.compile(r"(?:[a-zA-Z0-9_]+@)?([a-zA-Z0-9._-]+):(.*)", re.DOTALL)
+_SCP = re.compile(r"(?:[a-zA-Z0-9._-]+@)?([a-zA-Z0-9._-]+):(.*)", re.DOTALL)
 _BITBUCKET = "bitbucket.org"
+# Hosts that offer SSH on another name, for those who may only leave by the port of HTTPS.
+_OTHER_NAMES = {
+    "ssh.github.com": "github.com",
+    "altssh.gitlab.com": "gitlab.com",
+    "altssh.bitbucket.org": _BITBUCKET,
+}
+# Where Bitbucket Data Center has its repositories for HTTP, which it leaves out for SSH.
+_SCM = re.compile(r"(?:.*/)?scm/([^/]+/[^/]+)")
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,37 @@ class _Repository:
     @property
     def page(self) -> str:
         return f"{self.scheme}://{self.host}/{self.path}"
+
+
+@dataclass(frozen=True)
+class RemoteIdentity:
+    """Which repository a remote means, however it is reached."""
+
+    host: str
+    path: str
+
+    def is_same(self, other: "RemoteIdentity") -> bool:
+        """Whether both mean the same repository.
+
+        A host without a dot is a nickname that only one network or one SSH configuration
+        understands, so that only the path can be compared.
+        """
+        if not self.path or self.path != other.path:
+            return False
+        return self.host == other.host or "." not in self.host or "." not in other.host
+
+
+def remote_identity(remote: str) -> RemoteIdentity:
+    """The repository behind a remote; schemes, users, ports, capitals and `.git` do not matter."""
+    try:
+        parsed = _parse(remote)
+    except UserMistake:
+        parsed = _Repository("file", "", _trimmed(remote))
+    host = re.sub(r":\d*$", "", parsed.host).lower().rstrip(".")
+    path = parsed.path.casefold()
+    if found := _SCM.fullmatch(path):
+        path = found[1]
+    return RemoteIdentity(_OTHER_NAMES.get(host, host), path)
 
 
 def commit_url(remote: str, commit: str) -> str:

@@ -8,6 +8,7 @@ from pipecd.controlplane.datastore.tables.applications import SqlApplications
 from pipecd.controlplane.datastore.tables.commands import SqlCommands, SqlEvents
 from pipecd.controlplane.datastore.tables.deployments import SqlChains, SqlDeployments, SqlTraces
 from pipecd.controlplane.datastore.tables.people import SqlApiKeys, SqlPipeds, SqlProjects
+from pipecd.controlplane.datastore.tables.webhooks import SqlWebhookSecrets
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.files import Cache, Files
 from pipecd.model.moment import Now, utc_now
@@ -30,6 +31,7 @@ def assemble_stores(
         traces=SqlTraces(database, now=now),
         stage_logs=SqlStageLogs(database, files, leases),
         leases=leases,
+        webhook_secrets=SqlWebhookSecrets(database),
         files=files,
         cache=cache,
     )

@@ -232,6 +232,17 @@ EXT_LOG_BLOCK = Table(
     Column("Data", TEXT().with_variant(MEDIUMTEXT(charset="utf8mb4"), "mysql"), nullable=False),
     **ON_MYSQL,
 )
+# Encrypted with the key file of the control plane, as the other secrets of a project are.
+EXT_WEBHOOK = Table(
+    "ExtWebhook",
+    METADATA,
+    Column("ProjectId", ExactText(128), primary_key=True),
+    Column("Secret", ExactText(255), nullable=False),
+    Column("CreatedAt", BigInteger, nullable=False),
+    Column("PreviousSecret", ExactText(255), nullable=False),
+    Column("PreviousUntil", BigInteger, nullable=False),
+    **ON_MYSQL,
+)
 
 
 def create_table(table: Table, dialect: Dialect) -> str:

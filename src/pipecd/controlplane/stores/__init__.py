@@ -10,6 +10,7 @@ from pipecd.controlplane.stores.files import Cache, Files
 from pipecd.controlplane.stores.leases import Leases
 from pipecd.controlplane.stores.people import ApiKeys, Pipeds, Projects
 from pipecd.controlplane.stores.stagelogs import StageLogs
+from pipecd.controlplane.stores.webhooks import WebhookSecrets
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Stores:
     traces: Traces
     stage_logs: StageLogs
     leases: Leases
+    webhook_secrets: WebhookSecrets
     files: Files
     cache: Cache
 

@@ -4,7 +4,6 @@
 import base64
 import json
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -118,10 +117,14 @@ class Webhooks:
 
     async def secrets_of(self, project: str) -> tuple[str, ...]:
         """Every secret that is valid now, for the door that checks signatures; none is no error."""
-        with suppress(UserMistake):
+        try:
             check_id(project)
-            return await self._valid(project)
-        return ()
+            sealed = await self._stores.webhook_secrets.get(project)
+            return self._opened(sealed) if sealed else ()
+        except UserMistake as e:
+            # Whoever sends a delivery is not the one who can mend this, and is told nothing.
+            log.warning("no secret for a webhook", project=project, error=str(e))
+            return ()
 
     async def is_new(self, project: str, delivery: str, *, within: timedelta) -> bool:
         """Whether a delivery of this id was not seen yet; asked once for each of them."""
@@ -149,17 +152,9 @@ class Webhooks:
         await self._remember(project, Arrival(to_unix(self._now()), host, shown, woken))
         return woken
 
-    async def _valid(self, project: str) -> tuple[str, ...]:
-        sealed = await self._stores.webhook_secrets.get(project)
-        if sealed is None:
-            return ()
+    def _opened(self, sealed: SealedSecret) -> tuple[str, ...]:
         in_use = [sealed.current, *([sealed.previous] if self._is_in_grace(sealed) else [])]
-        try:
-            return tuple(self._key_file().decrypt(secret) for secret in in_use)
-        except UserMistake as e:
-            # Whoever sends a delivery is not the one who can mend this.
-            log.error("secret of webhooks cannot be read", project=project, error=str(e))
-            return ()
+        return tuple(self._key_file().decrypt(secret) for secret in in_use)
 
     def _key_file(self) -> KeyFile:
         return KeyFile(self._encryption_key)

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A signed push at the address of a control plane wakes the pipeds that watch the repository."""
+
+import asyncio
+import base64
+import hmac
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases, build_use_cases
+from pipecd.controlplane.web import WebServer, http_port
+from pipecd.controlplane.webhooks import door
+from pipecd.controlplane.webhooks.allowance import Allowance
+from pipecd.controlplane.webhooks.door import create_webhooks
+from pipecd.model.errors import Denied, Unavailable
+from pipecd.model.moment import Now, to_unix
+from pipecd.proto.model.common_pb2 import ApplicationGitRepository
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
+from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
+from pipecd.wire.channel import open_channel
+from pipecd.wire.credentials import piped_token
+
+REPOSITORY = {
+    "clone_url": "https://github.com/shop/site.git",
+    "ssh_url": "git@github.com:shop/site.git",
+}
+PUSH = json.dumps({"ref": "refs/heads/main", "repository": REPOSITORY}).encode()
+WATCH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
+
+
+def signed(secret: str, body: bytes = PUSH, event: str = "push") -> dict[str, str]:
+    return {
+        "X-GitHub-Event": event,
+        "X-Hub-Signature-256": f"sha256={hmac.digest(secret.encode(), body, 'sha256').hex()}",
+    }
+
+
+@asynccontextmanager
+async def served(webhooks: Any, **settings: Any) -> AsyncGenerator[httpx2.AsyncClient]:
+    web = WebServer(create_webhooks(webhooks, **settings))
+    async with (
+        http_port(web, host="127.0.0.1", port=0) as port,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        yield client
+        await web.stop()
+
+
+@pytest.fixture
+async def client(cases: UseCases, now: Now) -> AsyncIterator[httpx2.AsyncClient]:
+    """Someone who can reach the door."""
+    async with served(cases.webhooks, now=now) as client:
+        yield client
+
+
+async def secret_of(cases: UseCases, admin: Person) -> str:
+    settings = await cases.webhooks.settings(by=admin)
+    assert settings is not None
+    return settings.secret
+
+
+@pytest.fixture
+async def secret(cases: UseCases, admin: Person, piped: PipedCaller) -> str:
+    """The secret of a project with a piped that watches `shop/site`."""
+    del piped
+    await cases.webhooks.rotate(by=admin)
+    return await secret_of(cases, admin)
+
+
+@asynccontextmanager
+async def heard(bus: MemoryBus) -> AsyncGenerator[list[Signal]]:
+    """The signals that were published meanwhile."""
+    signals: list[Signal] = []
+    async with bus.subscribe() as stream:
+        yield signals
+        await bus.publish(Signal(Topic.EVENT, "the end", "x"))
+        async for signal in stream:
+            if signal.id == "the end":
+                return
+            signals.append(signal)
+
+
+async def test_a_push_wakes_the_piped_that_watches_the_repository_and_no_other(
+    client: httpx2.AsyncClient,
+    cases: UseCases,
+    bus: MemoryBus,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    secret: str,
+) -> None:
+    elsewhere = ApplicationGitRepository(
+        id="infra", remote="git@github.com:shop/infra.git", branch="main"
+    )
+    meta = ReportPipedMetaRequest(repositories=[elsewhere], config="{}")
+    await cases.pipeds.meta_reported(meta, by=other_piped)
+    async with heard(bus) as signals:
+        answer = await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
+    assert (answer.status_code, answer.json()) == (202, {"message": "taken"})
+    assert signals == [Signal(Topic.REPOSITORY, "site", "shop", piped.piped)]
+    settings = await cases.webhooks.settings(by=Person("shop", "ann", ("Admin",)))
+    assert settings is not None
+    assert settings.last is not None
+    assert (settings.last.host, settings.last.woken) == ("GitHub", 1)
+
+
+async def test_a_push_to_a_repository_nobody_watches_is_answered_like_any_other(
+    client: httpx2.AsyncClient, bus: MemoryBus, secret: str
+) -> None:
+    body = PUSH.replace(b"shop/site", b"shop/unknown")
+    async with heard(bus) as signals:
+        answer = await client.post("/webhooks/shop", content=body, headers=signed(secret, body))
+    assert (answer.status_code, answer.json()) == (202, {"message": "taken"})
+    assert signals == []
+
+
+async def test_a_disabled_piped_is_not_woken(
+    client: httpx2.AsyncClient,
+    cases: UseCases,
+    bus: MemoryBus,
+    admin: Person,
+    piped: PipedCaller,
+    secret: str,
+) -> None:
+    await cases.pipeds.disable(piped.piped, by=admin)
+    async with heard(bus) as signals:
+        await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
+    assert signals == []
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        pytest.param("/webhooks/shop", "wrong", id="a wrong secret"),
+        pytest.param("/webhooks/nobody", "wrong", id="a project that does not exist"),
+        pytest.param("/webhooks/declared", "wrong", id="a project without webhooks"),
+        pytest.param("/webhooks/a%00b", "wrong", id="a project that cannot exist"),
+        pytest.param(f"/webhooks/{'x' * 5000}", "wrong", id="a project of a very long name"),
+    ],
+)
+async def test_whoever_cannot_sign_learns_nothing(
+    client: httpx2.AsyncClient, bus: MemoryBus, secret: str, path: str, key: str
+) -> None:
+    del secret
+    async with heard(bus) as signals:
+        answer = await client.post(path, content=PUSH, headers=signed(key))
+        unsigned = await client.post(path, content=PUSH)
+    for each in (answer, unsigned):
+        assert (each.status_code, each.json()) == (401, {"message": "the signature does not fit"})
+    assert signals == []
+
+
+async def test_a_secret_that_cannot_be_read_is_told_to_nobody_outside(
+    stores: Stores, bus: MemoryBus, secret: str, now: Now
+) -> None:
+    others = build_use_cases(stores, bus, address="", encryption_key=b"another key" * 3, now=now)
+    async with served(others.webhooks, now=now) as client:
+        answer = await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
+    assert (answer.status_code, answer.json()) == (401, {"message": "the signature does not fit"})
+
+
+async def test_the_secret_is_stored_encrypted_and_shown_to_administrators_only(
+    cases: UseCases, stores: Stores, viewer: Person, secret: str
+) -> None:
+    sealed = await stores.webhook_secrets.get("shop")
+    assert sealed is not None
+    assert secret not in sealed.current
+    assert secret.startswith("whsec_")
+    for deed in (cases.webhooks.settings, cases.webhooks.rotate, cases.webhooks.remove):
+        with pytest.raises(Denied):
+            await deed(by=viewer)
+
+
+async def test_an_earlier_secret_is_valid_for_a_day(
+    client: httpx2.AsyncClient,
+    cases: UseCases,
+    admin: Person,
+    secret: str,
+    advance: Callable[[float], None],
+) -> None:
+    async def status(key: str) -> int:
+        headers = signed(key)
+        return (await client.post("/webhooks/shop", content=PUSH, headers=headers)).status_code
+
+    await cases.webhooks.rotate(by=admin)
+    fresh = await secret_of(cases, admin)
+    assert fresh != secret
+    assert (await status(secret), await status(fresh)) == (202, 202)
+    advance(24 * 60 * 60 - 1)
+    assert await status(secret) == 202
+    advance(1)
+    assert (await status(secret), await status(fresh)) == (401, 202)
+    await cases.webhooks.rotate(by=admin)
+    await cases.webhooks.remove(by=admin)
+    assert (await status(fresh), await cases.webhooks.settings(by=admin)) == (401, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "event", "said"),
+    [
+        pytest.param(b'{"zen": "."}', "ping", "200 pong", id="a ping"),
+        pytest.param(b"{}", "star", "200 nothing to do for this event", id="another event"),
+        pytest.param(b"no", "push", "422 the delivery is not JSON", id="a broken delivery"),
+    ],
+)
+async def test_what_is_no_push_is_answered_and_wakes_nobody(
+    client: httpx2.AsyncClient,
+    bus: MemoryBus,
+    secret: str,
+    body: bytes,
+    event: str,
+    said: str,
+) -> None:
+    async with heard(bus) as signals:
+        headers = signed(secret, body, event)
+        answer = await client.post("/webhooks/shop", content=body, headers=headers)
+    assert f"{answer.status_code} {answer.json()['message']}".startswith(said)
+    assert signals == []
+
+
+async def test_bitbucket_may_test_the_connection_without_a_signature(
+    client: httpx2.AsyncClient, secret: str
+) -> None:
+    del secret
+    ping = {"X-Event-Key": "diagnostics:ping"}
+    known = await client.post("/webhooks/shop", content=b'{"test": true}', headers=ping)
+    unknown = await client.post("/webhooks/nobody", content=b'{"test": true}', headers=ping)
+    assert known.status_code == unknown.status_code == 200
+    assert known.json() == unknown.json()
+    forged = await client.post(
+        "/webhooks/shop", content=b"{}", headers={**ping, "X-Hub-Signature": "sha256=00"}
+    )
+    assert forged.status_code == 401
+
+
+async def test_a_delivery_with_a_name_wakes_once_however_often_it_is_sent(
+    client: httpx2.AsyncClient, bus: MemoryBus, secret: str, now: Now
+) -> None:
+    body = b'{"repository": "git@github.com:shop/site.git"}'
+
+    def headers(id: str) -> dict[str, str]:
+        moment = to_unix(now())
+        made = hmac.digest(secret.encode(), f"{id}.{moment}.".encode() + body, "sha256")
+        return {
+            "webhook-id": id,
+            "webhook-timestamp": str(moment),
+            "webhook-signature": f"v1,{base64.b64encode(made).decode()}",
+        }
+
+    said: list[str] = []
+    for id in ("a", "a", "b", "a"):
+        async with heard(bus) as signals:
+            answer = await client.post("/webhooks/shop", content=body, headers=headers(id))
+        said.append(answer.json()["message"])
+        assert bool(signals) is (said[-1] == "taken")
+    assert said == ["taken", "taken before", "taken", "taken before"]
+
+
+async def test_a_flood_is_held_back_for_its_project_only(
+    cases: UseCases, bus: MemoryBus, secret: str, now: Now
+) -> None:
+    seconds = [0.0]
+    allowance = Allowance(at_once=3, per_second=0.5, clock=lambda: seconds[0])
+    async with served(cases.webhooks, allowance=allowance, now=now) as client:
+
+        async def post() -> int:
+            headers = signed(secret)
+            return (await client.post("/webhooks/shop", content=PUSH, headers=headers)).status_code
+
+        # Whoever cannot sign uses nothing up.
+        for _ in range(5):
+            await client.post("/webhooks/shop", content=PUSH, headers=signed("wrong"))
+        assert [await post() for _ in range(5)] == [202, 202, 202, 429, 429]
+        seconds[0] += 2
+        assert [await post() for _ in range(2)] == [202, 429]
+    assert allowance.takes("another project")
+
+
+async def test_a_delivery_that_is_too_large_is_refused(
+    client: httpx2.AsyncClient, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "MOST_BYTES", 1000)
+    body = b" " * 1001
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(11):
+            yield b" " * 100
+
+    announced = await client.post("/webhooks/shop", content=body, headers=signed(secret, body))
+    streamed = await client.post("/webhooks/shop", content=parts(), headers=signed(secret, body))
+    assert (announced.status_code, streamed.status_code) == (413, 413)
+
+
+async def test_a_sender_that_dawdles_is_let_go(
+    client: httpx2.AsyncClient, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "_READ_SECONDS", 0.05)
+    never = asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b" "
+        await never.wait()
+
+    posting = asyncio.ensure_future(
+        client.post("/webhooks/shop", content=parts(), headers=signed(secret))
+    )
+    _, waiting = await asyncio.wait({posting}, timeout=0.5)
+    never.set()
+    if waiting:
+        await posting
+    assert posting.result().status_code == 408
+
+
+async def test_other_ways_to_come_are_told_so(client: httpx2.AsyncClient) -> None:
+    assert (await client.get("/webhooks/shop")).status_code == 405
+    assert (await client.post("/webhooks/shop/more")).status_code == 404
+
+
+async def test_a_store_that_is_away_is_not_the_fault_of_the_sender(
+    cases: UseCases, now: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_project: str) -> tuple[str, ...]:
+        raise Unavailable("the database is away")
+
+    monkeypatch.setattr(cases.webhooks, "secrets_of", away)
+    async with served(cases.webhooks, now=now) as client:
+        answer = await client.post("/webhooks/shop", content=PUSH)
+    assert (answer.status_code, answer.json()) == (503, {"message": "not available right now"})
+
+
+@dataclass(frozen=True)
+class Listener:
+    """The wake-ups of one piped, as it hears them over the wire."""
+
+    wakeups: "asyncio.Queue[Wakeup]"
+
+    async def repository(self) -> str:
+        async with asyncio.timeout(5):
+            while (wakeup := await self.wakeups.get()).kind != Wakeup.REPOSITORY:
+                pass
+        return wakeup.repository
+
+
+@asynccontextmanager
+async def listening(address: str, token: str) -> AsyncGenerator[Listener]:
+    """Opens the stream of a piped and waits until it is up."""
+    async with open_channel(address, authorization=token, insecure=True) as channel:
+        watch: Any = channel.unary_stream(
+            WATCH,
+            request_serializer=WatchWakeupsRequest.SerializeToString,
+            response_deserializer=Wakeup.FromString,
+        )
+        call = watch(WatchWakeupsRequest())
+        listener = Listener(asyncio.Queue())
+
+        async def collect() -> None:
+            async for wakeup in call:
+                listener.wakeups.put_nowait(wakeup)
+
+        task = asyncio.ensure_future(collect())
+        try:
+            async with asyncio.timeout(5):
+                assert (await listener.wakeups.get()).kind == Wakeup.CONNECTED
+            yield listener
+        finally:
+            call.cancel()
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def test_a_push_at_the_one_port_reaches_the_stream_of_a_piped(start_plane: Any) -> None:
+    async with AsyncExitStack() as stack:
+        plane = await stack.enter_async_context(start_plane(metrics=True))
+        cases, admin = plane.running.cases, plane.admin
+        made = await cases.pipeds.register("dev", "", by=admin)
+        token = piped_token("demo", made.id, made.key)
+        channel = await stack.enter_async_context(
+            open_channel(plane.address, authorization=token, insecure=True)
+        )
+        site = ApplicationGitRepository(
+            id="site", remote="git@github.com:shop/site.git", branch="main"
+        )
+        await PipedServiceStub(channel).ReportPipedMeta(
+            ReportPipedMetaRequest(version="1", config="{}", repositories=[site])
+        )
+        await cases.webhooks.rotate(by=admin)
+        secret = await secret_of(cases, admin)
+        listener = await stack.enter_async_context(listening(plane.address, token))
+        async with httpx2.AsyncClient() as client:
+            url = f"http://{plane.address}/webhooks/demo"
+            answer = await client.post(url, content=PUSH, headers=signed(secret))
+        assert answer.status_code == 202
+        assert await listener.repository() == "site"
