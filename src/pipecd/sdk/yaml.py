@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""YAML documents as plain values, read as the Go tools around Kubernetes read them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from pipecd.config.yamltree import YamlMistake, read_yaml, to_plain
+from pipecd.model.errors import UserMistake
+
+_SEPARATOR = re.compile(r"^---(?=[ \t]|$).*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a file and the line where it begins."""
+
+    value: Any
+    line: int
+
+
+def read_documents(text: str, *, file: str) -> list[Document]:
+    """Returns the documents of a file that hold anything; a mistake names file, line and column."""
+    documents: list[Document] = []
+    for line, part in _parts(text):
+        try:
+            value = to_plain(read_yaml("\n" * (line - 1) + part))
+        except YamlMistake as e:
+            raise UserMistake(f"{file}:{e.mark.line}:{e.mark.column}: {e.what}") from e
+        if value is not None:
+            documents.append(Document(value, line))
+    return documents
+
+
+def write_yaml(value: Any) -> str:
+    """Writes a value with sorted keys and no flow style."""
+    return yaml.dump(
+        value, Dumper=_Plain, default_flow_style=False, allow_unicode=True, width=2**31
+    )
+
+
+def _parts(text: str) -> Iterator[tuple[int, str]]:
+    """Yields every document with its first line; a separator may have content behind it."""
+    line, begin = 1, 0
+    for separator in _SEPARATOR.finditer(text):
+        part = text[begin : separator.start()]
+        if part.strip():
+            yield line, part
+        line += part.count("\n")
+        begin = separator.start() + len("---")
+    if text[begin:].strip():
+        yield line, text[begin:]
+
+
+class _Plain(yaml.CSafeDumper):
+    """A dumper that repeats a value instead of pointing at its first occurrence."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
