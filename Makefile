@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --quiet
 WORKERS ?= 2
 
-.PHONY: quickstart test again test-fast check format proto lock bench clean
+.PHONY: quickstart test testbed again test-fast check format proto lock bench clean
 
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
@@ -14,7 +14,12 @@ quickstart: $(VENV)/.run
 # Everything: what `.ci/run` calls.
 test: check
 	@tools/test_packages.sh
+	@$(MAKE) --no-print-directory testbed || echo "tests without their program are skipped, in CI they fail"
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --ignore tests/house || $(MAKE) --no-print-directory again
+
+# Makes the programs that tests run against, once; PIPECD_TESTBED_SKIP names those to leave out.
+testbed: $(VENV)/.dev
+	@$(BIN)/python tools/testbed/testbed.py
 
 # Real servers and browsers share two cores with the rest: what failed is tried once more, alone.
 again:

@@ -73,9 +73,7 @@ def s3() -> Iterator[S3]:
 
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[Gcs]:
-    server = Gcs("pipecd-bucket")
-    yield server
-    server.close()
+    yield from running(Gcs)
 
 
 @pytest.fixture(scope="session")

@@ -201,11 +201,8 @@ async def test_a_document_without_a_project_is_refused_with_the_reason(
         await stores.commands.add(command(project_id=""))
 
 
-async def test_no_update_of_fifty_writers_is_lost(
-    stores: Stores, application: Make, engine: str
-) -> None:
-    if engine == "dolt":
-        pytest.skip("Dolt speaks MySQL's dialect but has no row locks")
+@pytest.mark.usefixtures("row_locks")
+async def test_no_update_of_fifty_writers_is_lost(stores: Stores, application: Make) -> None:
     document = application(description="0")
     await stores.applications.add(document)
 

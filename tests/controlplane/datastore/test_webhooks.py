@@ -4,6 +4,8 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.webhooks import SealedSecret
 
@@ -38,6 +40,7 @@ async def test_a_removed_secret_is_gone_and_may_come_back(stores: Stores) -> Non
     assert await stores.webhook_secrets.get("shop") == FIRST
 
 
+@pytest.mark.usefixtures("row_locks")
 async def test_of_many_changes_at_once_none_is_lost(stores: Stores) -> None:
     def counted(before: SealedSecret | None) -> SealedSecret:
         return replace(before, created_at=before.created_at + 1) if before else replace(FIRST)

@@ -46,10 +46,7 @@ def spec(
         case "minio":
             return minio_spec(request.getfixturevalue("s3"), tmp_path)
         case _:
-            gcs: Gcs = request.getfixturevalue("gcs")
-            gcs.objects["pipecd-bucket"].clear()
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-            return FilestoreSpec(type="GCS", config=FilestoreConfig(bucket="pipecd-bucket"))
+            return gcs_spec(request.getfixturevalue("gcs"), monkeypatch)
 
 
 def minio_spec(s3: S3, tmp_path: Path) -> FilestoreSpec:
@@ -63,6 +60,13 @@ def minio_spec(s3: S3, tmp_path: Path) -> FilestoreSpec:
         auto_create_bucket=True,
     )
     return FilestoreSpec(type="MINIO", config=config)
+
+
+def gcs_spec(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> FilestoreSpec:
+    bucket = f"b-{new_id()}"
+    gcs.create(bucket)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    return FilestoreSpec(type="GCS", config=FilestoreConfig(bucket=bucket))
 
 
 @pytest.fixture

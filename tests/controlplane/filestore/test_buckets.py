@@ -119,31 +119,32 @@ async def test_without_credentials_calls_fail_and_say_why(
         await put_and_get(FilestoreSpec(type="S3", config=config))
 
 
+@pytest.mark.parametrize("kind", ["gcs"])
 async def test_objects_of_gcs_have_types_and_a_missing_bucket_is_told(
-    gcs: Gcs, monkeypatch: pytest.MonkeyPatch
+    files: Files, spec: FilestoreSpec, gcs: Gcs
 ) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-    spec = FilestoreSpec(type="GCS", config=FilestoreConfig(bucket="pipecd-bucket"))
-    async with open_filestore(spec) as files:
-        await files.put("x.json", b"{}")
-    assert gcs.objects["pipecd-bucket"]["x.json"] == (b"{}", "application/json")
-    spec = FilestoreSpec(type="GCS", config=FilestoreConfig(bucket="nowhere"))
+    await files.put("log/x.json", b"{}")
+    assert gcs.about(spec.config.bucket, "log/x.json")["contentType"] == "application/json"
+    elsewhere = FilestoreSpec(type="GCS", config=FilestoreConfig(bucket="nowhere"))
     with pytest.raises(UserMistake, match="bucket 'nowhere' does not exist"):
-        await put_and_get(spec)
+        await put_and_get(elsewhere)
 
 
-async def test_an_outage_of_gcs_is_told(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-    spec = FilestoreSpec(type="GCS", config=FilestoreConfig(bucket="pipecd-bucket"))
-    await put_and_get(spec)
+@pytest.mark.parametrize("kind", ["gcs"])
+async def test_an_outage_of_gcs_is_told(
+    files: Files, gcs: Gcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pipecd.controlplane.filestore import gcs as gcs_room
 
     monkeypatch.setitem(gcs_room.LIMITS, "retry", None)
-    monkeypatch.setattr(gcs, "answers_with", 503)
-    async with open_filestore(spec) as files:
+    await files.put("a", b"")
+    gcs.stop()
+    try:
         for call in (files.get("a"), files.put("a", b""), files.delete("a"), files.list("")):
             with pytest.raises(Unavailable, match="look at the bucket, the network"):
                 await call
+    finally:
+        gcs.start()
 
 
 async def test_a_credentials_file_that_is_none_is_told(tmp_path: Path) -> None:
