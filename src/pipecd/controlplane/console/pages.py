@@ -20,6 +20,7 @@ from pipecd.controlplane.console.headers import SafeAnswers, dress
 from pipecd.controlplane.console.live.follow import Live
 from pipecd.controlplane.console.once import Once
 from pipecd.controlplane.console.rendering import Assets, Renderer
+from pipecd.controlplane.console.settings import SettingsPages
 from pipecd.controlplane.console.signin import SignIn
 from pipecd.controlplane.console.sso import SsoSignIn
 from pipecd.controlplane.usecases import UseCases
@@ -79,6 +80,7 @@ def create_console(
             *SsoSignIn(door, elsewhere).routes(),
             *ApplicationPages(door, once).routes(),
             *DeploymentPages(door, once).routes(),
+            *SettingsPages(door, once).routes(),
             *Live(door, bus, renderer).routes(),
         ],
         middleware=[

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a project: how its Git hosts tell of pushes."""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from pipecd.controlplane.console.door import Door, Visitor
+from pipecd.controlplane.console.once import Once
+from pipecd.controlplane.console.view.words import Moment, moment
+from pipecd.controlplane.usecases.people.webhooks import WebhookSettings
+from pipecd.model.errors import Denied
+
+PAGE = "/settings/project"
+
+
+@dataclass(frozen=True)
+class WebhookView:
+    """The webhook of a project, ready to be shown to an administrator."""
+
+    url: str
+    settings: WebhookSettings | None
+    created: Moment | None = None
+    previous_until: Moment | None = None
+    arrived: Moment | None = None
+
+
+class SettingsPages:
+    """What people see and change of their project."""
+
+    def __init__(self, door: Door, once: Once) -> None:
+        self._door, self._once = door, once
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/settings", self._door.page(self._first), methods=["GET"]),
+            Route(PAGE, self._door.page(self._project), methods=["GET"]),
+            Route(f"{PAGE}/webhook", self._door.action(self._rotate), methods=["POST"]),
+            Route(f"{PAGE}/webhook/remove", self._door.action(self._remove), methods=["POST"]),
+        ]
+
+    async def _first(self, _request: Request, _visitor: Visitor) -> Response:
+        return RedirectResponse(PAGE, 303)
+
+    async def _project(self, request: Request, visitor: Visitor) -> Response:
+        return self._door.show(
+            request, "settings.html", webhook=await self._webhook(request, visitor)
+        )
+
+    async def _webhook(self, request: Request, visitor: Visitor) -> WebhookView | None:
+        person, now = visitor.person, self._door.now()
+        try:
+            settings = await self._door.cases.webhooks.settings(by=person)
+        except Denied:
+            return None
+        address = self._door.cases.address or str(request.base_url)
+        url = f"{address.rstrip('/')}/webhooks/{quote(person.project)}"
+        if settings is None:
+            return WebhookView(url, None)
+        return WebhookView(
+            url,
+            settings,
+            created=moment(settings.created_at, now),
+            previous_until=moment(settings.previous_until, now),
+            arrived=moment(settings.last.at, now) if settings.last else None,
+        )
+
+    async def _rotate(self, request: Request, visitor: Visitor) -> Response:
+        async def deed() -> str:
+            await self._door.cases.webhooks.rotate(by=visitor.person)
+            return PAGE
+
+        # A second secret within a moment would end the grace of the first one at once.
+        return RedirectResponse(await self._once.do((visitor.token, PAGE), deed), 303)
+
+    async def _remove(self, _request: Request, visitor: Visitor) -> Response:
+        await self._door.cases.webhooks.remove(by=visitor.person)
+        return RedirectResponse(PAGE, 303)
