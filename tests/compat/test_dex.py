@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signing in with dex, a provider of OpenID Connect that others wrote."""
 
-import asyncio
 import contextlib
-import os
 import re
-import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from html import unescape
 from pathlib import Path
-from typing import Any
 
-import bcrypt
 import httpx2
 import pytest
-import yaml
 
 from pipecd.config.read import read_control_plane
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
+from pipecd.controlplane.auth.subject import Person
+from servers.dex import CLIENT, EMAIL, PASSWORD, SECRET, Dex
+from servers.fixtures import running
+from servers.server import free_port
 
 CONTROL_PLANE = """
 apiVersion: pipecd.dev/v1beta1
@@ -32,8 +30,8 @@ spec:
       provider: OIDC
       sessionTtl: 2
       oidc:
-        clientId: pipecd
-        clientSecret: the secret of pipecd
+        clientId: {client}
+        clientSecret: {secret}
         issuer: {issuer}
         redirectUri: http://127.0.0.1:{port}/auth/callback
         scopes: [openid, profile, email, groups]
@@ -41,63 +39,21 @@ spec:
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
-
-
-def dex_configuration(issuer: str, callback: str) -> dict[str, Any]:
-    secret = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(10)).decode()
-    client = {
-        "id": "pipecd",
-        "name": "PipeCD",
-        "secret": "the secret of pipecd",
-        "redirectURIs": [callback],
-    }
-    person = {"email": "olga@example.com", "hash": secret, "username": "olga", "userID": "1"}
-    return {
-        "issuer": issuer,
-        "storage": {"type": "memory"},
-        "web": {"http": issuer.removeprefix("http://").removesuffix("/dex")},
-        "oauth2": {"skipApprovalScreen": True},
-        "staticClients": [client],
-        "enablePasswordDB": True,
-        "staticPasswords": [person],
-    }
+@pytest.fixture
+def port() -> int:
+    """The port that the client of dex will have."""
+    return free_port()
 
 
 @pytest.fixture
-async def dex(tmp_path: Path) -> AsyncIterator[tuple[str, int]]:
-    """The address of a running dex, and the port that its client will have."""
-    program = os.environ.get("PIPECD_DEX", "")
-    if not program:
-        pytest.skip("set PIPECD_DEX to the path of dex to run this test")
-    issuer, port = f"http://127.0.0.1:{free_port()}/dex", free_port()
-    file = tmp_path / "dex.yaml"
-    config = dex_configuration(issuer, f"http://127.0.0.1:{port}/auth/callback")
-    file.write_text(yaml.safe_dump(config))
-    # Dex looks for its templates beside itself.
-    home = os.environ.get("PIPECD_DEX_HOME", str(Path(program).parent))
-    process = await asyncio.create_subprocess_exec(program, "serve", str(file), cwd=home)
-    try:
-        async with asyncio.timeout(30), httpx2.AsyncClient() as http:
-            while True:
-                assert process.returncode is None, "dex has ended; its words are above"
-                with contextlib.suppress(httpx2.HTTPError):
-                    await http.get(f"{issuer}/.well-known/openid-configuration")
-                    break
-                await asyncio.sleep(0.05)
-        yield issuer, port
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+def dex(port: int) -> Iterator[Dex]:
+    yield from running(lambda: Dex(f"http://127.0.0.1:{port}/auth/callback"))
 
 
 @pytest.fixture
-async def plane(dex: tuple[str, int], tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    issuer, port = dex
-    text = CONTROL_PLANE.format(port=port, directory=tmp_path, issuer=issuer)
+async def plane(dex: Dex, port: int, tmp_path: Path) -> AsyncIterator[ControlPlane]:
+    client = {"client": CLIENT, "secret": SECRET, "issuer": dex.issuer}
+    text = CONTROL_PLANE.format(port=port, directory=tmp_path, **client)
     spec = read_control_plane(text, file="control-plane.yaml")
     settings = ServerSettings(spec, b"k" * 32, host="127.0.0.1", port=port, insecure_cookie=True)
     async with control_plane(settings) as running:
@@ -106,17 +62,16 @@ async def plane(dex: tuple[str, int], tmp_path: Path) -> AsyncIterator[ControlPl
 
 @contextlib.asynccontextmanager
 async def back_from_dex(
-    plane: ControlPlane, password: str
+    plane: ControlPlane, connector: str, password: str = ""
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, str]]:
-    """A browser that typed a password at dex, and the page it was led to."""
+    """A browser that chose a connector of dex, and the page it was led to."""
     site = f"http://127.0.0.1:{plane.port}"
     async with httpx2.AsyncClient(base_url=site, follow_redirects=True, timeout=20) as browser:
-        form = await browser.post("/auth/login", data={"project": "demo"})
-        action = re.search(r'<form[^>]*action="([^"]+)"', form.text)
-        assert action, form.text
-        url = form.url.join(unescape(action[1]))
-        typed = {"login": "olga@example.com", "password": password}
-        page = await browser.post(url, data=typed)
+        page = await browser.post("/auth/login", data={"project": "demo"})
+        page = await browser.get(target(page, rf'href="([^"]+/auth/{connector}[^"]+)"'))
+        if password:
+            typed = {"login": EMAIL, "password": password}
+            page = await browser.post(target(page, r'<form[^>]*action="([^"]+)"'), data=typed)
         if 'value="approve"' in page.text:
             # We ask the provider to ask for consent, as upstream does.
             agreed = re.search(r'name="req" value="([^"]+)"', page.text)
@@ -126,23 +81,39 @@ async def back_from_dex(
         yield browser, page.text
 
 
+def target(page: httpx2.Response, pattern: str) -> httpx2.URL:
+    """Where a link or a form of a page leads to."""
+    found = re.search(pattern, page.text)
+    assert found, page.text
+    return page.url.join(unescape(found[1]))
+
+
 async def test_somebody_signs_in_with_dex(plane: ControlPlane) -> None:
     await plane.cases.projects.add("demo", shared_sso="dex", allow_stray_as_viewer=True)
-    async with back_from_dex(plane, "open sesame") as (browser, page):
+    async with back_from_dex(plane, "local", PASSWORD) as (browser, page):
         person = await plane.cases.sessions.person(browser.cookies["token"])
     assert (person.project, person.name, person.roles) == ("demo", "olga", ("Viewer",))
     assert 'aria-label="Account of olga"' in page
 
 
+async def test_the_groups_of_somebody_give_the_roles(plane: ControlPlane) -> None:
+    await plane.cases.projects.add("demo", shared_sso="dex")
+    admin = Person(project="demo", name="admin", roles=("Admin",))
+    await plane.cases.roles.add_group("authors", "Editor", by=admin)
+    async with back_from_dex(plane, "mock") as (browser, _):
+        person = await plane.cases.sessions.person(browser.cookies["token"])
+    assert (person.name, person.roles) == ("Kilgore Trout", ("Editor",))
+
+
 async def test_somebody_without_a_role_is_told_so(plane: ControlPlane) -> None:
     await plane.cases.projects.add("demo", shared_sso="dex")
-    async with back_from_dex(plane, "open sesame") as (browser, page):
+    async with back_from_dex(plane, "local", PASSWORD) as (browser, page):
         assert "token" not in browser.cookies
     assert "no role found in claims, ask an administrator of project demo" in page
 
 
 async def test_a_wrong_password_does_not_lead_back(plane: ControlPlane) -> None:
     await plane.cases.projects.add("demo", shared_sso="dex", allow_stray_as_viewer=True)
-    async with back_from_dex(plane, "wrong") as (browser, page):
+    async with back_from_dex(plane, "local", "wrong") as (browser, page):
         assert "token" not in browser.cookies
     assert "Account of" not in page

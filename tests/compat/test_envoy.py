@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Envoy in front, with the routes of upstream's gateway."""
 
-import asyncio
-import contextlib
-import os
 import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import httpx2
 import pytest
-import yaml
 
 from pipecd.controlplane.app import Ports
 from pipecd.proto.service import api_pb2, web_pb2
 from pipecd.wire.credentials import api_key
 from pipecd.wire.server import grpc_server
+from servers.envoy import Envoy
+from servers.fixtures import running
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 FILTERS = "type.googleapis.com/envoy.extensions.filters"
@@ -121,39 +117,6 @@ def configuration(port: int, ports: Ports, collector: int) -> dict[str, Any]:
     return {"static_resources": {"listeners": [listener], "clusters": clusters}}
 
 
-@pytest.fixture
-def program() -> str:
-    value = os.environ.get("PIPECD_ENVOY", "")
-    if not value:
-        pytest.skip("set PIPECD_ENVOY to the path of Envoy to run this test")
-    return value
-
-
-@asynccontextmanager
-async def envoy(program: str, file: Path, port: int) -> AsyncIterator[None]:
-    options = ("--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error")
-    process = await asyncio.create_subprocess_exec(program, "-c", str(file), *options)
-    try:
-        async with asyncio.timeout(30):
-            while not await _listens(port):
-                assert process.returncode is None, "Envoy has ended; its words are above"
-                await asyncio.sleep(0.05)
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
-async def _listens(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    return True
-
-
 @dataclass
 class OtherCollector(grpc.GenericRpcHandler):
     """A collector of traces that keeps what it gets."""
@@ -179,16 +142,14 @@ class Gateway:
 
 
 @pytest.fixture
-async def gateway(start_plane: Any, program: str, tmp_path: Path) -> AsyncIterator[Gateway]:
-    port, *others = free_ports(7)
-    ports, collector, file = Ports(*others), OtherCollector(), tmp_path / "envoy.yaml"
+async def gateway(start_plane: Any) -> AsyncIterator[Gateway]:
+    ports, collector = Ports(*free_ports(6)), OtherCollector()
     async with (
         start_plane(ports=ports) as plane,
         grpc_server([collector], host="127.0.0.1", port=0, grace=0) as collecting,
     ):
-        file.write_text(yaml.safe_dump(configuration(port, ports, collecting)))
-        async with envoy(program, file, port):
-            yield Gateway(plane, f"127.0.0.1:{port}", collector)
+        for envoy in running(lambda: Envoy(lambda port: configuration(port, ports, collecting))):
+            yield Gateway(plane, f"127.0.0.1:{envoy.port}", collector)
 
 
 async def test_pages_are_reached_signed_out(gateway: Gateway) -> None:

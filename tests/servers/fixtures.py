@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that several rooms are tested against, started once and only when a test asks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,7 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 break
 
 
-def running(kind: type[S]) -> Iterator[S]:
+def running(kind: Callable[[], S]) -> Iterator[S]:
+    """A server as a fixture; without its program the test is skipped, or fails in CI."""
     try:
         server = kind()
     except NotInstalled as e:
