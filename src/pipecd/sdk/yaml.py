@@ -38,7 +38,7 @@ def read_documents(text: str, *, file: str) -> list[Document]:
 def write_yaml(value: Any) -> str:
     """Writes a value with sorted keys and no flow style."""
     return yaml.dump(
-        value, Dumper=_Plain, default_flow_style=False, allow_unicode=True, width=2**31
+        value, Dumper=_Plain, default_flow_style=False, allow_unicode=True, width=2**30
     )
 
 

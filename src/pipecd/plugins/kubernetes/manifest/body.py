@@ -4,28 +4,30 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from pipecd.sdk.diff import is_list, is_map
+
 Body: TypeAlias = Mapping[str, Any]
 
 
 def at(body: Any, *path: str) -> Any:
     """Returns the value at a path, None where there is none."""
     for step in path:
-        if not isinstance(body, Mapping):
+        if not is_map(body):
             return None
-        body = body.get(step)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    return body  # pyright: ignore[reportUnknownVariableType]
+        body = body.get(step)
+    return body
 
 
 def map_at(body: Any, *path: str) -> Mapping[str, Any]:
     """Returns the map at a path, an empty one where there is none."""
     found = at(body, *path)
-    return found if isinstance(found, Mapping) else {}  # pyright: ignore[reportUnknownVariableType]
+    return found if is_map(found) else {}
 
 
 def list_at(body: Any, *path: str) -> Sequence[Any]:
     """Returns the list at a path, an empty one where there is none."""
     found = at(body, *path)
-    return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
+    return found if is_list(found) else []
 
 
 def text_at(body: Any, *path: str) -> str:
@@ -56,6 +58,6 @@ def changed(body: Any, path: Sequence[str], change: Callable[[Any], Any]) -> dic
     """Returns a copy whose value at a path is what `change` makes of it."""
     if not path:
         return change(body)
-    entries: dict[str, Any] = dict(body) if isinstance(body, Mapping) else {}  # pyright: ignore[reportUnknownArgumentType]
+    entries: dict[str, Any] = dict(body) if is_map(body) else {}
     entries[path[0]] = changed(entries.get(path[0]), path[1:], change)
     return entries

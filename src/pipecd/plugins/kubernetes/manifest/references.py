@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which ConfigMaps and Secrets a pod template uses, and the same template with them renamed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipecd.plugins.kubernetes.manifest.body import Body, at, changed
+from pipecd.sdk.diff import is_list, is_map
 
 Rename = Callable[[str, str], str]
 """Returns the name to write for a kind and the name that stands there."""
@@ -51,9 +52,9 @@ def renamed(body: Body, rename: Rename) -> dict[str, Any]:
 
 
 def _pod(pod: Any, rename: Rename) -> Any:
-    if not isinstance(pod, Mapping):
+    if not is_map(pod):
         return pod
-    spec: dict[str, Any] = dict(pod)  # pyright: ignore[reportUnknownArgumentType]
+    spec: dict[str, Any] = dict(pod)
     for field in ("containers", "initContainers"):
         if field in spec:
             spec[field] = _each(spec[field], lambda container: _container(container, rename))
@@ -75,7 +76,7 @@ def _volume(volume: Any, rename: Rename) -> Any:
 
 
 def _list_in(value: Any, path: tuple[str, ...], places: tuple[_Place, ...], rename: Rename) -> Any:
-    if not isinstance(at(value, *path), list):
+    if not is_list(at(value, *path)):
         return value
     return changed(
         value, path, lambda items: _each(items, lambda item: _renamed_at(item, places, rename))
@@ -91,4 +92,4 @@ def _renamed_at(value: Any, places: tuple[_Place, ...], rename: Rename) -> Any:
 
 
 def _each(items: Any, change: Callable[[Any], Any]) -> Any:
-    return [change(item) for item in items] if isinstance(items, list) else items  # pyright: ignore[reportUnknownVariableType]
+    return [change(item) for item in items] if is_list(items) else items

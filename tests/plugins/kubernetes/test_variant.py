@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Canary and baseline are made from the manifests of Git, and traffic is divided among them."""
+
+from typing import Any
+
+import pytest
+
+from pipecd.plugins.kubernetes.application import VariantLabel
+from pipecd.plugins.kubernetes.manifest.manifest import Manifest
+from pipecd.plugins.kubernetes.options import Patch, PatchOp, PatchTarget
+from pipecd.plugins.kubernetes.variant.label import require_label, with_label
+from pipecd.plugins.kubernetes.variant.patch import patched
+from pipecd.plugins.kubernetes.variant.traffic import (
+    Shares,
+    by_http_route,
+    by_selector,
+    by_virtual_service,
+    check,
+)
+from pipecd.plugins.kubernetes.variant.workload import Variant
+from pipecd.sdk import UserMistake
+from pipecd.sdk.config import Replicas
+
+LABEL = VariantLabel()
+CANARY = Variant(LABEL.key, "canary", "canary")
+
+
+def manifest(kind: str, name: str, version: str = "v1", **fields: Any) -> Manifest:
+    """Returns an object with only what a test needs."""
+    return Manifest({"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields})
+
+
+DEPLOYMENT = manifest(
+    "Deployment",
+    "web",
+    "apps/v1",
+    spec={
+        "replicas": 5,
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {
+                "containers": [{"envFrom": [{"configMapRef": {"name": "c"}}, {"x": 1}]}],
+                "volumes": [
+                    {"secret": {"secretName": "s"}},
+                    {"projected": {"sources": [{"configMap": {"name": "c"}}]}},
+                    {"configMap": {"name": "foreign"}},
+                ],
+            },
+        },
+    },
+)
+CONFIG = [manifest("ConfigMap", "c", data={"a": "b"}), manifest("Secret", "s")]
+
+
+def test_a_canary_has_its_own_name_label_replicas_and_configuration() -> None:
+    canary = CANARY.workload(DEPLOYMENT, Replicas.parse("30%"), CONFIG)
+    spec = canary.body["spec"]
+    assert canary.name == "web-canary"
+    assert spec["replicas"] == 2
+    assert spec["selector"]["matchLabels"] == {"app": "web", "pipecd.dev/variant": "canary"}
+    assert spec["template"]["metadata"]["labels"] == spec["selector"]["matchLabels"]
+    pod = spec["template"]["spec"]
+    assert pod["containers"] == [{"envFrom": [{"configMapRef": {"name": "c-canary"}}, {"x": 1}]}]
+    assert pod["volumes"] == [
+        {"secret": {"secretName": "s-canary"}},
+        {"projected": {"sources": [{"configMap": {"name": "c-canary"}}]}},
+        {"configMap": {"name": "foreign"}},
+    ]
+    assert DEPLOYMENT.body["spec"]["replicas"] == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"), [("0", 1), ("1", 1), ("3", 3), ("10%", 1), ("100%", 5)]
+)
+def test_replicas_are_a_number_or_a_share(asked: str, count: int) -> None:
+    assert CANARY.workload(DEPLOYMENT, Replicas.parse(asked)).body["spec"]["replicas"] == count
+
+
+def test_only_a_deployment_has_variants() -> None:
+    with pytest.raises(UserMistake, match="StatefulSet db cannot have a variant"):
+        CANARY.workload(manifest("StatefulSet", "db", "apps/v1"), Replicas(1))
+
+
+def test_the_service_of_a_variant_stays_inside_the_cluster() -> None:
+    service = manifest(
+        "Service",
+        "web",
+        spec={
+            "type": "LoadBalancer",
+            "clusterIP": "10.96.0.7",
+            "loadBalancerIP": "1.2.3.4",
+            "selector": {"app": "web"},
+            "ports": [{"port": 80, "nodePort": 30080}],
+        },
+    )
+    made = CANARY.service(service)
+    assert made.name == "web-canary"
+    assert made.body["spec"] == {
+        "type": "ClusterIP",
+        "selector": {"app": "web", "pipecd.dev/variant": "canary"},
+        "ports": [{"port": 80}],
+    }
+
+
+def test_a_headless_service_stays_headless() -> None:
+    made = CANARY.service(manifest("Service", "web", spec={"clusterIP": "None"}))
+    assert made.body["spec"]["clusterIP"] == "None"
+
+
+def test_a_workload_without_the_label_is_refused_where_it_would_get_no_traffic() -> None:
+    require_label([with_label(DEPLOYMENT, LABEL.key, "primary")], LABEL.key, "primary")
+    with pytest.raises(UserMistake, match=r"lacks pipecd.dev/variant: primary in spec.selector"):
+        require_label([DEPLOYMENT], LABEL.key, "primary")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place", "expected"),
+    [
+        pytest.param("$.spec.replicas", "9", ("spec", "replicas"), 9, id="a number"),
+        pytest.param("spec.replicas", '"9"', ("spec", "replicas"), "9", id="a quoted text"),
+        pytest.param(
+            "$..matchLabels.app",
+            "x",
+            ("spec", "selector", "matchLabels", "app"),
+            "x",
+            id="anywhere",
+        ),
+        pytest.param(
+            "$.spec.template.spec.volumes[2].configMap.name",
+            "x",
+            ("spec", "template", "spec", "volumes", 2, "configMap", "name"),
+            "x",
+            id="an element of a list",
+        ),
+    ],
+)
+def test_a_patch_replaces_a_value(
+    path: str, value: str, place: tuple[Any, ...], expected: Any
+) -> None:
+    patch = Patch(
+        target=PatchTarget(kind="Deployment", name="web"), ops=(PatchOp(path=path, value=value),)
+    )
+    found: Any = patched([*CONFIG, DEPLOYMENT], [patch])[-1].body
+    for step in place:
+        found = found[step]
+    assert found == expected
+
+
+def test_a_patch_changes_a_document_inside_a_text() -> None:
+    envoy = manifest("ConfigMap", "envoy", data={"envoy.yaml": "a:\n  port: 1\nb: two\n"})
+    patch = Patch(
+        target=PatchTarget(kind="ConfigMap", name="envoy", document_root="$.data"),
+        ops=(PatchOp(path="$.a.port", value="9"),),
+    )
+    with pytest.raises(UserMistake, match=r"documentRoot \$\.data is no text"):
+        patched([envoy], [patch])
+    patch = patch.model_copy(
+        update={
+            "target": PatchTarget(
+                kind="ConfigMap", name="envoy", document_root="$.data.'envoy.yaml'"
+            )
+        }
+    )
+    assert patched([envoy], [patch])[0].body["data"] == {"envoy.yaml": "a:\n  port: 9\nb: two\n"}
+
+
+@pytest.mark.parametrize(
+    ("target", "op", "message"),
+    [
+        (("Deployment", "nobody"), PatchOp(path="$.a", value=""), "no Deployment nobody to patch"),
+        (("Deployment", "web"), PatchOp(path="$.a", value=""), r"nothing at \$\.a"),
+        (("Deployment", "web"), PatchOp(path="$", value=""), "is no path"),
+        (("Deployment", "web"), PatchOp(path="$.a[x]", value=""), "is no path"),
+        (("Deployment", "web"), PatchOp(op="add", path="$.a"), "unknown op 'add'"),
+    ],
+)
+def test_a_wrong_patch_is_refused(target: tuple[str, str], op: PatchOp, message: str) -> None:
+    patch = Patch(target=PatchTarget(kind=target[0], name=target[1]), ops=(op,))
+    with pytest.raises(UserMistake, match=message):
+        patched([DEPLOYMENT], [patch])
+
+
+SERVICE = manifest("Service", "web", spec={"selector": {LABEL.key: "primary"}})
+
+
+def test_a_service_leads_to_one_variant() -> None:
+    moved = by_selector(SERVICE, Shares(0, 100), LABEL)
+    assert moved.body["spec"]["selector"] == {LABEL.key: "canary"}
+    assert by_selector(SERVICE, Shares(100), LABEL) == SERVICE
+
+
+@pytest.mark.parametrize(
+    ("service", "shares", "message"),
+    [
+        (SERVICE, Shares(50, 50), "all of its traffic"),
+        (SERVICE, Shares(0, 0, 100), "all of its traffic"),
+        (manifest("Service", "web"), Shares(100), "must select pipecd.dev/variant: primary in Git"),
+    ],
+)
+def test_a_service_cannot_divide(service: Manifest, shares: Shares, message: str) -> None:
+    with pytest.raises(UserMistake, match=message):
+        by_selector(service, shares, LABEL)
+
+
+def test_shares_must_be_the_whole() -> None:
+    check(Shares(50, 30, 20))
+    for wrong in (Shares(50, 30), Shares(120, -20)):
+        with pytest.raises(UserMistake, match="not the whole traffic"):
+            check(wrong)
+
+
+def virtual_service(*routes: Any) -> Manifest:
+    """Returns a VirtualService."""
+    return manifest("VirtualService", "web", "networking.istio.io/v1", spec={"http": list(routes)})
+
+
+@pytest.mark.parametrize(
+    ("shares", "weights"),
+    [
+        (Shares(60, 30, 10), [("primary", 46), ("canary", 22), ("baseline", 7), (None, 25)]),
+        (Shares(70, 30), [("primary", 53), ("canary", 22), (None, 25)]),
+        (Shares(100), [("primary", 75), (None, 25)]),
+    ],
+)
+def test_a_virtual_service_divides_what_other_hosts_leave(
+    shares: Shares, weights: list[tuple[str | None, int]]
+) -> None:
+    mine = {"destination": {"host": "web", "port": {"number": 80}}, "weight": 75}
+    other = {"destination": {"host": "other"}, "weight": 25}
+    divided = by_virtual_service(
+        virtual_service({"route": [mine, other]}), shares, host="web", label=LABEL
+    )
+    routes = divided.body["spec"]["http"][0]["route"]
+    assert [(each["destination"].get("subset"), each["weight"]) for each in routes] == weights
+    assert routes[0]["destination"]["port"] == {"number": 80}
+
+
+def test_only_editable_routes_are_changed() -> None:
+    one = {"name": "one", "route": [{"destination": {"host": "web"}}]}
+    two = {"name": "two", "route": [{"destination": {"host": "web"}}]}
+    divided = by_virtual_service(
+        virtual_service(one, two), Shares(0, 100), host="web", label=LABEL, editable=("two",)
+    )
+    routes = divided.body["spec"]["http"]
+    assert routes[0] == one
+    assert [each["weight"] for each in routes[1]["route"]] == [0, 100]
+
+
+def test_an_http_route_divides_among_the_services_of_the_variants() -> None:
+    route = manifest(
+        "HTTPRoute",
+        "web",
+        "gateway.networking.k8s.io/v1",
+        spec={"rules": [{"backendRefs": [{"name": "web", "port": 80}]}, {"backendRefs": []}]},
+    )
+    names = ("web", "web-canary", "web-baseline")
+    divided = by_http_route(route, Shares(80, 20), names)
+    assert divided.body["spec"]["rules"] == [
+        {
+            "backendRefs": [
+                {"name": "web", "port": 80, "weight": 80},
+                {"name": "web-canary", "port": 80, "weight": 20},
+            ]
+        },
+        {"backendRefs": []},
+    ]
+    again = by_http_route(divided, Shares(0, 100), names)
+    assert [b["weight"] for b in again.body["spec"]["rules"][0]["backendRefs"]] == [0, 100]
+    with pytest.raises(UserMistake, match="no rule that leads to the Service other"):
+        by_http_route(route, Shares(80, 20), ("other", "other-canary", "other-baseline"))
