@@ -14,6 +14,7 @@ A plugin is a class with `stages` and `execute`; `serve` makes it a program:
         serve(Greet)
 """
 
+from pipecd.gotemplate.template import render as render_template
 from pipecd.model.deployment import ManualOperation, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.program.run import Finished
@@ -74,5 +75,6 @@ __all__ = [
     "Unavailable",
     "UserMistake",
     "Version",
+    "render_template",
     "serve",
 ]

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.read import read_application
+from pipecd.config.decode import Level
+from pipecd.config.envelope import open_envelope
+from pipecd.config.read import read_application, read_kind
+from pipecd.config.report import ConfigMistake
 from pipecd.model.moment import from_unix
 from pipecd.proto.model import deployment_pb2 as model_pb
 from pipecd.proto.plugin import source_pb2
 from pipecd.sdk.options import OptionsT, decode_value
+
+_CONFIG_SUFFIXES = {".yaml", ".yml", ".json"}
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,32 @@ class Source:
         return decode_value(
             settings, read.spec.plugins.get(plugin) or {}, what=f"spec.plugins.{plugin}"
         )
+
+    def shared_config(self, kind: str, spec: type[OptionsT]) -> OptionsT | None:
+        """Reads what the repository keeps for all applications under `.pipe/`.
+
+        The first file of the kind counts, by name. One that cannot be read is a mistake only if
+        none of the others is of the kind.
+        """
+        unreadable: ConfigMistake | None = None
+        for path in _files_in(self.shared_config_directory):
+            text, file = path.read_bytes(), f".pipe/{path.name}"
+            try:
+                found = open_envelope(text, file=file, unknown=Level.IGNORED).kind
+            except ConfigMistake as e:
+                unreadable = unreadable or e
+                continue
+            if found == kind:
+                return read_kind(text, file=file, kind=kind, to=spec)
+        if unreadable is not None:
+            raise unreadable
+        return None
+
+
+def _files_in(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(p for p in directory.iterdir() if p.suffix in _CONFIG_SUFFIXES and p.is_file())
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,7 @@ class StageBench:
     commit: str = "c0ffee"
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     commander: str = ""
+    config: str = "{apiVersion: pipecd.dev/v1beta1, kind: Application, spec: {name: tested}}"
 
     async def run(
         self,
@@ -203,7 +204,11 @@ class StageBench:
         self.host.is_log_completed = False
         server = PluginServer(self.plugin, self.entry, self.host)
         source = source_pb2.DeploymentSource(
-            application_directory=str(self.directory), commit_hash=self.commit
+            application_directory=str(self.directory),
+            commit_hash=self.commit,
+            application_config=self.config.encode(),
+            application_config_filename="app.pipecd.yaml",
+            shared_config_directory=str(self.directory / ".pipe"),
         )
         answer = await server.ExecuteStage(
             pb.ExecuteStageRequest(

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A check finds the provider it names, and requests are sent as they are written."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import httpx2
+import pytest
+
+from pipecd.plugins.analysis.check import HttpCheck, HttpHeader
+from pipecd.plugins.analysis.provider import AnalysisProvider, ProviderConfig
+from pipecd.plugins.analysis.providers.datadog import DatadogProvider
+from pipecd.plugins.analysis.providers.directory import Providers
+from pipecd.plugins.analysis.providers.http import status_of
+from pipecd.plugins.analysis.providers.prometheus import PrometheusProvider
+from pipecd.plugins.analysis.providers.stackdriver import StackdriverProvider
+from pipecd.sdk import Duration, Unavailable, UserMistake
+
+OpenWeb = Callable[..., AbstractAsyncContextManager[Any]]
+
+KNOWN = (
+    AnalysisProvider(name="p", type="PROMETHEUS", config=ProviderConfig(address="http://first")),
+    AnalysisProvider(name="p", type="PROMETHEUS", config=ProviderConfig(address="http://second")),
+    AnalysisProvider(
+        name="d", type="DATADOG", config=ProviderConfig(api_key_data="YQ==", application_key_data="YQ==")
+    ),
+    AnalysisProvider(name="s", type="STACKDRIVER"),
+)  # fmt: skip
+
+
+def test_a_provider_is_found_by_its_name(client: httpx2.AsyncClient) -> None:
+    providers = Providers(client, KNOWN)
+    first = providers.metrics("p")
+    assert isinstance(first, PrometheusProvider)
+    assert first._url.startswith("http://first/"), "the first of a name counts"
+    assert isinstance(providers.metrics("d"), DatadogProvider)
+    assert isinstance(providers.metrics("s"), StackdriverProvider)
+    assert isinstance(providers.logs("s"), StackdriverProvider)
+
+
+def test_a_provider_that_cannot_be_used_is_told(client: httpx2.AsyncClient) -> None:
+    with pytest.raises(UserMistake, match=r"unknown provider name x; .*known there: p, p, d, s"):
+        Providers(client, KNOWN).metrics("x")
+    with pytest.raises(UserMistake, match="known there: none"):
+        Providers(client, ()).logs("x")
+    with pytest.raises(UserMistake, match="provider d is of type DATADOG, which has no logs"):
+        Providers(client, KNOWN).logs("d")
+
+
+def http_check(url: str, **changes: Any) -> HttpCheck:
+    return HttpCheck(url=url, interval=Duration(1), expected_code=200, **changes)
+
+
+async def test_a_request_is_sent_as_written(web: OpenWeb, client: httpx2.AsyncClient) -> None:
+    async with web(lambda _: (204, "")) as server:
+        headers = (HttpHeader(key="X-Who", value="me"), HttpHeader(key="X-Who", value="you"))
+        check = http_check(f"{server.url}/health?deep=1", method="HEAD", headers=headers)
+        assert await status_of(client, check) == 204
+        assert await status_of(client, http_check(server.url)) == 204
+    assert (server.asked[0].method, server.asked[0].target) == ("HEAD", "/health?deep=1")
+    assert server.asked[0].headers["x-who"] == "you", "a header is set, not repeated"
+    assert server.asked[1].method == "GET"
+
+
+async def test_a_redirect_is_followed(web: OpenWeb, client: httpx2.AsyncClient) -> None:
+    async with web(lambda asked: (302, "/there") if asked.path == "/" else (418, "")) as server:
+        assert await status_of(client, http_check(server.url)) == 418
+
+
+async def test_an_endless_answer_is_not_read(client: httpx2.AsyncClient) -> None:
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
+                await writer.drain()
+        except ConnectionError:
+            writer.close()
+
+    async with await asyncio.start_server(pour, "127.0.0.1", 0) as server, asyncio.timeout(5):
+        port = server.sockets[0].getsockname()[1]
+        assert await status_of(client, http_check(f"http://127.0.0.1:{port}")) == 200
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        pytest.param("http://me:secret@127.0.0.1:1/", "127.0.0.1:1", id="nobody there"),
+        pytest.param("ftp://host/", "host", id="a scheme of another protocol"),
+        pytest.param("no url", "an address without a host", id="no address at all"),
+        pytest.param("http://[bad", "an address", id="a broken address"),
+    ],
+)
+async def test_an_address_that_cannot_be_asked(
+    client: httpx2.AsyncClient, url: str, told: str
+) -> None:
+    with pytest.raises(Unavailable, match=f"cannot reach {told}") as raised:
+        await status_of(client, http_check(url))
+    assert "secret" not in str(raised.value)
