@@ -38,6 +38,19 @@ async def test_a_busy_port_is_refused_in_words() -> None:
                 pass
 
 
+async def test_a_program_that_lacks_something_lives_but_is_not_ready() -> None:
+    async def ready() -> bytes:
+        raise Unavailable("datastore: away")
+
+    async with (
+        admin_server(standard_pages(None, ready), host="127.0.0.1", port=0) as port,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        assert (await http.get("/healthz")).status_code == 200
+        told = await http.get("/readyz")
+        assert (told.status_code, told.text) == (503, "datastore: away\n")
+
+
 async def test_a_page_may_ask_others_before_it_answers() -> None:
     async def figures() -> bytes:
         return b"up 1\n"

@@ -15,8 +15,9 @@ from grpc_health.v1 import health_pb2
 
 from pipecd.model.errors import UserMistake
 from pipecd.proto.service import api_pb2, api_pb2_grpc
+from pipecd.wire import health
 from pipecd.wire.channel import open_channel
-from pipecd.wire.server import RECEIVE_LIMIT, TlsFiles, grpc_server
+from pipecd.wire.server import RECEIVE_LIMIT, About, TlsFiles, grpc_server
 from pipecd.wire.table import RpcTable
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -133,6 +134,28 @@ async def test_health_of_a_service_can_be_asked_without_credentials(table: RpcTa
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await check(health_pb2.HealthCheckRequest(service="other"))
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_health_follows_what_the_server_needs(
+    table: RpcTable[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "LOOK_SECONDS", 0.01)
+    states = [True]
+
+    async def ready() -> bool:
+        return states[-1]
+
+    about = About(ready=ready)
+    async with (
+        grpc_server([table], host="127.0.0.1", port=0, grace=0, about=about) as port,
+        open_channel(f"127.0.0.1:{port}", authorization="", insecure=True) as channel,
+    ):
+        watched = watch(channel)
+        assert (await watched.read()).status == SERVING
+        states.append(False)
+        assert (await watched.read()).status == NOT_SERVING
+        states.append(True)
+        assert (await watched.read()).status == SERVING
 
 
 async def test_running_calls_finish_before_the_server_is_gone(

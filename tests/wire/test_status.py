@@ -11,6 +11,7 @@ from pipecd.model.errors import (
     Denied,
     NotFound,
     PipecdError,
+    StoreAway,
     Unauthenticated,
     Unavailable,
     Unsupported,
@@ -54,6 +55,11 @@ def test_an_error_made_for_one_room_keeps_the_code_of_its_kind() -> None:
         """A mistake in a file."""
 
     assert to_status(FileMistake("x"))[0] is CODE.INVALID_ARGUMENT
+
+
+def test_where_the_data_is_kept_stays_in_the_log() -> None:
+    away = StoreAway("the database at db.internal:5432 is away", hint="look at db.internal")
+    assert to_status(away) == (grpc.StatusCode.UNAVAILABLE, StoreAway.TOLD)
 
 
 def test_the_hint_reaches_the_caller() -> None:

@@ -24,7 +24,7 @@ from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.open import RunningBus, choose_bus
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache.counted import CountedCache
-from pipecd.controlplane.cache.open import choose_cache, open_redis
+from pipecd.controlplane.cache.open import choose_cache, open_redis, pinged
 from pipecd.controlplane.console.pages import create_console
 from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.open import notify_address, open_datastore
@@ -37,6 +37,7 @@ from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_case
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.people.projects import Projects
 from pipecd.controlplane.usecases.people.sso import SsoSettings
+from pipecd.controlplane.usecases.readiness import Readiness
 from pipecd.controlplane.web import ByPrefix, Counted, WebServer, http_port
 from pipecd.controlplane.webhooks.door import PREFIX as WEBHOOKS
 from pipecd.controlplane.webhooks.door import create_webhooks
@@ -44,7 +45,7 @@ from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.observe.metrics import ServerMetrics
-from pipecd.wire.server import UNIX, TlsFiles, grpc_server
+from pipecd.wire.server import UNIX, About, TlsFiles, grpc_server
 from pipecd.wire.splitter import one_port, tls_context
 from pipecd.wire.table import RpcTable
 
@@ -108,7 +109,8 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
     """Opens the stores and the doors, and closes them in the opposite order."""
     async with AsyncExitStack() as opened:
         metrics = ServerMetrics.new() if settings.metrics else None
-        stores, bus = await _open_stores(settings.spec, settings.cache_address, opened, metrics)
+        opening = await _open_stores(settings.spec, settings.cache_address, opened, metrics)
+        stores, bus = opening.stores, opening.bus
         cases = build_use_cases(
             stores,
             bus,
@@ -116,7 +118,7 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             encryption_key=settings.encryption_key,
             projects_from_config=_projects(settings.spec),
         )
-        port = await _open_doors(settings, cases, metrics, opened)
+        port = await _open_doors(settings, cases, opening.ready, metrics, opened)
         async with asyncio.TaskGroup() as loops:
             background = [
                 loops.create_task(bus.run(), name="bus"),
@@ -159,7 +161,8 @@ class Operations:
 async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
     """The jobs, the pages of the owner and the figures of the installation, in one process."""
     async with AsyncExitStack() as opened:
-        stores, bus = await _open_stores_beside_servers(settings, opened)
+        opening = await _open_stores_beside_servers(settings, opened)
+        stores, bus = opening.stores, opening.bus
         registry = CollectorRegistry()
         projects = Projects(stores, bus, Access(stores), b"", _projects(settings.spec))
         shared_sso = [shared.name for shared in settings.spec.shared_sso_configs]
@@ -167,7 +170,7 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
         opened.push_async_callback(web.stop)
         owner = http_port(web, host=settings.host, port=settings.port)
         port = await opened.enter_async_context(owner)
-        pages = standard_pages(None)
+        pages = standard_pages(None, opening.ready.page)
         if settings.metrics:
             ProcessCollector(registry=registry)
             figures = InstallationMetrics(stores, registry)
@@ -188,9 +191,16 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
                     task.cancel()
 
 
-async def _open_stores_beside_servers(
-    settings: OpsSettings, opened: AsyncExitStack
-) -> tuple[Stores, RunningBus]:
+@dataclass(frozen=True)
+class _Opening:
+    """The stores, the bus between replicas, and whether they answer."""
+
+    stores: Stores
+    bus: RunningBus
+    ready: Readiness
+
+
+async def _open_stores_beside_servers(settings: OpsSettings, opened: AsyncExitStack) -> _Opening:
     spec = settings.spec
     try:
         return await _open_stores(spec, settings.cache_address, opened)
@@ -209,7 +219,7 @@ async def _open_stores(
     cache_address: str,
     opened: AsyncExitStack,
     metrics: ServerMetrics | None = None,
-) -> tuple[Stores, RunningBus]:
+) -> _Opening:
     """The stores, and the bus on which replicas tell each other what changed in them."""
     redis = None
     if cache_address:
@@ -223,7 +233,8 @@ async def _open_stores(
         kind = "inmemory" if redis is None else "redis"
         cache = CountedCache(cache, kind, metrics.cache_asked)
     bus = choose_bus(redis=redis, postgres=notify_address(spec.datastore))
-    return assemble_stores(database, files, cache), bus
+    stores = assemble_stores(database, files, cache)
+    return _Opening(stores, bus, Readiness(stores, pinged(redis) if redis is not None else None))
 
 
 def _projects(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
@@ -270,6 +281,7 @@ async def _trace_door(
 async def _open_doors(
     settings: ServerSettings,
     cases: UseCases,
+    ready: Readiness,
     metrics: ServerMetrics | None,
     opened: AsyncExitStack,
 ) -> int:
@@ -290,7 +302,7 @@ async def _open_doors(
             port=port,
             tls=None if host.startswith(UNIX) else settings.tls,
             grace=settings.grace_period,
-            reflects=settings.reflection,
+            about=About(settings.reflection, ready.is_ready),
         )
         await opened.enter_async_context(server)
 
@@ -301,7 +313,7 @@ async def _open_doors(
         await serve([authz_table(cases)], settings.host, ports.envoy_authz)
         http = http_port(web, host=settings.host, port=ports.http)
         await opened.enter_async_context(http)
-        pages = standard_pages(metrics.registry if metrics else None)
+        pages = standard_pages(metrics.registry if metrics else None, ready.page)
         admin = admin_server(pages, host=settings.host, port=ports.admin)
         await opened.enter_async_context(admin)
     if settings.port is None:

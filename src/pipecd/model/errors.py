@@ -9,6 +9,7 @@ PipecdError
 ├─ AlreadyExists     the thing exists already
 ├─ Conflict          the thing is in a state that does not allow this now
 ├─ Unavailable       the other side is away; retry later
+│  └─ StoreAway      what we keep our data in is away; only the log learns where that is
 └─ Unsupported       the other side does not offer this call
 
 They become a gRPC status or an exit code at one edge only (pipecd.wire.status, the command lines).
@@ -53,6 +54,12 @@ class Conflict(PipecdError):
 
 class Unavailable(PipecdError):
     """The other side cannot be reached or is overloaded; the same call may succeed later."""
+
+
+class StoreAway(Unavailable):
+    """A database or a bucket cannot be used; `message` is for operators, callers get `TOLD`."""
+
+    TOLD = "the control plane cannot reach its data right now; try again later"
 
 
 class Unsupported(PipecdError):

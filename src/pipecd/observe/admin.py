@@ -24,17 +24,26 @@ class Page:
     content_type: str = "text/plain; charset=utf-8"
 
 
-def standard_pages(registry: CollectorRegistry | None) -> dict[str, Page]:
-    """The pages of every program; without a registry the metrics are empty."""
+def standard_pages(
+    registry: CollectorRegistry | None, ready: Callable[[], Awaitable[bytes]] | None = None
+) -> dict[str, Page]:
+    """The pages of every program; without a registry the metrics are empty.
+
+    `/healthz` says that the process lives, and `/readyz`, where a program can tell, whether it has
+    what it needs to do its work.
+    """
 
     def metrics() -> bytes:
         return generate_latest(registry) if registry is not None else b""
 
-    return {
+    pages = {
         "/version": Page(lambda: build_version().encode()),
         "/healthz": Page(lambda: b"ok"),
         "/metrics": Page(metrics, CONTENT_TYPE_LATEST),
     }
+    if ready is not None:
+        pages["/readyz"] = Page(ready)
+    return pages
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from pipecd.model.errors import UserMistake
-from pipecd.wire.health import Health
+from pipecd.wire.health import Health, Ready
 from pipecd.wire.table import RpcTable
 
 # What upstream's control plane accepts: the default of gRPC in Go.
@@ -34,6 +34,20 @@ class TlsFiles:
     key_file: str
 
 
+@dataclass(frozen=True)
+class About:
+    """What a server tells of itself: one that `reflects` describes its services to anyone who asks.
+
+    `ready` is what its health service asks; without it a server that is up is ready.
+    """
+
+    reflects: bool = False
+    ready: Ready | None = None
+
+
+UP = About()
+
+
 @asynccontextmanager
 async def grpc_server(
     handlers: Sequence[grpc.GenericRpcHandler],
@@ -42,16 +56,15 @@ async def grpc_server(
     port: int,
     tls: TlsFiles | None = None,
     grace: float = GRACE,
-    reflects: bool = False,
+    about: About = UP,
 ) -> AsyncGenerator[int, None]:
     """Serves until the block ends and yields the bound port; port 0 takes any free one.
 
-    A host `unix:<path>` is a socket in the file system; its port means nothing. A server that
-    `reflects` describes its services to anyone who asks.
+    A host `unix:<path>` is a socket in the file system; its port means nothing.
     """
     credentials = await asyncio.to_thread(_read_tls, tls) if tls else None
     if not host.startswith(UNIX):
-        await _refuse_busy(host, port)
+        await refuse_busy(host, port)
     # Without SO_REUSEPORT a second server on the port fails instead of stealing half of the calls.
     server = grpc.aio.server(
         options=[
@@ -61,9 +74,9 @@ async def grpc_server(
         ]
     )
     tables: list[RpcTable[Any]] = [h for h in handlers if isinstance(h, RpcTable)]
-    health = Health([table.service_name for table in tables])
+    health = Health([table.service_name for table in tables], about.ready)
     server.add_generic_rpc_handlers((*handlers, health.rpcs()))
-    if reflects:
+    if about.reflects:
         names = [*(table.service_name for table in tables), health.NAME]
         server.add_generic_rpc_handlers((_reflection(names),))
     bound = _bind(server, host, port, credentials)
@@ -108,8 +121,8 @@ def _bind(
         raise _cannot_listen(host, port, str(e)) from e
 
 
-async def _refuse_busy(host: str, port: int) -> None:
-    """Tries every address of the host first.
+async def refuse_busy(host: str, port: int) -> None:
+    """Raises `UserMistake` unless the port is free at every address of the host.
 
     gRPC is content when one of several addresses could be bound, so that "localhost" would come up
     on ::1 only while another program answers on 127.0.0.1.

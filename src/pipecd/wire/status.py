@@ -10,6 +10,7 @@ from pipecd.model.errors import (
     Denied,
     NotFound,
     PipecdError,
+    StoreAway,
     Unauthenticated,
     Unavailable,
     Unsupported,
@@ -49,6 +50,8 @@ _ERRORS: dict[grpc.StatusCode, type[PipecdError]] = {
 
 def to_status(error: BaseException) -> tuple[grpc.StatusCode, str]:
     """The status a caller gets; what we did not expect is told without details."""
+    if isinstance(error, StoreAway):
+        return grpc.StatusCode.UNAVAILABLE, StoreAway.TOLD
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code, _sendable(str(error))

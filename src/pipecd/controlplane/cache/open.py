@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place where a Redis is connected to, for the cache and the bus."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.stores.files import Cache
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import Unavailable, UserMistake
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 2.0
@@ -51,6 +51,19 @@ async def open_redis(address: str) -> AsyncIterator[Any]:
     finally:
         await client.aclose()
         await pool.disconnect()
+
+
+def pinged(redis: Any) -> Callable[[], Awaitable[None]]:
+    """A question that fails with Unavailable while this Redis does not answer."""
+    from redis.exceptions import RedisError  # noqa: PLC0415 - an extra.
+
+    async def ask() -> None:
+        try:
+            await redis.ping()
+        except (RedisError, OSError) as e:
+            raise Unavailable(f"not reachable: {e}") from e
+
+    return ask
 
 
 def choose_cache(redis: Any | None) -> Cache:

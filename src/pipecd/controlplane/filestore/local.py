@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from pipecd.controlplane.filestore.path import INCOMING, check_path, check_prefix
 from pipecd.controlplane.filestore.worker import finished
-from pipecd.model.errors import Conflict, NotFound, PipecdError, Unavailable, UserMistake
+from pipecd.model.errors import Conflict, NotFound, PipecdError, StoreAway, UserMistake
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ def _sync_directory(directory: Path) -> None:
 def _failed(path: str, error: OSError) -> PipecdError:
     if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
         return Conflict(f"{path} cannot be a file and a directory at once")
-    return Unavailable(
+    return StoreAway(
         f"the file {path} cannot be read or written: {error.strerror}",
         hint="look at the disk of the filestore and the rights of its directory",
     )

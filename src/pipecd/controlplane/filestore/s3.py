@@ -22,7 +22,7 @@ from botocore.utils import FileWebIdentityTokenLoader
 from pipecd.config.controlplane.storage import FilestoreConfig
 from pipecd.controlplane.filestore.path import check_path, check_prefix, content_type
 from pipecd.controlplane.filestore.worker import Workers
-from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
+from pipecd.model.errors import NotFound, PipecdError, StoreAway, UserMistake
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ def _code(error: ClientError) -> str:
 def _failed(path: str, error: Exception) -> PipecdError:
     if isinstance(error, ClientError) and _code(error) in MISSING:
         return NotFound(f"file {path} is not found")
-    return Unavailable(
+    return StoreAway(
         f"the filestore cannot be used for {path}: {error}",
         hint="look at the bucket, the network and the rights of this server",
     )

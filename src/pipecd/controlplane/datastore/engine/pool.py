@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipecd.controlplane.datastore.engine.link import Link
-from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.model.errors import PipecdError, StoreAway
 
 # Networks forget connections over which nothing goes; servers move while old ones stay open.
 LONGEST_IDLE = 240.0
@@ -109,7 +109,7 @@ class Pool:
     def _open(self) -> Held:
         with self._lock:
             if self._clock() < self._refused_until:
-                raise Unavailable(self._refusal)
+                raise StoreAway(self._refusal)
             generation = self._generation
         try:
             link = self._connect()
@@ -118,6 +118,6 @@ class Pool:
                 self._refused_until = self._clock() + PAUSE
                 self._refusal = e.message
             # Whoever asks for data cannot help it, whatever the reason.
-            raise Unavailable(e.message, hint=e.hint) from e
+            raise StoreAway(e.message, hint=e.hint) from e
         now = self._clock()
         return Held(link, generation, now, now)

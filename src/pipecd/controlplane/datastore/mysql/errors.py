@@ -7,7 +7,7 @@ from pymysql import err
 
 from pipecd.controlplane.datastore.database import Duplicate
 from pipecd.controlplane.datastore.engine.link import Collided, Lost
-from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.model.errors import PipecdError, StoreAway, UserMistake
 
 # A deadlock, a lock that did not come, a row that changed since it was read.
 COLLISIONS = frozenset({1213, 1205, 1020, 1637})
@@ -27,20 +27,20 @@ VERDICTS: tuple[tuple[frozenset[int], Callable[[str], Exception]], ...] = (
     (GOING | CLIENT_ERRORS, Lost),
     (
         FULL,
-        lambda text: Unavailable(
+        lambda text: StoreAway(
             f"the database has no room left: {text}", hint="look at its disk and limits"
         ),
     ),
     (
         DENIED,
-        lambda text: Unavailable(
+        lambda text: StoreAway(
             f"the database refuses us: {text}", hint="look at the rights of its user"
         ),
     ),
     (CANNOT_HOLD, lambda text: UserMistake(f"the database cannot hold this: {text}")),
     (
         TOO_SLOW,
-        lambda _: Unavailable("the database took too long to answer", hint="try again later"),
+        lambda _: StoreAway("the database took too long to answer", hint="try again later"),
     ),
 )
 
@@ -70,7 +70,7 @@ def while_connecting(error: Exception, name: str) -> PipecdError:
             f"the database {name} does not let us in: {text_of(error)}",
             hint="check the user, the password and the name of the database",
         )
-    return Unavailable(
+    return StoreAway(
         f"the database {name} cannot be reached: {text_of(error)}",
         hint="check that the server runs and that the address is right",
     )

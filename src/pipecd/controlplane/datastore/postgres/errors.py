@@ -7,7 +7,7 @@ import psycopg
 
 from pipecd.controlplane.datastore.database import Duplicate
 from pipecd.controlplane.datastore.engine.link import Collided, Lost
-from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.model.errors import PipecdError, StoreAway, UserMistake
 
 # States by their first characters; the longest that fits decides.
 VERDICTS: dict[str, Callable[[str], Exception]] = {
@@ -19,11 +19,11 @@ VERDICTS: dict[str, Callable[[str], Exception]] = {
     "08": Lost,
     "57P": Lost,
     "25006": Lost,
-    "57014": lambda _: Unavailable("the database took too long to answer", hint="try again later"),
-    "53": lambda text: Unavailable(
+    "57014": lambda _: StoreAway("the database took too long to answer", hint="try again later"),
+    "53": lambda text: StoreAway(
         f"the database has no room left: {text}", hint="look at its disk and limits"
     ),
-    "42501": lambda text: Unavailable(
+    "42501": lambda text: StoreAway(
         f"the database refuses us: {text}", hint="look at the rights of its user"
     ),
     "22": lambda text: UserMistake(f"the database cannot hold this: {text}"),
@@ -60,7 +60,7 @@ def while_connecting(error: psycopg.Error, name: str) -> PipecdError:
             f"the database {name} does not let us in: {text}",
             hint="check the user, the password and the name of the database",
         )
-    return Unavailable(
+    return StoreAway(
         f"the database {name} cannot be reached: {text}",
         hint="check that the server runs and that the address is right",
     )
