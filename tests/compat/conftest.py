@@ -65,11 +65,6 @@ def upstream_plugins() -> Path:
     )
 
 
-@pytest.fixture
-def terraform() -> Path:
-    return given("PIPECD_TERRAFORM", "the path of Terraform")
-
-
 @dataclass
 class Program:
     """A running program and what it has printed so far."""
@@ -328,7 +323,7 @@ def free_port() -> Callable[[], int]:
 
 
 @pytest.fixture
-def tools_dir(tmp_path: Path, terraform: Path) -> Path:
+def tools_dir(tmp_path: Path, terraform: str) -> Path:
     """Terraform where a first-generation piped keeps its tools, as version "given"."""
     made = tmp_path / "tools"
     made.mkdir()

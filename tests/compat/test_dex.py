@@ -12,7 +12,6 @@ import pytest
 
 from pipecd.config.read import read_control_plane
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
-from pipecd.controlplane.auth.subject import Person
 from servers.dex import CLIENT, EMAIL, PASSWORD, SECRET, Dex
 from servers.fixtures import running
 from servers.server import free_port
@@ -96,13 +95,11 @@ async def test_somebody_signs_in_with_dex(plane: ControlPlane) -> None:
     assert 'aria-label="Account of olga"' in page
 
 
-async def test_the_groups_of_somebody_give_the_roles(plane: ControlPlane) -> None:
+async def test_somebody_whose_groups_name_no_role_is_told_so(plane: ControlPlane) -> None:
     await plane.cases.projects.add("demo", shared_sso="dex")
-    admin = Person(project="demo", name="admin", roles=("Admin",))
-    await plane.cases.roles.add_group("authors", "Editor", by=admin)
-    async with back_from_dex(plane, "mock") as (browser, _):
-        person = await plane.cases.sessions.person(browser.cookies["token"])
-    assert (person.name, person.roles) == ("Kilgore Trout", ("Editor",))
+    async with back_from_dex(plane, "mock") as (browser, page):
+        assert "token" not in browser.cookies
+    assert "your claims name none of the roles Admin, Editor and Viewer" in page
 
 
 async def test_somebody_without_a_role_is_told_so(plane: ControlPlane) -> None:

@@ -4,20 +4,22 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 import pytest
 
 from servers.databases import Dolt, MariaDb, Postgres, Redis
 from servers.git_http import GitHttp
 from servers.git_ssh import GitSsh
+from servers.kubernetes import Kubernetes
 from servers.objects import S3, Gcs
-from servers.programs import NotInstalled, do_without
+from servers.programs import NotInstalled, built, do_without
 from servers.prometheus import GuardedPrometheus, Prometheus
 from servers.server import Server
 
-S = TypeVar("S", bound=Server)
+S = TypeVar("S", bound=Server | Kubernetes)
 
-SERVERS = ("mariadb", "postgres", "dolt", "redis", "s3")
+SERVERS = ("mariadb", "postgres", "dolt", "redis", "s3", "kubernetes")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,3 +108,46 @@ def prometheus() -> Iterator[Prometheus]:
 @pytest.fixture(scope="session")
 def guarded_prometheus() -> Iterator[GuardedPrometheus]:
     yield from running(GuardedPrometheus)
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> Iterator[Kubernetes]:
+    """A cluster for all tests of a worker; take `namespace` for a place of one's own."""
+    yield from running(Kubernetes)
+
+
+@pytest.fixture
+def namespace(kubernetes: Kubernetes) -> Iterator[str]:
+    """The name of a new namespace, which is deleted after the test."""
+    name = f"test-{uuid4().hex[:8]}"
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    kubernetes.ask("POST", "/api/v1/namespaces", body)
+    yield name
+    kubernetes.ask("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def program(name: str) -> str:
+    try:
+        return built(name)
+    except NotInstalled as e:
+        do_without(e)
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> str:
+    return program("kubectl")
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    return program("helm")
+
+
+@pytest.fixture(scope="session")
+def kustomize() -> str:
+    return program("kustomize")
+
+
+@pytest.fixture(scope="session")
+def terraform() -> str:
+    return program("terraform")
