@@ -96,5 +96,5 @@ async def test_a_series_without_points_is_no_data(web: OpenWeb, client: httpx2.A
 
 def test_a_key_that_is_not_base64_is_not_quoted(client: httpx2.AsyncClient) -> None:
     config = ProviderConfig(**{**KEYS, "api_key_data": "not base64!"})
-    with pytest.raises(UserMistake, match="^apiKeyData is not base64$"):
+    with pytest.raises(UserMistake, match=r"^apiKeyData is not base64$"):
         DatadogProvider(client, config)
