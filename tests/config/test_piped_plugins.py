@@ -71,6 +71,16 @@ REFUSED = [
         id="two urls for a plugin",
     ),
     pytest.param(
+        "plugins: [{name: a, url: 'file:///a', checksum: abc}]",
+        "spec.plugins[0].checksum: write sha256: and the 64 digits that sha256sum prints",
+        id="a checksum that is none",
+    ),
+    pytest.param(
+        f"plugins: [{{name: wait, checksum: 'sha256:{'a' * 64}'}}]",
+        "spec.plugins[0].checksum: only a plugin with a url of its program has a checksum",
+        id="a checksum of a built-in plugin",
+    ),
+    pytest.param(
         "plugins: [{name: a, url: 'file:///a', port: 65536}]",
         "spec.plugins[0].port: must be less than or equal to 65535",
         id="a port that does not exist",

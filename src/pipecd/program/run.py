@@ -2,18 +2,12 @@
 """Run one program well: no shell, its output line by line, nothing left behind when stopped."""
 
 import asyncio
-import codecs
-import os
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from pipecd.program import leash
+from pipecd.program import leash, output
 
-_CHUNK = 64 * 1024
 # More output than this is only seen through `on_line`; its end tells why a program failed.
 _KEPT = 1024 * 1024
 # A program may leave a daemon behind that keeps the pipe open; its lines are not waited for.
@@ -42,13 +36,13 @@ async def run(
     `env` is the whole environment, as for `subprocess`; without it the program inherits ours.
     Standard output and standard error arrive in one order, decoded as UTF-8.
     """
-    lines = _Lines(on_line)
-    async with _pipe() as (reader, writing):
+    lines = output.Lines(on_line, keep=_KEPT)
+    async with output.pipe() as (reader, writing):
         program = await leash.start(argv, cwd=cwd, env=env, output=writing.fileno())
         writing.close()
         try:
             async with asyncio.TaskGroup() as tasks:
-                reading = tasks.create_task(_read(reader, lines))
+                reading = tasks.create_task(lines.read(reader))
                 code = await program.wait()
                 await asyncio.wait({reading}, timeout=_LINGER)
                 reading.cancel()
@@ -57,62 +51,3 @@ async def run(
             raise
     lines.finish()
     return Finished(code, lines.last, lines.text())
-
-
-@asynccontextmanager
-async def _pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, IO[bytes]]]:
-    """A pipe of our own, because asyncio's wait() would wait for whoever holds its pipe."""
-    read_end, write_end = os.pipe()
-    with os.fdopen(read_end, "rb") as reading, os.fdopen(write_end, "wb") as writing:
-        reader = asyncio.StreamReader()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), reading
-        )
-        try:
-            yield reader, writing
-        finally:
-            transport.close()
-
-
-async def _read(reader: asyncio.StreamReader, lines: "_Lines") -> None:
-    while chunk := await reader.read(_CHUNK):
-        lines.feed(chunk)
-
-
-class _Lines:
-    """Cuts a stream of bytes into lines and keeps the end of it."""
-
-    def __init__(self, on_line: Callable[[str], None] | None) -> None:
-        self._on_line = on_line
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._partial = ""
-        self._kept: deque[str] = deque()
-        self._size = 0
-        self.last = ""
-
-    def feed(self, chunk: bytes) -> None:
-        *whole, self._partial = (self._partial + self._decoder.decode(chunk)).split("\n")
-        for line in whole:
-            self._line(line)
-        while len(self._partial) > _CHUNK:
-            piece, self._partial = self._partial[:_CHUNK], self._partial[_CHUNK:]
-            self._line(piece)
-
-    def finish(self) -> None:
-        rest = self._partial + self._decoder.decode(b"", final=True)
-        if rest:
-            self._line(rest)
-
-    def text(self) -> str:
-        return "\n".join(self._kept)
-
-    def _line(self, line: str) -> None:
-        line = line.removesuffix("\r")
-        if line.strip():
-            self.last = line
-        self._kept.append(line)
-        self._size += len(line) + 1
-        while self._size > _KEPT and len(self._kept) > 1:
-            self._size -= len(self._kept.popleft()) + 1
-        if self._on_line is not None:
-            self._on_line(line)

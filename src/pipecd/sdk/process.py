@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TypedDict, Unpack
 
 import click
@@ -33,6 +34,7 @@ from pipecd.wire.server import TlsFiles, grpc_server
 
 logger = structlog.get_logger()
 
+GROUP = "pipecd.plugins"
 DEPLOYMENT_SERVICE = deployment_pb2.DESCRIPTOR.services_by_name["DeploymentService"]
 
 
@@ -66,6 +68,22 @@ class _Flags(TypedDict):
 def serve(plugin: Callable[[], StagePlugin], arguments: Sequence[str] | None = None) -> None:
     """Runs the plugin as a program until it is told to stop."""
     sys.exit(run(_command(plugin), arguments))
+
+
+def serve_installed(arguments: Sequence[str] | None = None) -> None:
+    """Runs the plugin whose entry point is named first, with the arguments behind it."""
+    name, *rest = sys.argv[1:] if arguments is None else arguments
+    serve(installed_plugin(name), rest)
+
+
+def installed_plugin(name: str) -> Callable[[], StagePlugin]:
+    """The class of a plugin that is installed with an entry point."""
+    for entry in entry_points(group=GROUP, name=name):
+        plugin = entry.load()
+        if isinstance(plugin, type) and issubclass(plugin, StagePlugin):
+            return plugin
+        raise UserMistake(f"the entry point {name} of {GROUP} is not a class of a plugin")
+    raise UserMistake(f"there is no entry point {name} of {GROUP}", hint="install the plugin")
 
 
 def entry_of(spec: PluginSpec) -> PluginEntry:

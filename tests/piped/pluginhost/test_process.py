@@ -10,16 +10,16 @@ import textwrap
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
 from pipecd.model.deployment import StageStatus
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.pluginhost.host import PLUGIN_SERVICE
-from pipecd.piped.pluginhost.process import entry_json, plugin_process
+from pipecd.piped.pluginhost.process import Launch, Patience, entry_json
 from pipecd.piped.pluginhost.remote import RemotePlugin
+from pipecd.piped.pluginhost.supervisor import PluginSupervisor
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.sdk.serving import open_door
@@ -35,13 +35,20 @@ def spec_of(path: Path, port: int) -> PluginSpec:
 
 
 @asynccontextmanager
-async def hosted(spec: PluginSpec, host: MemoryHost) -> AsyncGenerator[RemotePlugin, None]:
+async def hosted(
+    spec: PluginSpec, host: MemoryHost, patience: Patience | None = None
+) -> AsyncGenerator[RemotePlugin, None]:
     door = open_door(PLUGIN_SERVICE, host)
-    async with (
-        grpc_server([door], host="localhost", port=0, grace=0) as port,
-        plugin_process(spec, service_port=port) as plugin,
-    ):
-        yield plugin
+    async with grpc_server([door], host="localhost", port=0, grace=0) as port:
+        command = [spec.url.removeprefix("file://")]
+        supervisor = PluginSupervisor(Launch(spec, command, port), patience)
+        running = asyncio.ensure_future(supervisor.run())
+        try:
+            await supervisor.ready()
+            yield supervisor.plugin
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
 
 
 def executing(deployment: Deployment, stage: str, config: bytes = b"") -> pb.ExecuteStageRequest:
@@ -98,7 +105,8 @@ async def test_a_program_ends_with_piped_and_leaves_its_log_open(
         assert is_running(pid)
     assert not is_running(pid)
     assert not host.is_log_completed
-    await asyncio.wait({running})
+    with pytest.raises(Unavailable):
+        await running
 
 
 @pytest.mark.slow
@@ -108,22 +116,16 @@ async def test_a_program_does_not_outlive_a_piped_that_was_killed(
     piped = tmp_path / "piped.py"
     piped.write_text(
         textwrap.dedent(f"""
-        import asyncio, sys
-        from pathlib import Path
+        import asyncio
         from pipecd.config.piped.plugin import PluginSpec
-        from pipecd.piped.pluginhost.host import PLUGIN_SERVICE
-        from pipecd.piped.pluginhost.process import plugin_process
-        from pipecd.sdk.serving import open_door
+        from pipecd.piped.pluginhost.host import PluginHost
         from pipecd.sdk.testing import MemoryHost
-        from pipecd.wire.server import grpc_server
 
         async def main():
             spec = PluginSpec(name="greeter", url="file://{program()}", port={free_port})
-            door = open_door(PLUGIN_SERVICE, MemoryHost())
-            async with grpc_server([door], host="localhost", port=0) as port:
-                async with plugin_process(spec, service_port=port):
-                    print("ready", flush=True)
-                    await asyncio.Event().wait()
+            async with PluginHost.start([spec], callbacks=MemoryHost()):
+                print("ready", flush=True)
+                await asyncio.Event().wait()
 
         asyncio.run(main())
         """)
@@ -149,35 +151,22 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in text.split()]
 
 
-async def test_a_program_that_ends_at_once_is_not_waited_for(
-    program: Program, free_port: int
-) -> None:
-    spec = spec_of(program("#!/bin/sh\nexit 3\n"), free_port)
-    with pytest.raises(UserMistake, match="plugin greeter ended with exit code 3 instead"):
-        async with asyncio.timeout(5), hosted(spec, MemoryHost()):
-            pass
-
-
-async def test_a_program_that_never_answers_is_given_up(program: Program, free_port: int) -> None:
-    spec = spec_of(program("#!/bin/sh\nsleep 60\n"), free_port)
-    with pytest.raises(UserMistake, match=f"did not answer on port {free_port} within 0.2s"):
-        async with plugin_process(spec, service_port=1, ready_within=0.2):
-            pass
-
-
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("text", "told"),
     [
-        pytest.param({"url": "file:///nowhere/plugin", "port": 1}, "there is no file /nowhere/plugin", id="a file that is not there"),
-        pytest.param({"url": "file:///etc/passwd", "port": 1}, "is not a program; run chmod", id="a file that cannot be run"),
-        pytest.param({"url": "https://example.com/plugin", "port": 1}, "cannot be fetched from https yet", id="a download"),
-        pytest.param({"url": "oci://example.com/plugin", "port": 1}, "cannot be fetched from oci yet", id="an image"),
-        pytest.param({"url": "file:///bin/true"}, "plugin p has no port", id="no port"),
+        pytest.param("exit 3", "plugin greeter ended with exit code 3 instead of starting and wrote nothing", id="ends at once"),
+        pytest.param("echo the key is missing >&2; exit 1", "ended with exit code 1 instead of starting; its last output was:\nthe key is missing", id="ends with a reason"),
+        pytest.param("kill -9 $$", "plugin greeter was ended by SIGKILL instead of starting", id="is killed"),
+        pytest.param("sleep 60", r"plugin greeter did not answer on port \d+ within 0.5s instead of starting", id="never answers"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_started(spec: dict[str, Any], told: str) -> None:
+async def test_a_program_that_does_not_start(
+    program: Program, free_port: int, text: str, told: str
+) -> None:
+    spec = spec_of(program(f"#!/bin/sh\n{text}\n"), free_port)
+    patience = Patience(ready=0.5, grace=0.5)
     with pytest.raises(UserMistake, match=told):
-        async with plugin_process(PluginSpec(name="p", **spec), service_port=1):
+        async with asyncio.timeout(10), hosted(spec, MemoryHost(), patience):
             pass
 
 
@@ -195,12 +184,21 @@ def test_the_entry_is_handed_over_as_upstream_writes_it() -> None:
     )
 
 
-@pytest.mark.slow
 async def test_a_busy_port_is_told(program: Program) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        spec = spec_of(program(), taken.getsockname()[1])
-        with pytest.raises(UserMistake, match="plugin greeter ended with exit code 1"):
-            async with asyncio.timeout(20), hosted(spec, MemoryHost()):
+        port = taken.getsockname()[1]
+        told = f"plugin greeter cannot start: port {port} is in use by another program"
+        with pytest.raises(UserMistake, match=told):
+            async with asyncio.timeout(20), hosted(spec_of(program(), port), MemoryHost()):
                 pass
+
+
+@pytest.mark.slow
+async def test_without_a_port_it_gets_a_free_one(program: Program, deployment: Deployment) -> None:
+    host = MemoryHost()
+    host.tell(StageCommandKind.APPROVE, "ann")
+    async with hosted(spec_of(program(), 0), host) as plugin:
+        answer = await plugin.ExecuteStage(executing(deployment, "GREET"))
+        assert answer.message == "Hello World"

@@ -35,6 +35,19 @@ def host() -> MemoryHost:
     return MemoryHost()
 
 
+class Straight:
+    """The way to a process that never dies."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+
+    async def connected(self) -> "Straight":
+        return self
+
+    async def lost(self, error: PipecdError) -> PipecdError:
+        return error
+
+
 @pytest.fixture(params=["in this process", "over gRPC"])
 async def plugin(
     request: pytest.FixtureRequest, platform: Any, entry: PluginEntry, host: MemoryHost
@@ -53,7 +66,7 @@ async def plugin(
             grpc_server([open_door(DEPLOYMENT_SERVICE, server)], host="127.0.0.1", port=0, grace=0)
         )
         channel = await opened.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
-        yield RemotePlugin("platform", channel)
+        yield RemotePlugin("platform", Straight(channel).connected)
 
 
 def planning(deployment: Deployment, **sources: DeploymentSource) -> pb.PlanPluginInput:

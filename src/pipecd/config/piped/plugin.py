@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugins of a piped and the places they deploy to."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from pipecd.config.spec import Spec
 
 BUILTIN = "builtin"
 SCHEMES = ("file", "https", "oci", BUILTIN)
+_CHECKSUM = re.compile(r"sha256:[0-9a-fA-F]{64}")
 
 
 class DeployTargetSpec(Spec):
@@ -31,6 +33,7 @@ class PluginSpec(Spec):
     name: Annotated[str, Field(validate_default=True), must_be_set("name")] = ""
     source_url: Annotated[str, Field(alias="sourceURL", exclude=True)] = ""
     url: str = Field(default="", validate_default=True)
+    checksum: str = Field(default="", validate_default=True)
     port: int = Field(default=0, ge=0, le=65535)
     config: Mapping[str, Any] = Field(default_factory=dict[str, Any])
     deploy_targets: tuple[DeployTargetSpec, ...] = ()
@@ -53,6 +56,17 @@ class PluginSpec(Spec):
         if parts.scheme == BUILTIN and not parts.netloc:
             raise ValueError("invalid plugin url: write builtin://NAME")
         return url
+
+    @field_validator("checksum")
+    @classmethod
+    def _is_sha256(cls, checksum: str, info: ValidationInfo) -> str:
+        if not checksum:
+            return checksum
+        if not _CHECKSUM.fullmatch(checksum):
+            raise ValueError("write sha256: and the 64 digits that sha256sum prints")
+        if urlsplit(info.data.get("url", "")).scheme in ("", BUILTIN):
+            raise ValueError("only a plugin with a url of its program has a checksum")
+        return checksum.lower()
 
     @model_validator(mode="after")
     def _targets_differ(self) -> Self:

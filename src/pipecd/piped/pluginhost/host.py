@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the plugins of a piped and stops them with it."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
 
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped.plugin import BUILTIN, PluginSpec
 from pipecd.model.errors import Unsupported, UserMistake
 from pipecd.piped.pluginhost.callbacks import Callbacks
-from pipecd.piped.pluginhost.local import LocalPlugin, builtin_plugins
+from pipecd.piped.pluginhost.local import LocalPlugin, builtin_plugins, foreign_plugins
 from pipecd.piped.pluginhost.plugin import Plugin
-from pipecd.piped.pluginhost.process import plugin_process
+from pipecd.piped.pluginhost.process import Launch, Patience
 from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
+from pipecd.piped.pluginhost.store import PluginStore
+from pipecd.piped.pluginhost.supervisor import PluginSupervisor
 from pipecd.proto.plugin import host_pb2
 from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
 from pipecd.sdk.facts import PluginEntry
@@ -24,6 +31,11 @@ from pipecd.wire.server import grpc_server
 logger = structlog.get_logger()
 
 PLUGIN_SERVICE = host_pb2.DESCRIPTOR.services_by_name["PluginService"]
+PLUGINS_DIRECTORY = Path.home() / ".piped" / "plugins"
+# What an installed plugin runs as; the path of imports does not depend on the working directory.
+_INSTALLED = ("-P", "-c", "from pipecd.sdk.process import serve_installed; serve_installed()")
+
+DoneT = TypeVar("DoneT")
 
 
 class PluginHost:
@@ -37,36 +49,109 @@ class PluginHost:
         callbacks: Callbacks,
         service_port: int = 0,
         builtins: Mapping[str, Callable[[], StagePlugin]] | None = None,
+        store: PluginStore | None = None,
+        patience: Patience | None = None,
     ) -> AsyncGenerator[PluginRegistry, None]:
         """Runs the configured plugins, and the built-in ones of stages only, while the block runs.
 
         `service_port` is where plugin processes find piped; 0 takes any free port.
         """
+        _refuse_doubles(plugins)
         found = builtin_plugins() if builtins is None else builtins
-        async with AsyncExitStack() as running:
-            known: list[KnownPlugin] = []
-            if any(not spec.builtin for spec in plugins):
+        foreign = foreign_plugins() if builtins is None else frozenset[str]()
+        async with AsyncExitStack() as opened:
+            programs = [spec for spec in plugins if _is_program(spec, foreign)]
+            if programs:
                 door = open_door(PLUGIN_SERVICE, callbacks)
-                service_port = await running.enter_async_context(
+                service_port = await opened.enter_async_context(
                     grpc_server([door], host="localhost", port=service_port, grace=1)
                 )
+            supervisors = await _supervisors(
+                programs, store or PluginStore(PLUGINS_DIRECTORY), service_port, patience
+            )
+            await opened.enter_async_context(_running(list(supervisors.values())))
+            known: list[KnownPlugin] = []
             for spec in plugins:
-                if any(spec.name == k.plugin.name for k in known):
-                    raise UserMistake(
-                        f"two plugins are named {spec.name}", hint="give each plugin its own name"
-                    )
-                plugin = (
-                    _builtin(spec, found, callbacks)
-                    if spec.builtin
-                    else await running.enter_async_context(
-                        plugin_process(spec, service_port=service_port)
-                    )
-                )
+                if (supervisor := supervisors.get(spec.name)) is not None:
+                    await supervisor.ready()
+                    plugin: Plugin = supervisor.plugin
+                else:
+                    plugin = _builtin(spec, found, callbacks)
                 known.append(await _known(plugin, is_configured=True))
-            known += await _unconfigured(found, {spec.name for spec in plugins}, callbacks)
+            others = found.keys() - foreign - {spec.name for spec in plugins}
+            known += await _unconfigured({name: found[name] for name in others}, callbacks)
             registry = PluginRegistry(known)
             logger.info("plugins are ready", plugins=registry.names)
             yield registry
+
+
+def _refuse_doubles(plugins: Sequence[PluginSpec]) -> None:
+    for name, count in Counter(spec.name for spec in plugins).items():
+        if count > 1:
+            raise UserMistake(f"two plugins are named {name}", hint="give each plugin its own name")
+    for port, count in Counter(spec.port for spec in plugins if spec.port).items():
+        if count > 1:
+            names = " and ".join(spec.name for spec in plugins if spec.port == port)
+            raise UserMistake(
+                f"the plugins {names} have the same port {port}",
+                hint="give each its own, or leave the port out to get any free one",
+            )
+
+
+def _is_program(spec: PluginSpec, foreign: frozenset[str]) -> bool:
+    """Whether a plugin runs in a process of its own; `builtin://` brings any into ours."""
+    return not spec.builtin or (not spec.url and spec.name in foreign)
+
+
+async def _supervisors(
+    programs: Sequence[PluginSpec],
+    store: PluginStore,
+    service_port: int,
+    patience: Patience | None,
+) -> dict[str, PluginSupervisor]:
+    fetched = await _together([_command(spec, store) for spec in programs])
+    return {
+        spec.name: PluginSupervisor(Launch(_addressed(spec), command, service_port), patience)
+        for spec, command in zip(programs, fetched, strict=True)
+    }
+
+
+def _addressed(spec: PluginSpec) -> PluginSpec:
+    """Every program is told where it came from."""
+    return spec if spec.url else spec.model_copy(update={"url": f"{BUILTIN}://{spec.name}"})
+
+
+async def _command(spec: PluginSpec, store: PluginStore) -> Sequence[str]:
+    if spec.url:
+        return (str(await store.program(spec)),)
+    return (sys.executable, *_INSTALLED, spec.name)
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, DoneT]]) -> list[DoneT]:
+    """Does all of it at a time; the first failure ends the others."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            begun = [tasks.create_task(one) for one in work]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [one.result() for one in begun]
+
+
+@asynccontextmanager
+async def _running(supervisors: Sequence[PluginSupervisor]) -> AsyncGenerator[None, None]:
+    """Keeps the programs running while the block runs, and ends all of them at a time."""
+    failure: Exception | None = None
+    async with asyncio.TaskGroup() as tasks:
+        begun = [tasks.create_task(one.run(), name="plugin") for one in supervisors]
+        try:
+            yield
+        except Exception as e:  # noqa: BLE001 - raised again below, outside of the group
+            failure = e
+        finally:
+            for one in begun:
+                one.cancel()
+    if failure is not None:
+        raise failure
 
 
 def _builtin(
@@ -81,11 +166,11 @@ def _builtin(
 
 
 async def _unconfigured(
-    found: Mapping[str, Callable[[], StagePlugin]], taken: set[str], callbacks: Callbacks
+    found: Mapping[str, Callable[[], StagePlugin]], callbacks: Callbacks
 ) -> list[KnownPlugin]:
     """Plugins of stages only need no settings and are there for everyone, as in v0."""
     known: list[KnownPlugin] = []
-    for name in sorted(found.keys() - taken):
+    for name in sorted(found):
         plugin = found[name]()
         if not isinstance(plugin, DeploymentPlugin):
             server = PluginServer(plugin, PluginEntry(name), callbacks)

@@ -10,31 +10,36 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from pipecd.model.errors import UserMistake
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest, GetLivestateResponse
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest, GetPlanPreviewResponse
 from pipecd.sdk.plugin import StagePlugin
+from pipecd.sdk.process import GROUP, installed_plugin
 from pipecd.sdk.serving import PluginServer
 
-GROUP = "pipecd.plugins"
+_OURS = "pipecd"
 
 RequestT = TypeVar("RequestT", bound=Message)
 AnswerT = TypeVar("AnswerT", bound=Message)
 
 
 def builtin_plugins() -> dict[str, Callable[[], StagePlugin]]:
-    """The plugins that are installed with piped, by name, not loaded yet."""
-    return {entry.name: _loader(entry.name) for entry in entry_points(group=GROUP)}
+    """The plugins that are installed beside piped, by name, not loaded yet."""
+    return {name: _loader(name) for name in (entry.name for entry in entry_points(group=GROUP))}
+
+
+def foreign_plugins() -> frozenset[str]:
+    """The names of those that somebody else brought, which run in a process of their own."""
+    return frozenset(
+        entry.name
+        for entry in entry_points(group=GROUP)
+        if entry.dist is not None and entry.dist.name != _OURS
+    )
 
 
 def _loader(name: str) -> Callable[[], StagePlugin]:
     def load() -> StagePlugin:
-        (entry,) = entry_points(group=GROUP, name=name)
-        plugin = entry.load()
-        if not (isinstance(plugin, type) and issubclass(plugin, StagePlugin)):
-            raise UserMistake(f"the entry point {name} of {GROUP} is not a class of a plugin")
-        return plugin()
+        return installed_plugin(name)()
 
     return load
 

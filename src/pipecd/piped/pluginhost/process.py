@@ -1,62 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a plugin program, waits until it answers and never lets it outlive piped."""
+"""One life of a plugin program: started, awaited, watched, and ended with piped."""
 
 import asyncio
 import json
-import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import signal
+import socket
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import UserMistake
-from pipecd.piped.pluginhost.remote import RemotePlugin
-from pipecd.program import group
+from pipecd.piped.pluginhost.remote import loopback_channel
+from pipecd.program import leash, output
+from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
+from pipecd.proto.plugin.deployment_pb2_grpc import DeploymentServiceStub
+from pipecd.wire.server import refuse_busy
 
 logger = structlog.get_logger()
 
-_READY_WITHIN = 30.0
-_GRACE = 30.0
-# The shell becomes the plugin; what it leaves behind holds the reading end of a pipe from piped and
-# ends the whole group when that pipe closes, also when piped was killed and could do nothing.
-_LEASH = 'exec 3<&0; (read -r _ <&3; kill -KILL 0) & exec "$@" 3<&- </dev/null'
+_KEPT_BYTES, _LAST_LINES, _LONGEST_LINE = 16 << 10, 10, 500
+# More than this says nothing new, and a plugin must not fill the disk with the log of piped.
+_LINES_A_SECOND = 500
+_DRAIN, _LAST_WORDS = 1.0, 0.2
+# What a dead plugin has left running gets no time to finish.
+_GRACE_OF_THE_DEAD = 1.0
+_Health = health_pb2.HealthCheckResponse
 
 
-@asynccontextmanager
-async def plugin_process(
-    spec: PluginSpec, *, service_port: int, ready_within: float = _READY_WITHIN
-) -> AsyncGenerator[RemotePlugin, None]:
-    """Runs a plugin program while the block runs."""
-    if not spec.port:
-        raise UserMistake(
-            f"plugin {spec.name} has no port", hint="set plugins[].port to a free TCP port"
-        )
-    program = await asyncio.to_thread(_program, spec)
-    argv = [str(program), "start", "--piped-plugin-service", f"localhost:{service_port}"]
-    process = await group.start(
-        ["/bin/sh", "-c", _LEASH, "sh", *argv, "--config", entry_json(spec)],
-        cwd=Path("/"),
-        env=None,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=2,
-        stderr=2,
-    )
-    try:
-        async with grpc.aio.insecure_channel(
-            f"localhost:{spec.port}", options=[("grpc.max_receive_message_length", -1)]
-        ) as channel:
-            await _until_ready(spec, process, channel, ready_within)
-            logger.info("plugin started", plugin=spec.name, port=spec.port)
-            yield RemotePlugin(spec.name, channel)
-    finally:
-        await group.end(process, grace=_GRACE)
-        if process.stdin is not None:
-            process.stdin.close()
+@dataclass(frozen=True)
+class Patience:
+    """How long a plugin program may take, in seconds: to begin, to answer, to end."""
+
+    ready: float = 30.0
+    look_every: float = 10.0
+    # An author's call that blocks its program is no reason to take the program away at once.
+    hung: float = 120.0
+    grace: float = 30.0
+
+
+class Relatives(Protocol):
+    """Who wants to know of a program's life, as soon as there is something to know."""
+
+    def born(self, channel: grpc.aio.Channel) -> None: ...
+
+    def died(self, how: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to start: a command, to which the arguments of upstream are added."""
+
+    spec: PluginSpec
+    command: Sequence[str]
+    service_port: int
+
+    @property
+    def name(self) -> str:
+        """The name of the plugin."""
+        return self.spec.name
+
+    def argv(self, port: int) -> list[str]:
+        """The command line, with the port that the plugin is to listen on."""
+        spec = self.spec.model_copy(update={"port": port})
+        piped = f"localhost:{self.service_port}"
+        return [
+            *self.command, "start", "--piped-plugin-service", piped, "--config", entry_json(spec)
+        ]  # fmt: skip
 
 
 def entry_json(spec: PluginSpec) -> str:
@@ -72,41 +91,134 @@ def entry_json(spec: PluginSpec) -> str:
     return json.dumps(entry)
 
 
-def _program(spec: PluginSpec) -> Path:
-    parts = urlsplit(spec.url)
-    if parts.scheme != "file":
-        raise UserMistake(
-            f"plugin {spec.name}: a plugin cannot be fetched from {parts.scheme} yet",
-            hint="download it and write its place as file:///path/to/plugin",
-        )
-    path = Path(unquote(parts.path))
-    if not path.is_file():
-        raise UserMistake(f"plugin {spec.name}: there is no file {path}", hint="correct its url")
-    if not os.access(path, os.X_OK):
-        raise UserMistake(
-            f"plugin {spec.name}: {path} is not a program", hint=f"run chmod +x {path}"
-        )
-    return path
+class PluginProgram:
+    """A plugin program from its start to its end."""
+
+    def __init__(self, launch: Launch, patience: Patience) -> None:
+        self._launch, self._patience = launch, patience
+        self._lines = output.Lines(_Echo(launch.name), keep=_KEPT_BYTES)
+
+    @property
+    def last_output(self) -> tuple[str, ...]:
+        """The last lines it has written."""
+        lines = [line[:_LONGEST_LINE] for line in self._lines.text().split("\n") if line.strip()]
+        return tuple(lines[-_LAST_LINES:])
+
+    async def run(self, relatives: Relatives) -> None:
+        """Runs the program to its end, which is a death unless it was cancelled."""
+        port = await self._port()
+        async with output.pipe() as (reader, writing):
+            program = await leash.start(
+                self._launch.argv(port), cwd=Path("/"), env=None, output=writing.fileno()
+            )
+            writing.close()
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._lines.read(reader))
+                grace = self._patience.grace
+                try:
+                    how = await self._until_over(program, self._watch(port, relatives))
+                    # Its last words are part of the reason.
+                    await asyncio.wait({reading}, timeout=_LAST_WORDS)
+                    relatives.died(how)
+                    grace = _GRACE_OF_THE_DEAD
+                finally:
+                    await program.end(grace=grace)
+                    await asyncio.wait({reading}, timeout=_DRAIN)
+                    reading.cancel()
+
+    async def _port(self) -> int:
+        """The port of the configuration if it is free, else any free one."""
+        port = self._launch.spec.port
+        if not port:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                return probe.getsockname()[1]
+        try:
+            await refuse_busy("localhost", port)
+        except UserMistake as e:
+            raise UserMistake(
+                f"plugin {self._launch.name} cannot start: {e.message}",
+                hint="set plugins[].port to another one, or leave it out to get any free port",
+            ) from e
+        return port
+
+    async def _until_over(self, program: leash.Leashed, watch: Coroutine[Any, Any, str]) -> str:
+        async with asyncio.TaskGroup() as tasks:
+            ended = tasks.create_task(program.wait())
+            watched = tasks.create_task(watch)
+            await asyncio.wait({ended, watched}, return_when=asyncio.FIRST_COMPLETED)
+            how = _ending(ended.result()) if ended.done() else watched.result()
+            ended.cancel()
+            watched.cancel()
+        return how
+
+    async def _watch(self, port: int, relatives: Relatives) -> str:
+        """Waits for the first answer and looks after the program; says what is wrong with it."""
+        within = self._patience.ready
+        async with loopback_channel(port) as channel:
+            try:
+                async with asyncio.timeout(within):
+                    # A server says by itself that it is there, and not that it is ready.
+                    while not await _answers(channel, within):  # noqa: ASYNC110
+                        await asyncio.sleep(0.1)
+            except TimeoutError:
+                return f"did not answer on port {port} within {within:g}s"
+            logger.info("plugin started", plugin=self._launch.name, port=port)
+            relatives.born(channel)
+            last = time.monotonic()
+            while (silent := time.monotonic() - last) < self._patience.hung:
+                await asyncio.sleep(self._patience.look_every)
+                if await _answers(channel, self._patience.look_every):
+                    last = time.monotonic()
+                else:
+                    logger.warning("a plugin does not answer", plugin=self._launch.name)
+            return f"stopped answering for {silent:.0f}s and was ended"
 
 
-async def _until_ready(
-    spec: PluginSpec, process: asyncio.subprocess.Process, channel: grpc.aio.Channel, within: float
-) -> None:
-    """Waits for the port to answer; a program that ends meanwhile is not waited for."""
-    async with asyncio.TaskGroup() as tasks:
-        ready = tasks.create_task(channel.channel_ready())
-        ended = tasks.create_task(process.wait())
-        await asyncio.wait({ready, ended}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
-        is_ready, code = ready.done(), ended.result() if ended.done() else None
-        ready.cancel()
-        ended.cancel()
-    if code is not None:
-        raise UserMistake(
-            f"plugin {spec.name} ended with exit code {code} instead of starting",
-            hint="its own messages are in the log of piped",
-        )
-    if not is_ready:
-        raise UserMistake(
-            f"plugin {spec.name} did not answer on port {spec.port} within {within:g}s",
-            hint="check that plugins[].port is free and the same in the plugin's own settings",
-        )
+async def _answers(channel: grpc.aio.Channel, within: float) -> bool:
+    """Whether the health service says so or, where there is none, the list of stages comes."""
+    try:
+        await asyncio.wait_for(channel.channel_ready(), within)
+        check: Any = health_pb2_grpc.HealthStub(channel)
+        checked: _Health = await check.Check(health_pb2.HealthCheckRequest(), timeout=within)
+    except TimeoutError:
+        return False
+    except grpc.aio.AioRpcError as e:
+        if e.code() is not grpc.StatusCode.UNIMPLEMENTED:
+            return False
+    else:
+        return checked.status == _Health.SERVING
+    try:
+        request = FetchDefinedStagesRequest()
+        await DeploymentServiceStub(channel).FetchDefinedStages(request, timeout=within)
+    except grpc.aio.AioRpcError as e:
+        # Whoever only tells what is live has no stages.
+        return e.code() is grpc.StatusCode.UNIMPLEMENTED
+    return True
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
+
+
+class _Echo:
+    """Repeats the lines of a plugin in the log of piped, as many as anyone can read."""
+
+    def __init__(self, plugin: str) -> None:
+        self._plugin = plugin
+        self._second, self._count = 0, 0
+
+    def __call__(self, line: str) -> None:
+        second = int(time.monotonic())
+        if second != self._second:
+            if self._count > _LINES_A_SECOND:
+                left_out = self._count - _LINES_A_SECOND
+                logger.warning("a plugin writes too much", plugin=self._plugin, left_out=left_out)
+            self._second, self._count = second, 0
+        self._count += 1
+        if self._count <= _LINES_A_SECOND:
+            sys.stderr.write(f"{line}\n")

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plugin in a process of its own, reached over gRPC on this machine."""
 
-from typing import Any, TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -16,6 +18,33 @@ from pipecd.proto.plugin.planpreview_pb2_grpc import PlanPreviewServiceStub
 
 AnswerT = TypeVar("AnswerT")
 
+# Far more than any answer needs, and little enough for the memory of piped.
+LARGEST_ANSWER = 64 << 20
+_ON_LOOPBACK = (
+    ("grpc.max_receive_message_length", LARGEST_ANSWER),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+)
+# A question is answered from files and from the platform, a look at the platform may take longer;
+# how long a stage may take is the business of whoever runs it.
+_QUESTION, _LOOK = 300.0, 900.0
+
+
+def loopback_channel(port: int) -> grpc.aio.Channel:
+    """A channel to a plugin on this machine."""
+    return grpc.aio.insecure_channel(f"localhost:{port}", options=_ON_LOOPBACK)
+
+
+class Connection(Protocol):
+    """The way to one process of a plugin."""
+
+    @property
+    def channel(self) -> grpc.aio.Channel: ...
+
+    async def lost(self, error: PipecdError) -> PipecdError:
+        """What it means that the process could not be reached, which it was before."""
+        ...
+
 
 class RemotePlugin:
     """Calls the services of a plugin process."""
@@ -23,11 +52,9 @@ class RemotePlugin:
     # Plugins made with upstream's SDK send what they wrote every five seconds.
     log_lag = 6.0
 
-    def __init__(self, name: str, channel: grpc.aio.Channel) -> None:
-        self._name = name
-        self._deployment = DeploymentServiceStub(channel)
-        self._livestate = LivestateServiceStub(channel)
-        self._preview = PlanPreviewServiceStub(channel)
+    def __init__(self, name: str, connected: Callable[[], Awaitable[Connection]]) -> None:
+        """Asks for the way before each call, since the process may be another one by then."""
+        self._name, self._connected = name, connected
 
     @property
     def name(self) -> str:
@@ -36,42 +63,67 @@ class RemotePlugin:
     async def FetchDefinedStages(
         self, request: pb.FetchDefinedStagesRequest
     ) -> pb.FetchDefinedStagesResponse:
-        return await self._answer(self._deployment.FetchDefinedStages(request))
+        return await self._ask(
+            lambda c: DeploymentServiceStub(c).FetchDefinedStages(request, timeout=_QUESTION)
+        )
 
     async def DetermineVersions(
         self, request: pb.DetermineVersionsRequest
     ) -> pb.DetermineVersionsResponse:
-        return await self._answer(self._deployment.DetermineVersions(request))
+        return await self._ask(
+            lambda c: DeploymentServiceStub(c).DetermineVersions(request, timeout=_QUESTION)
+        )
 
     async def DetermineStrategy(
         self, request: pb.DetermineStrategyRequest
     ) -> pb.DetermineStrategyResponse:
-        return await self._answer(self._deployment.DetermineStrategy(request))
+        return await self._ask(
+            lambda c: DeploymentServiceStub(c).DetermineStrategy(request, timeout=_QUESTION)
+        )
 
     async def BuildPipelineSyncStages(
         self, request: pb.BuildPipelineSyncStagesRequest
     ) -> pb.BuildPipelineSyncStagesResponse:
-        return await self._answer(self._deployment.BuildPipelineSyncStages(request))
+        return await self._ask(
+            lambda c: DeploymentServiceStub(c).BuildPipelineSyncStages(request, timeout=_QUESTION)
+        )
 
     async def BuildQuickSyncStages(
         self, request: pb.BuildQuickSyncStagesRequest
     ) -> pb.BuildQuickSyncStagesResponse:
-        return await self._answer(self._deployment.BuildQuickSyncStages(request))
+        return await self._ask(
+            lambda c: DeploymentServiceStub(c).BuildQuickSyncStages(request, timeout=_QUESTION)
+        )
 
     async def ExecuteStage(self, request: pb.ExecuteStageRequest) -> pb.ExecuteStageResponse:
-        return await self._answer(self._deployment.ExecuteStage(request))
+        return await self._ask(lambda c: DeploymentServiceStub(c).ExecuteStage(request))
 
     async def GetLivestate(self, request: GetLivestateRequest) -> GetLivestateResponse:
-        return await self._answer(self._livestate.GetLivestate(request))
+        return await self._ask(
+            lambda c: LivestateServiceStub(c).GetLivestate(request, timeout=_LOOK)
+        )
 
     async def GetPlanPreview(self, request: GetPlanPreviewRequest) -> GetPlanPreviewResponse:
-        return await self._answer(self._preview.GetPlanPreview(request))
+        return await self._ask(
+            lambda c: PlanPreviewServiceStub(c).GetPlanPreview(request, timeout=_LOOK)
+        )
 
-    async def _answer(self, call: grpc.aio.UnaryUnaryCall[Any, AnswerT]) -> AnswerT:
+    async def _ask(
+        self, call: Callable[[grpc.aio.Channel], grpc.aio.UnaryUnaryCall[Any, AnswerT]]
+    ) -> AnswerT:
+        connection = await self._connected()
         try:
-            return await call
+            return await call(connection.channel)
         except grpc.aio.AioRpcError as e:
-            raise self._error(e) from e
+            error, cause = self._error(e), e
+        except (asyncio.CancelledError, grpc.aio.UsageError) as e:
+            # A channel that is closed cancels its calls; then nobody has told us to stop.
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            error, cause = Unavailable(f"plugin {self._name} was disconnected"), e
+        if isinstance(error, Unavailable):
+            error = await connection.lost(error)
+        raise error from cause
 
     def _error(self, error: grpc.aio.AioRpcError) -> PipecdError:
         """An INTERNAL of a plugin is its own failure and not one of the connection."""
@@ -81,5 +133,7 @@ class RemotePlugin:
                 return Unsupported(f"plugin {self._name} does not offer this call")
             case grpc.StatusCode.UNAVAILABLE:
                 return Unavailable(f"plugin {self._name} cannot be reached: {details}")
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return Unavailable(f"plugin {self._name} did not answer in time: {details}")
             case _:
                 return PipecdError(f"plugin {self._name}: {details}")

@@ -61,16 +61,22 @@ class Toolbox:
             await asyncio.to_thread(_place, out, path)
 
 
+def machine() -> tuple[str, str]:
+    """The operating system and the architecture of this machine, in the words of Go."""
+    name = platform.machine().lower()
+    return platform.system().lower(), _ARCHITECTURES.get(name, name)
+
+
 def variables(tool: Tool, out: Path, temporary: Path) -> dict[str, str]:
     """What an installation script may refer to."""
-    machine = platform.machine().lower()
+    system, architecture = machine()
     return {
         "Name": tool.name,
         "Version": tool.version,
         "OutPath": str(out),
         "TmpDir": str(temporary),
-        "Arch": _ARCHITECTURES.get(machine, machine),
-        "Os": platform.system().lower(),
+        "Arch": architecture,
+        "Os": system,
     }
 
 

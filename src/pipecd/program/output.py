@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program writes, line by line as it comes, and the end of it kept."""
+
+import asyncio
+import codecs
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import IO
+
+_CHUNK = 64 * 1024
+
+
+@asynccontextmanager
+async def pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, IO[bytes]]]:
+    """A pipe of our own, because asyncio's wait() would wait for whoever holds its pipe."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reading, os.fdopen(write_end, "wb") as writing:
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), reading
+        )
+        try:
+            yield reader, writing
+        finally:
+            transport.close()
+
+
+class Lines:
+    """Cuts a stream of bytes into lines and keeps the end of it."""
+
+    def __init__(self, on_line: Callable[[str], None] | None, *, keep: int) -> None:
+        self._on_line, self._keep = on_line, keep
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._partial = ""
+        self._kept: deque[str] = deque()
+        self._size = 0
+        self.last = ""
+
+    async def read(self, reader: asyncio.StreamReader) -> None:
+        """Takes everything until the other end is closed."""
+        while chunk := await reader.read(_CHUNK):
+            self.feed(chunk)
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes the next bytes, which may end within a line or a letter."""
+        *whole, self._partial = (self._partial + self._decoder.decode(chunk)).split("\n")
+        for line in whole:
+            self._line(line)
+        while len(self._partial) > _CHUNK:
+            piece, self._partial = self._partial[:_CHUNK], self._partial[_CHUNK:]
+            self._line(piece)
+
+    def finish(self) -> None:
+        """Ends the last line."""
+        rest = self._partial + self._decoder.decode(b"", final=True)
+        if rest:
+            self._line(rest)
+
+    def text(self) -> str:
+        """What was kept."""
+        return "\n".join(self._kept)
+
+    def _line(self, line: str) -> None:
+        line = line.removesuffix("\r")
+        if line.strip():
+            self.last = line
+        self._kept.append(line)
+        self._size += len(line) + 1
+        while self._size > self._keep and len(self._kept) > 1:
+            self._size -= len(self._kept.popleft()) + 1
+        if self._on_line is not None:
+            self._on_line(line)

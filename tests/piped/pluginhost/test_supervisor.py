@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plugin program that dies or hangs is told, ended and started again."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.piped.plugin import PluginSpec
+from pipecd.model.errors import Unavailable
+from pipecd.piped.pluginhost.host import PluginHost
+from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
+from pipecd.piped.pluginhost.process import Patience
+from pipecd.piped.pluginhost.registry import PluginRegistry
+from pipecd.piped.pluginhost.supervisor import pause_after
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.sdk.testing import MemoryHost
+
+pytestmark = pytest.mark.slow
+
+Program = Callable[..., Path]
+
+MORTAL = f'''#!{sys.executable}
+"""A plugin with many ways to go wrong."""
+import asyncio, os, signal, subprocess, sys, time
+from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult, serve
+
+class Mortal(StagePlugin):
+    stages = (Stage("DIE"), Stage("EXIT"), Stage("HANG"), Stage("FLOOD"), Stage("PID"))
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        match stage.name:
+            case "DIE":
+                print("goodbye, cruel world", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "EXIT":
+                subprocess.Popen(["sleep", "60"])
+                os._exit(4)
+            case "HANG":
+                stage.log.info("hanging")
+                await asyncio.sleep(0.3)
+                time.sleep(60)
+            case "FLOOD":
+                for i in range(200_000):
+                    print("flood", i)
+                sys.stdout.flush()
+        return StageResult.succeeded(str(os.getpid()))
+
+if __name__ == "__main__":
+    serve(Mortal)
+'''
+
+
+@asynccontextmanager
+async def hosted(
+    path: Path, *names: str, patience: Patience | None = None, host: MemoryHost | None = None
+) -> AsyncGenerator[PluginRegistry, None]:
+    specs = [PluginSpec(name=name, url=f"file://{path}") for name in names or ("mortal",)]
+    callbacks = host or MemoryHost()
+    start = PluginHost.start(specs, callbacks=callbacks, patience=patience)  # type: ignore[arg-type]
+    async with asyncio.timeout(50), start as registry:
+        yield registry
+
+
+async def answer(plugin: Plugin, deployment: Deployment, stage: str) -> str:
+    given = pb.ExecutePluginInput(
+        deployment=deployment,
+        stage=PipelineStage(id="s1", name=stage, created_at=1, updated_at=1),
+    )
+    return (await plugin.ExecuteStage(pb.ExecuteStageRequest(input=given))).message
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        pytest.param("DIE", r"plugin mortal was ended by SIGKILL, its last output was:\n(.*\n)*goodbye, cruel world", id="it is killed"),
+        pytest.param("EXIT", r"plugin mortal ended with exit code 4, its last output was:\n", id="it ends and leaves a child"),
+    ],
+)  # fmt: skip
+async def test_a_death_is_told_and_the_next_call_finds_a_new_life(
+    program: Program, deployment: Deployment, stage: str, told: str
+) -> None:
+    async with hosted(program(MORTAL)) as registry:
+        plugin = registry.named("mortal")
+        first = await answer(plugin, deployment, "PID")
+        with pytest.raises(PluginDied, match=told) as death:
+            await answer(plugin, deployment, stage)
+        assert death.value.plugin == "mortal"
+        assert isinstance(death.value, Unavailable)
+        assert await answer(plugin, deployment, "PID") != first
+
+
+async def test_a_program_that_hangs_is_ended_and_started_again(
+    program: Program, deployment: Deployment
+) -> None:
+    patience = Patience(look_every=0.2, hung=1.0, grace=0.2)
+    async with hosted(program(MORTAL), patience=patience) as registry:
+        plugin = registry.named("mortal")
+        with pytest.raises(PluginDied, match=r"plugin mortal stopped answering for \ds and was"):
+            await answer(plugin, deployment, "HANG")
+        assert await answer(plugin, deployment, "PID")
+
+
+async def test_a_flood_of_output_is_cut_short(
+    program: Program, deployment: Deployment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with hosted(program(MORTAL)) as registry:
+        assert await answer(registry.named("mortal"), deployment, "FLOOD")
+    assert capfd.readouterr().err.count("flood") < 50_000
+
+
+async def test_a_call_that_is_cancelled_is_no_death(
+    program: Program, deployment: Deployment
+) -> None:
+    host = MemoryHost()
+    async with hosted(program(), host=host) as registry:
+        plugin = registry.named("mortal")
+        running = asyncio.ensure_future(answer(plugin, deployment, "LINGER"))
+        await host.until(lambda: bool(host.lines))
+        running.cancel()
+        await asyncio.wait({running})
+        assert running.cancelled()
+        assert await plugin.FetchDefinedStages(pb.FetchDefinedStagesRequest())
+
+
+async def test_plugins_of_one_platform_run_side_by_side_and_the_application_decides(
+    program: Program, deployment: Deployment
+) -> None:
+    async with hosted(program(MORTAL), "blue", "green") as registry:
+        pids = {
+            name: int(
+                await answer(
+                    registry.for_stage("PID", ApplicationSpec(plugins={name: {}})),
+                    deployment,
+                    "PID",
+                )
+            )
+            for name in ("blue", "green")
+        }
+        assert pids["blue"] != pids["green"]
+        os.kill(pids["blue"], signal.SIGKILL)
+        again = await answer(registry.named("green"), deployment, "PID")
+        assert int(again) == pids["green"]
+
+
+STUBBORN = """#!/bin/sh
+trap '' TERM
+exec {program} "$@"
+"""
+
+
+async def test_all_are_stopped_together_and_the_stubborn_are_killed(
+    program: Program, tmp_path: Path, deployment: Deployment
+) -> None:
+    (tmp_path / "mortal.py").write_text(
+        MORTAL.replace("    serve(Mortal)", "    import signal\n    signal.signal = lambda *a: None\n"
+        "    asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler = lambda *a: None\n"
+        "    serve(Mortal)")
+    )  # fmt: skip
+    (tmp_path / "mortal.py").chmod(0o755)
+    path = program(STUBBORN.format(program=tmp_path / "mortal.py"))
+    patience = Patience(grace=1.0)
+    loop = asyncio.get_running_loop()
+    async with hosted(path, "one", "two", "three", patience=patience) as registry:
+        pids = [
+            int(await answer(registry.named(name), deployment, "PID"))
+            for name in registry.names[:3]
+        ]
+        began = loop.time()
+    assert 1.0 <= loop.time() - began < 2.9
+    assert not any(is_there(pid) for pid in pids)
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_the_pauses_grow_up_to_a_minute() -> None:
+    assert [pause_after(n) for n in range(1, 10)] == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
