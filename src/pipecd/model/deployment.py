@@ -8,6 +8,9 @@ test compares each enum with its descriptor.
 from enum import IntEnum
 from typing import assert_never
 
+WAITING_FOR = "pipecd/waiting-for"
+"""The shared metadata that says why a deployment does not move; no status of the wire can."""
+
 
 class DeploymentStatus(IntEnum):
     """Where a deployment stands."""

@@ -93,8 +93,10 @@ class StageLog:
             self.info(partial)
 
     @asynccontextmanager
-    async def kept(self, patience: Patience | None = None) -> AsyncGenerator["StageLog", None]:
-        """Sends while the block runs and closes the log at its end.
+    async def kept(
+        self, patience: Patience | None = None, *, closes: bool = True
+    ) -> AsyncGenerator["StageLog", None]:
+        """Sends while the block runs and closes the log at its end, unless somebody else will.
 
         When the block is left by an exception or a cancellation the log stays open: either the
         stage will be resumed, or whoever stopped it knows the reason and closes the log with it.
@@ -107,7 +109,7 @@ class StageLog:
                 sending = tasks.create_task(self._keep_sending(), name="stage log")
                 try:
                     yield self
-                    completed = True
+                    completed = closes
                 except Exception as e:  # noqa: BLE001 - raised again below, outside of the group
                     failure = e
                 finally:

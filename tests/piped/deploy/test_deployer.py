@@ -193,8 +193,8 @@ async def test_a_cancel_during_the_rollback_changes_nothing(open_stand: OpenStan
 @pytest.mark.parametrize(
     "spec",
     [
-        pytest.param(pipeline("hang/succeed , timeout: 100ms"), id="the limit of the stage"),
-        pytest.param(pipeline("hang/succeed", more="  timeout: 100ms"), id="the limit of the deployment"),
+        pytest.param(pipeline("hang/succeed , timeout: 500ms"), id="the limit of the stage"),
+        pytest.param(pipeline("hang/succeed", more="  timeout: 500ms"), id="the limit of the deployment"),
     ],
 )  # fmt: skip
 async def test_a_stage_that_takes_too_long_has_failed(open_stand: OpenStand, spec: str) -> None:
@@ -205,7 +205,7 @@ async def test_a_stage_that_takes_too_long_has_failed(open_stand: OpenStand, spe
         assert done.status_reason == f"Timed out while executing stage {done.stages[0].id}"
         assert stand.statuses(done) == ["ACT FAILURE", "ACT_ROLLBACK SUCCESS"]
         assert stand.story[:3] == ["act 0 begins", "act 0 is stopped", "undo 0 begins"]
-        assert (await stand.lines_of(id, done.stages[0].id))[-1] == "Timed out after 100ms"
+        assert (await stand.lines_of(id, done.stages[0].id))[-1] == "Timed out after 500ms"
 
 
 async def test_one_deployment_at_a_time_and_the_oldest_first(open_stand: OpenStand) -> None:

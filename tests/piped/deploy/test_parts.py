@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts: whose turn it is, the race against a stop, the journal, persistence."""
+"""The small parts: the race against a stop, the journal, persistence."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Unavailable, UserMistake
@@ -14,68 +12,13 @@ from pipecd.piped.deploy.journal import Journal
 from pipecd.piped.deploy.outcome import Outcome
 from pipecd.piped.deploy.reports import Reports, persistently
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, StopReason, until_stopped
-from pipecd.piped.deploy.turns import next_turns
+from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import (
-    Commit,
     Deployment,
-    DeploymentTrigger,
     PipelineStage,
 )
 
 BY_ANN = Stop(StopReason.CANCELLED, by="ann")
-
-
-def waiting(id: str, application: str, status: DeploymentStatus, commit: int, at: int) -> Deployment:  # fmt: skip
-    return Deployment(
-        id=id,
-        application_id=application,
-        status=int(status),  # type: ignore[arg-type]
-        trigger=DeploymentTrigger(commit=Commit(created_at=commit), timestamp=at),
-    )
-
-
-PENDING, PLANNED, RUNNING, ROLLING_BACK, DONE = (
-    DeploymentStatus.PENDING,
-    DeploymentStatus.PLANNED,
-    DeploymentStatus.RUNNING,
-    DeploymentStatus.ROLLING_BACK,
-    DeploymentStatus.SUCCESS,
-)
-
-
-@pytest.mark.parametrize(
-    ("deployments", "turns"),
-    [
-        pytest.param([waiting("b", "x", PENDING, 2, 1), waiting("a", "x", PENDING, 1, 9)], ["a"], id="the older commit"),
-        pytest.param([waiting("b", "x", PENDING, 1, 2), waiting("a", "x", PENDING, 1, 1)], ["a"], id="the older trigger of the same commit"),
-        pytest.param([waiting("b", "x", PENDING, 1, 1), waiting("a", "x", RUNNING, 9, 9)], ["a"], id="what has begun comes before what is older"),
-        pytest.param([waiting("b", "x", PENDING, 1, 1), waiting("a", "x", PLANNED, 9, 9)], ["a"], id="what is planned too"),
-        pytest.param([waiting("a", "x", ROLLING_BACK, 9, 9), waiting("b", "x", PLANNED, 1, 1)], ["a"], id="a rollback is finished first"),
-        pytest.param([waiting("a", "x", PENDING, 1, 1), waiting("b", "y", PENDING, 2, 2)], ["a", "b"], id="applications do not wait for each other"),
-        pytest.param([waiting("a", "busy", PENDING, 1, 1)], [], id="a busy application"),
-        pytest.param([waiting("over", "x", RUNNING, 1, 1), waiting("b", "x", PENDING, 2, 2)], ["b"], id="a deployment that is over here and not there"),
-        pytest.param([waiting("a", "x", DONE, 1, 1)], [], id="a completed deployment"),
-    ],
-)  # fmt: skip
-def test_whose_turn_it_is(deployments: list[Deployment], turns: list[str]) -> None:
-    found = next_turns(deployments, busy={"busy"}, settled={"over"})
-    assert [deployment.id for deployment in found] == turns
-
-
-STATUSES = st.sampled_from([PENDING, PLANNED, RUNNING, ROLLING_BACK, DONE])
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("xyz"), STATUSES, st.integers(0, 3), st.integers(0, 3)),
-        max_size=12,
-    )
-)
-def test_one_deployment_per_application_and_none_forgotten(rows: list[tuple[str, DeploymentStatus, int, int]]) -> None:  # fmt: skip
-    listed = [waiting(str(n), *row) for n, row in enumerate(rows)]
-    turns = next_turns(listed, busy=(), settled=())
-    applications = [deployment.application_id for deployment in turns]
-    assert sorted(applications) == sorted({a for a, status, _, _ in rows if status is not DONE})
 
 
 async def test_work_that_ends_first_wins() -> None:
@@ -198,10 +141,10 @@ async def test_a_report_that_is_refused_is_not_repeated() -> None:
 
 
 async def test_a_completed_deployment_is_never_opened_again() -> None:
-    deployment = waiting("d", "x", DONE, 1, 1)
+    deployment = Deployment(id="d", status=deployment_pb2.DEPLOYMENT_SUCCESS)
     reports = Reports(None, deployment)  # type: ignore[arg-type]
     await reports.started()
     await reports.rolling_back("no")
     with pytest.raises(ValueError, match="SUCCESS cannot become FAILURE"):
         await reports.ended(DeploymentStatus.FAILURE, "no")
-    assert deployment.status == DONE
+    assert deployment.status == DeploymentStatus.SUCCESS

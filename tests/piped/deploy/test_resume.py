@@ -86,7 +86,12 @@ async def test_a_running_stage_is_taken_up_again_and_those_before_it_are_not(
         assert status(done) == "SUCCESS"
         assert stand.begun == ["act 0", "act 1", "act 1", "act 2"]
         lines = await stand.lines_of(id, left.stages[1].id)
-        assert lines == ["act 1: hang", "act 1: hang", "released"]
+        assert lines == [
+            "act 1: hang",
+            "Piped was started again and takes up this stage",
+            "act 1: hang",
+            "released",
+        ]
 
 
 @pytest.mark.parametrize("journal", ["kept", "lost"])

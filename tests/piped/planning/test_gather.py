@@ -14,7 +14,7 @@ from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import open_mirrors
 from pipecd.model.deployment import SyncStrategy
-from pipecd.model.errors import NotFound, PipecdError
+from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.piped.planning.gather import Plan, Planning, Running
 from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
@@ -99,17 +99,27 @@ def hosted(plugin: StagePlugin, name: str, *targets: str) -> KnownPlugin:
 
 @asynccontextmanager
 async def planning(
-    origin: Any, tmp_path: Path, *platforms: Platform
+    origin: Any, tmp_path: Path, *platforms: Platform, names: Sequence[str] = ("p0", "p1")
 ) -> AsyncGenerator[Callable[..., Any], None]:
-    known = [hosted(platform, f"p{n}", "dev") for n, platform in enumerate(platforms)]
+    known = [
+        hosted(platform, name, "dev") for name, platform in zip(names, platforms, strict=False)
+    ]
     registry = PluginRegistry([*known, hosted(WaitPlugin(), "wait")])
     repository = Repository("site", origin.remote, "main")
     async with open_mirrors(
         [repository], directory=tmp_path / "mirrors", access=GitAccess()
     ) as mirrors:
-        made = Planning(Sources(mirrors, load_catalog()), registry)
+        targets = dict.fromkeys(names, ("dev",))
+        made = Planning(Sources(mirrors, load_catalog()), registry, targets=targets)
 
-        async def plan(commit: str, running: Running | None = None, **trigger: Any) -> Plan:
+        async def plan(
+            commit: str,
+            running: Running | None = None,
+            aim: Any = None,
+            platform_provider: str = "",
+            **trigger: Any,
+        ) -> Plan:
+            everywhere = {name: DeployTargets(deploy_targets=["dev"]) for name in names}
             deployment = Deployment(
                 id="d",
                 application_id="a",
@@ -119,9 +129,8 @@ async def planning(
                     path="cart",
                     config_filename="app.pipecd.yaml",
                 ),
-                deploy_targets_by_plugin={
-                    f"p{n}": DeployTargets(deploy_targets=["dev"]) for n in range(len(platforms))
-                },
+                deploy_targets_by_plugin=everywhere if aim is None else aim,
+                platform_provider=platform_provider,
                 trigger=DeploymentTrigger(commit=Commit(hash=commit, message="m"), **trigger),
             )
             return await made.plan(deployment, running, tmp_path / "work")
@@ -223,3 +232,32 @@ async def test_a_person_forces_a_quick_sync(origin: Any, tmp_path: Path) -> None
             commit, Running(commit, ""), sync_strategy=int(QUICK), strategy_summary="by ann"
         )
     assert (made.strategy, made.summary) == (QUICK, "by ann")
+
+
+async def test_a_first_generation_application_goes_to_its_platform_provider(
+    origin: Any, tmp_path: Path
+) -> None:
+    text = "apiVersion: pipecd.dev/v1beta1\nkind: KubernetesApp\nspec:\n  name: cart\n"
+    commit = origin.commit({"cart/app.pipecd.yaml": text, "cart/tag": "v1"})
+    platform = Platform()
+    async with planning(origin, tmp_path, platform, names=["kubernetes"]) as plan:
+        made = await plan(commit, aim={}, platform_provider="dev")
+        assert made.strategy is SyncStrategy.QUICK_SYNC
+        with pytest.raises(UserMistake, match="platform provider moon is not defined"):
+            await plan(commit, aim={}, platform_provider="moon")
+
+
+async def test_of_two_plugins_for_one_platform_the_application_chooses(
+    origin: Any, tmp_path: Path
+) -> None:
+    first, second = Platform(), Platform()
+    running = Running(origin.commit(spec(*CANARY)), "app.pipecd.yaml")
+    async with planning(origin, tmp_path, first, second) as plan:
+        commit = origin.commit(spec(*CANARY))
+        with pytest.raises(UserMistake, match="several plugins offer the stage CANARY: p0, p1"):
+            await plan(commit, running)
+        await plan(origin.commit(spec(*CANARY, more=PLUGINS)), running)
+        assert (bool(first.asked), bool(second.asked)) == (True, False), "named under plugins"
+        first.asked.clear()
+        await plan(commit, running, aim={"p1": DeployTargets(deploy_targets=["dev"])})
+        assert (bool(first.asked), bool(second.asked)) == (False, True), "has deploy targets"

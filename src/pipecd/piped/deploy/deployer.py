@@ -17,12 +17,14 @@ from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.deploy.reports import persistently
 from pipecd.piped.deploy.stop import Stop, stop_of
-from pipecd.piped.deploy.turns import next_turns
-from pipecd.piped.deploy.work import cancel_idle, carry_out
+from pipecd.piped.deploy.waiting import WaitingRoom
+from pipecd.piped.deploy.work import carry_out
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import Watch
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.plan.targets import KnownTargets
+from pipecd.piped.plan.turns import next_turns
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Sources
@@ -60,6 +62,7 @@ class Deployer:
     applications: ApplicationMirror
     sources: Sources
     plugins: PluginRegistry
+    targets: KnownTargets = field(default_factory=dict[str, tuple[str, ...]])
     callbacks: Callbacks
     metadata: MetadataStores
     workspace: Path
@@ -70,8 +73,6 @@ class Deployer:
     """Deployments that are over, for as long as the mirror lists them."""
     _held: dict[str, float] = field(init=False, default_factory=dict[str, float])
     """Deployments that have to wait, and until when."""
-    _answering: dict[str, str] = field(init=False, default_factory=dict[str, str])
-    """Commands to cancel what is not at work, with the deployment of each."""
     _woken: Watch = field(init=False, default_factory=Watch)
 
     async def run(self) -> None:
@@ -81,44 +82,41 @@ class Deployer:
             mirror.changes.add(self._woken)
         async with asyncio.TaskGroup() as works:
             works.create_task(self._correct_deploying(), name="deploying")
+            waiting = WaitingRoom(desk=desk, works=works, settled=self._settled, woken=self._woken)
             while True:
-                self._look(desk, works)
+                self._look(desk, waiting, works)
                 await self._woken.wait(self._until_next_look())
 
-    def _look(self, desk: Desk, works: asyncio.TaskGroup) -> None:
+    def _look(self, desk: Desk, waiting: WaitingRoom, works: asyncio.TaskGroup) -> None:
         """One look at the mirrors; everything that takes time becomes a task."""
-        now = asyncio.get_running_loop().time()
-        self._settled &= {deployment.id for deployment in self.deployments.all}
+        now, listed = asyncio.get_running_loop().time(), self.deployments.all
+        self._settled &= {deployment.id for deployment in listed}
         self._held = {id: until for id, until in self._held.items() if until > now}
-        settled = self._settled.union(self._answering.values())
-        busy = self._at_work.keys()
-        for deployment in next_turns(self.deployments.all, busy=busy, settled=settled):
+        passed_over = waiting.pass_over(listed, self._busy)
+        settled = self._settled | waiting.dealt_with | passed_over
+        for deployment in next_turns(listed, busy=self._busy, settled=settled):
             if deployment.id not in self._held:
                 self._begin(deployment, desk, works)
+        waiting.explain(listed, self._busy)
         for command in self.commands.of_kind(CommandKind.CANCEL_DEPLOYMENT):
-            self._cancel(command, desk, works)
+            self._cancel(command, waiting)
+
+    @property
+    def _busy(self) -> dict[str, str]:
+        """The applications at work and the deployment of each."""
+        return {application: work.deployment_id for application, work in self._at_work.items()}
 
     def _until_next_look(self) -> float:
         now = asyncio.get_running_loop().time()
         return max(min([_LOOK_EVERY, *(until - now for until in self._held.values())]), 0)
 
-    def _cancel(self, command: Command, desk: Desk, works: asyncio.TaskGroup) -> None:
+    def _cancel(self, command: Command, waiting: WaitingRoom) -> None:
         """Stops the deployment where it is: at work, waiting for its turn, or over already."""
         for work in self._at_work.values():
             if work.deployment_id == command.deployment_id:
                 work.tell(command)
                 return
-        if command.id not in self._answering:
-            self._answering[command.id] = command.deployment_id
-            works.create_task(self._answer(command, desk), name=f"cancel {command.deployment_id}")
-
-    async def _answer(self, command: Command, desk: Desk) -> None:
-        try:
-            if await cancel_idle(desk, command):
-                self._settled.add(command.deployment_id)
-                self._woken.mark()
-        finally:
-            del self._answering[command.id]
+        waiting.cancel(command)
 
     def _begin(self, deployment: Deployment, desk: Desk, works: asyncio.TaskGroup) -> None:
         work = _Work(deployment.id, asyncio.get_running_loop().create_future())
@@ -158,6 +156,7 @@ class Deployer:
             commands=self.commands,
             sources=self.sources,
             plugins=self.plugins,
+            targets=self.targets,
             callbacks=self.callbacks,
             metadata=self.metadata,
             workspace=self.workspace,

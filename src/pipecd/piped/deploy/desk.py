@@ -10,12 +10,16 @@ from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.moment import Now, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.deploy.reports import persistently
 from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service import piped_pb2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,7 @@ class Desk:
     commands: CommandMirror
     sources: Sources
     plugins: PluginRegistry
+    targets: KnownTargets
     callbacks: Callbacks
     metadata: MetadataStores
     workspace: Path
@@ -51,6 +56,12 @@ class Desk:
         """Removes everything about a deployment that is over."""
         self.callbacks.masks.forget(deployment_id)
         await asyncio.to_thread(self._remove, deployment_id)
+
+    async def fresh(self, deployment_id: str) -> Deployment:
+        """The deployment as the control plane has it; the mirror may be older."""
+        request = piped_pb2.GetDeploymentRequest(id=deployment_id)
+        answer = await persistently(lambda: self.api.get_deployment(request), what="deployment")
+        return answer.deployment
 
     async def answer_cancels(self, deployment_id: str, status: CommandStatus) -> None:
         """Tells those who cancelled a deployment what became of it."""

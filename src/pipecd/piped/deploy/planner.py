@@ -5,17 +5,23 @@ import asyncio
 
 import structlog
 
+from pipecd.config.duration import Duration
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.reports import Reports, persistently
-from pipecd.piped.deploy.stop import Stop, until_stopped
+from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
 from pipecd.piped.planning.gather import Plan, Planning, Running
+from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
 
 log = structlog.get_logger()
+
+# Every question to a plugin has an end of its own, and so has every program of git.
+_AT_MOST = 30 * 60.0
+_TRIES = 3
 
 
 class Planner:
@@ -30,12 +36,11 @@ class Planner:
         running = await self._running()
         work = asyncio.create_task(self._plan(running), name="plan")
         try:
-            ended = await until_stopped(work, self._stop)
+            ended = await until_stopped(work, self._stop, at_most=_AT_MOST)
         except PipecdError as e:
-            told = self._desk.callbacks.masks.hide(self._deployment.id, str(e))
-            reason = f"Unable to plan the deployment ({told})"
-            await self._reports.completed(DeploymentStatus.FAILURE, reason)
-            return False
+            return await self._failed(self._desk.callbacks.masks.hide(self._deployment.id, str(e)))
+        if ended == TIME_IS_UP:
+            return await self._failed(f"there was no plan after {Duration(_AT_MOST)}")
         if isinstance(ended, Stop):
             reason = f"Deployment was cancelled by {ended.by} while planning"
             await self._reports.completed(DeploymentStatus.CANCELLED, reason)
@@ -44,9 +49,24 @@ class Planner:
         log.info("deployment planned", summary=ended.summary)
         return True
 
+    async def _failed(self, why: str) -> bool:
+        reason = f"Unable to plan the deployment ({why})"
+        await self._reports.completed(DeploymentStatus.FAILURE, reason)
+        return False
+
     async def _plan(self, running: Running | None) -> Plan:
+        """The plan; a plugin that dies over it is asked again when it is back."""
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._plan_once(running)
+            except PluginDied as e:
+                await self._reports.waiting(f"Planned again as soon as the plugin is back: {e}")
+        return await self._plan_once(running)
+
+    async def _plan_once(self, running: Running | None) -> Plan:
         sources = self._desk.masked_sources(self._deployment.id)
-        planning = Planning(sources, self._desk.plugins, now=self._desk.now)
+        desk = self._desk
+        planning = Planning(sources, desk.plugins, targets=desk.targets, now=desk.now)
         into = self._desk.sources_of(self._deployment.id) / "plan"
         return await planning.plan(self._deployment, running, into)
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import structlog
 
-from pipecd.model.deployment import DeploymentStatus, StageStatus, may_become
+from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus, may_become
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
@@ -40,6 +40,13 @@ async def persistently(call: Callable[[], Awaitable[T]], *, what: str) -> T:
             log.warning("the control plane is away, trying again", what=what, error=str(e))
             await asyncio.sleep(pause)
             pause = min(pause * 2, _PAUSE_LAST)
+
+
+def words(error: PipecdError | OSError) -> str:
+    """An error in words for people; one of the system comes without its number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error)
 
 
 class Reports:
@@ -73,6 +80,17 @@ class Reports:
             deployment_chain_block_index=own.deployment_chain_block_index,
         )
         await persistently(lambda: self._api.report_deployment_planned(request), what="plan")
+
+    async def waiting(self, reason: str = "") -> None:
+        """Why the deployment does not move; without a reason it moves again."""
+        own, shared = self._deployment, self._deployment.metadata_v2.shared.keyValues
+        if shared.get(WAITING_FOR, "") == reason or DeploymentStatus(own.status).is_completed:
+            return
+        shared[WAITING_FOR] = reason
+        request = piped_pb2.SaveDeploymentSharedMetadataRequest(
+            deployment_id=own.id, metadata=shared
+        )
+        await self._if_possible(lambda: self._save(request), what="waiting")
 
     async def started(self) -> None:
         """The deployment is being carried out, again after a restart."""
@@ -186,12 +204,17 @@ class Reports:
             what="last success",
         )
 
+    async def _save(self, request: piped_pb2.SaveDeploymentSharedMetadataRequest) -> None:
+        await persistently(
+            lambda: self._api.save_deployment_shared_metadata(request), what="metadata"
+        )
+
     async def _if_possible(self, report: Callable[[], Awaitable[None]], *, what: str) -> None:
-        """A report about the application, which may have been deleted meanwhile."""
+        """A report without which the deployment goes on, should it be refused."""
         try:
             await report()
         except PipecdError as e:
-            log.warning("a report about the application was refused", what=what, error=str(e))
+            log.warning("a report was refused", what=what, error=str(e))
 
     def _become(self, status: DeploymentStatus, reason: str) -> None:
         own = self._deployment

@@ -32,6 +32,7 @@ from pipecd.piped.deploy.outcome import (
 from pipecd.piped.deploy.reports import Reports, persistently
 from pipecd.piped.deploy.stage import StageRun
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
+from pipecd.piped.planning.gather import set_targets
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 log = structlog.get_logger()
@@ -142,7 +143,9 @@ class Scheduler:
 
     async def _spec(self) -> ApplicationSpec:
         own = self._deployment
-        return (await self._desk.sources.config(own.git_path, own.trigger.commit.hash)).spec
+        spec = (await self._desk.sources.config(own.git_path, own.trigger.commit.hash)).spec
+        set_targets(own, spec, self._desk.targets)
+        return spec
 
     def _forward_stages(self) -> Iterator[PipelineStage]:
         return (stage for stage in self._deployment.stages if not stage.rollback)

@@ -20,16 +20,18 @@ from pipecd.model.errors import PipecdError
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal
 from pipecd.piped.deploy.outcome import StageEnding, ending_of
-from pipecd.piped.deploy.reports import Reports
+from pipecd.piped.deploy.reports import Reports, words
 from pipecd.piped.deploy.stop import Stop, StopReason, until_stopped
 from pipecd.piped.plan.skip import skip_reason
-from pipecd.piped.pluginhost.plugin import Plugin
+from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.sdk.log import StageLog
 
 log = structlog.get_logger()
 
+# How often a stage is run when its plugin dies each time.
+_RUNS = 3
 # What a plugin may answer; upstream's SDK promises the same.
 _ANSWERS = frozenset(
     {StageStatus.SUCCESS, StageStatus.FAILURE, StageStatus.SKIPPED, StageStatus.EXITED}
@@ -102,12 +104,14 @@ class StageRun:
                 told = f"Skipped because {reason}"
                 await self._close_log(told, failed=False)
                 return StageEnding(StageStatus.SKIPPED, told)
+            if StageStatus(self.stage.status) is StageStatus.RUNNING:
+                await self._say("Piped was started again and takes up this stage")
             await self.reports.stage(self.stage, StageStatus.RUNNING, requires=requires)
             log.info("stage started", stage=self.stage.name)
             return await self._execute()
-        except PipecdError as e:
-            await self._close_log(str(e))
-            return StageEnding(StageStatus.FAILURE, self._masked(str(e)))
+        except (PipecdError, OSError) as e:
+            await self._close_log(words(e))
+            return StageEnding(StageStatus.FAILURE, self._masked(words(e)))
 
     async def _skip_reason(self) -> str | None:
         entry = self.configured
@@ -122,8 +126,19 @@ class StageRun:
         return skip_reason(entry.skip_on, commit_message=commit.message, changed_files=changed)
 
     async def _execute(self) -> StageEnding:
-        plugin = self._plugin()
-        answer = await plugin.ExecuteStage(pb.ExecuteStageRequest(input=await self._input()))
+        """Runs the stage, again if its plugin died: as after a restart, with fresh sources."""
+        plugin, died = self._plugin(), 0
+        while True:
+            request = pb.ExecuteStageRequest(input=await self._input())
+            try:
+                return self._judged(plugin, await plugin.ExecuteStage(request))
+            except PluginDied as e:
+                died += 1
+                if died >= _RUNS:
+                    raise PipecdError(f"{e}; given up after {died} runs of the stage") from e
+                await self._say(f"{e}; the stage is run again as soon as the plugin is back")
+
+    def _judged(self, plugin: Plugin, answer: pb.ExecuteStageResponse) -> StageEnding:
         if answer.status not in _ANSWERS:
             told = f"plugin {plugin.name} answered status {answer.status}, which is not an ending"
             return StageEnding(StageStatus.FAILURE, told)
@@ -194,6 +209,12 @@ class StageRun:
     async def _close_log_after(self, seconds: float, text: str) -> None:
         await asyncio.sleep(seconds)
         await self._close_log(text)
+
+    async def _say(self, text: str) -> None:
+        """Adds a line for people while the stage goes on."""
+        stage_log = StageLog(self.desk.callbacks, self.deployment.id, self.stage.id)
+        async with stage_log.kept(closes=False) as lines:
+            lines.info(text)
 
     async def _close_log(self, text: str, *, failed: bool = True) -> None:
         """Adds the last line for a stage that could not do so itself."""

@@ -12,10 +12,9 @@ from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal
 from pipecd.piped.deploy.planner import Planner
-from pipecd.piped.deploy.reports import Reports, persistently
+from pipecd.piped.deploy.reports import Reports, words
 from pipecd.piped.deploy.scheduler import Scheduler
 from pipecd.piped.deploy.stop import Stop
-from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
 
@@ -24,15 +23,12 @@ log = structlog.get_logger()
 # Before trying again what was refused, or asking again whether a chain has come this far.
 HOLD = 10.0
 
-_WAITING = (DeploymentStatus.PENDING, DeploymentStatus.PLANNED)
-
 
 async def carry_out(desk: Desk, listed: Deployment, stop: asyncio.Future[Stop]) -> float | None:
     """Works on a deployment to its end; a number is how long to wait before trying again."""
     with bound_contextvars(deployment=listed.id, application=listed.application_id):
         try:
-            # The mirror may be older than what was reported a moment ago.
-            deployment = await _fresh(desk, listed.id)
+            deployment = await desk.fresh(listed.id)
             if not DeploymentStatus(deployment.status).is_completed:
                 with desk.metadata.open(deployment):
                     if not await _pass(desk, deployment, stop):
@@ -43,59 +39,32 @@ async def carry_out(desk: Desk, listed: Deployment, stop: asyncio.Future[Stop]) 
             await desk.forget(listed.id)
         except (PipecdError, OSError) as e:
             log.warning("deployment is held up, trying again later", error=str(e))
+            await _explain(desk, listed.id, f"Held up, trying again soon: {words(e)}")
             return HOLD
         finally:
             await desk.forget_sources(listed.id)
     return None
 
 
-async def cancel_idle(desk: Desk, command: Command) -> bool:
-    """Cancels a deployment that is not at work; whether that settles the matter.
-
-    A deployment that has begun is left to its turn, which starts with being stopped.
-    """
-    with bound_contextvars(deployment=command.deployment_id):
-        try:
-            status = await _cancel_if_waiting(desk, command)
-        except NotFound:
-            status = CommandStatus.FAILED
-        except PipecdError as e:
-            log.warning("deployment could not be cancelled", error=str(e))
-            return False
-        if status is not None:
-            await desk.commands.report(command, status)
-        return status is not None
-
-
-async def _cancel_if_waiting(desk: Desk, command: Command) -> CommandStatus | None:
-    deployment = await _fresh(desk, command.deployment_id)
-    status = DeploymentStatus(deployment.status)
-    if status.is_completed:
-        return CommandStatus.FAILED
-    if status not in _WAITING:
-        return None
-    reason = f"Deployment was cancelled by {command.commander} before it began"
-    reports = Reports(desk.api, deployment, now=desk.now)
-    # Another deployment of the application may be at work, so nothing is said about that.
-    await reports.ended(DeploymentStatus.CANCELLED, reason)
-    return CommandStatus.SUCCEEDED
-
-
-async def _fresh(desk: Desk, deployment_id: str) -> Deployment:
-    request = piped_pb2.GetDeploymentRequest(id=deployment_id)
-    answer = await persistently(lambda: desk.api.get_deployment(request), what="deployment")
-    return answer.deployment
+async def _explain(desk: Desk, deployment_id: str, reason: str) -> None:
+    """Tells people why a deployment does not move, if the control plane listens."""
+    try:
+        reports = Reports(desk.api, await desk.fresh(deployment_id), now=desk.now)
+        await reports.waiting(desk.callbacks.masks.hide(deployment_id, reason))
+    except PipecdError as e:
+        log.warning("nobody was told why the deployment is held up", error=str(e))
 
 
 async def _pass(desk: Desk, deployment: Deployment, stop: asyncio.Future[Stop]) -> bool:
     """Plans what is pending, then runs what is planned; False when it is not its time yet."""
+    reports = Reports(desk.api, deployment, now=desk.now)
     if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
-        reports = Reports(desk.api, deployment, now=desk.now)
         chain = await _chain(desk, deployment)
         if chain is not None and chain.cancel:
             await reports.completed(DeploymentStatus.CANCELLED, chain.cancel_reason)
             return True
         if chain is not None and not chain.plannable:
+            await reports.waiting("Waiting for the previous block of its deployment chain to end")
             return False
         try:
             await reports.deploying(True)
@@ -106,6 +75,7 @@ async def _pass(desk: Desk, deployment: Deployment, stop: asyncio.Future[Stop]) 
             return True
         if not await Planner(desk, deployment, stop).run():
             return True
+    await reports.waiting()
     journal = await Journal.open(desk.journal(deployment.id))
     await Scheduler(desk, deployment, journal, stop).run()
     return True

@@ -19,8 +19,9 @@ from pipecd.model.ids import new_id
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.plan.stages import StageAnswer, StageMint, pipeline_stages, quick_sync_stages
 from pipecd.piped.plan.strategy import Answer, PlanFacts, choose_strategy, ruled
+from pipecd.piped.plan.targets import KnownTargets, deploy_targets
 from pipecd.piped.plan.versions import merge_versions
-from pipecd.piped.pluginhost.plugin import Plugin
+from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Source
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ArtifactVersion
@@ -50,6 +51,12 @@ class Plan:
     stages: tuple[PipelineStage, ...]
 
 
+def set_targets(deployment: Deployment, spec: ApplicationSpec, known: KnownTargets) -> None:
+    """Gives a deployment the deploy targets that its plugins look for."""
+    for plugin, names in deploy_targets(deployment, spec.plugins, known).items():
+        deployment.deploy_targets_by_plugin[plugin].deploy_targets[:] = names
+
+
 class SourceMaker(Protocol):
     """Makes working copies; `Sources`, or a maker that also watches what is in them."""
 
@@ -66,14 +73,18 @@ class Planning:
         sources: SourceMaker,
         plugins: PluginRegistry,
         *,
+        targets: KnownTargets,
         now: Now = utc_now,
         ids: Callable[[], str] = new_id,
     ) -> None:
-        self._sources, self._plugins = sources, plugins
+        self._sources, self._plugins, self._targets = sources, plugins, targets
         self._now, self._ids = now, ids
 
     async def plan(self, deployment: Deployment, running: Running | None, into: Path) -> Plan:
-        """The plan; whatever keeps it from being made is raised with its cause."""
+        """The plan; whatever keeps it from being made is raised with its cause.
+
+        The deployment gets the deploy targets that its plugins look for.
+        """
         target = await self._sources.at(
             deployment.git_path, deployment.trigger.commit.hash, into=into / "target"
         )
@@ -85,6 +96,7 @@ class Planning:
                 config_filename=running.config_filename,
                 into=into / "running",
             )
+        set_targets(deployment, target.config.spec, self._targets)
         asked = _Asked(
             deployment=deployment,
             spec=target.config.spec,
@@ -155,6 +167,8 @@ class _Asked:
                 answers.append(StageAnswer(plugin.name, tuple(answer.stages), {}))
             except Unsupported:
                 continue
+            except PluginDied:
+                raise
             except PipecdError as e:
                 answers.append(e)
         return answers
@@ -167,6 +181,8 @@ class _Asked:
                 told = await plugin.DetermineStrategy(pb.DetermineStrategyRequest(input=self.given))
             except Unsupported:
                 continue
+            except PluginDied:
+                raise
             except PipecdError as e:
                 log.warning("a plugin did not decide", plugin=plugin.name, error=str(e))
                 answers.append(Answer(plugin.name, error=str(e)))
@@ -191,6 +207,8 @@ class _Asked:
                 answers.append((await plugin.DetermineVersions(request)).versions)
             except Unsupported:
                 continue
+            except PluginDied:
+                raise
             except PipecdError as e:
                 log.warning("versions are not known", plugin=plugin.name, error=str(e))
         return answers

@@ -26,6 +26,13 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
             DeploymentStatus.PENDING, [], {}, "Waiting for piped tokyo to plan it.", id="pending"
         ),
         pytest.param(
+            DeploymentStatus.PENDING,
+            [],
+            {"metadata_v2": {"shared": {"keyValues": {"pipecd/waiting-for": "Waiting for d1"}}}},
+            "Waiting for d1.",
+            id="pending for a reason of its piped",
+        ),
+        pytest.param(
             DeploymentStatus.PLANNED,
             [{"id": "1", "name": "A"}],
             {},

@@ -15,7 +15,7 @@ from pipecd.controlplane.console.view.stage import (
 )
 from pipecd.controlplane.console.view.words import duration, joined, plural, sentence
 from pipecd.controlplane.usecases.deployments import approvers_of
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import WAITING_FOR, DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 
@@ -35,6 +35,9 @@ def story(deployment: Deployment, drawn: Pipeline, agent: Agent, now: datetime) 
             f"Nothing moves: piped {agent.name} is {agent.mark.word.lower()}. "
             "It goes on where it stopped once that piped is back."
         )
+    waits_for = sentence(deployment.metadata_v2.shared.keyValues.get(WAITING_FOR, ""))
+    if not status.is_completed and waits_for:
+        return Story(waits_for)
     tell: dict[DeploymentStatus, Callable[[], Story]] = {
         DeploymentStatus.PENDING: lambda: Story(f"Waiting for piped {agent.name} to plan it."),
         DeploymentStatus.PLANNED: lambda: _planned(drawn),
