@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to one API server, as plain values in both directions."""
+
+import asyncio
+import json
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from pipecd.plugins.kubernetes.cluster.credentials import Credentials
+from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
+from pipecd.plugins.kubernetes.cluster.refusal import Refusal
+from pipecd.plugins.kubernetes.manifest.body import text_at
+from pipecd.sdk import Unavailable, UserMistake
+from pipecd.sdk.diff import is_map
+
+CONNECTIONS = 16
+_TIMEOUT = httpx2.Timeout(30.0, connect=5.0, pool=None)
+# An API server that restarts is back within so many tries.
+_TRIES = 6
+_FIRST_PAUSE = 0.25
+_BUSY = (429, 500, 502, 503, 504)
+APPLY = "application/apply-patch+yaml"
+JSON_PATCH = "application/json-patch+json"
+
+
+class Client:
+    """One API server; a request is repeated while the server is away or busy."""
+
+    def __init__(
+        self, http: httpx2.AsyncClient, credentials: Credentials, server_name: str = ""
+    ) -> None:
+        self._http = http
+        self._credentials = credentials
+        self._extensions = {"sni_hostname": server_name} if server_name else None
+
+    async def get(self, path: str, *, accept: str = "application/json", **query: str) -> Any:
+        """Reads an object or a list."""
+        return await self._send("GET", path, query, accept=accept)
+
+    async def create(self, path: str, body: Mapping[str, Any], **query: str) -> Any:
+        """Creates an object."""
+        return await self._send("POST", path, query, body)
+
+    async def replace(self, path: str, body: Mapping[str, Any], **query: str) -> Any:
+        """Puts an object in the place of another."""
+        return await self._send("PUT", path, query, body)
+
+    async def patch(self, path: str, body: Any, *, form: str, **query: str) -> Any:
+        """Changes an object."""
+        return await self._send("PATCH", path, query, body, form=form)
+
+    async def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Deletes an object; what it owns goes with it."""
+        return await self._send("DELETE", path, {}, body)
+
+    @asynccontextmanager
+    async def watch(self, path: str, **query: str) -> AsyncIterator[AsyncIterator[Any]]:
+        """Opens a watch: its events arrive until the server ends it."""
+        headers = await self._headers("application/json")
+        timeout = httpx2.Timeout(_TIMEOUT, read=None)
+        try:
+            async with self._http.stream(
+                "GET",
+                path,
+                params={**query, "watch": "true"},
+                headers=headers,
+                timeout=timeout,
+                extensions=self._extensions,
+            ) as answer:
+                if answer.status_code >= 400:
+                    await answer.aread()
+                    raise self._refusal(answer)
+                yield _events(answer)
+        except httpx2.HTTPError as e:
+            raise _away(self._http, e) from e
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Any = None,
+        *,
+        form: str = "application/json",
+        accept: str = "application/json",
+    ) -> Any:
+        content = None if body is None else json.dumps(body).encode()
+        for attempt in range(_TRIES):
+            headers = await self._headers(accept)
+            if content is not None:
+                headers["content-type"] = form
+            try:
+                answer = await self._http.request(
+                    method,
+                    path,
+                    params=dict(query),
+                    content=content,
+                    headers=headers,
+                    extensions=self._extensions,
+                )
+            except httpx2.HTTPError as e:
+                # A creation may have happened; who asks again finds that out.
+                if attempt + 1 == _TRIES or method == "POST":
+                    raise _away(self._http, e) from e
+                await asyncio.sleep(_FIRST_PAUSE * 2**attempt)
+                continue
+            if answer.status_code < 400:
+                return answer.json()
+            refusal = self._refusal(answer)
+            if not self._again(refusal, attempt):
+                raise refusal
+            await asyncio.sleep(refusal.retry_after or _FIRST_PAUSE * 2**attempt)
+        raise AssertionError("every last try returns or raises")
+
+    def _again(self, refusal: Refusal, attempt: int) -> bool:
+        if refusal.code == 401 and attempt == 0:
+            self._credentials.forget()
+            return True
+        return refusal.code in _BUSY and attempt + 1 < _TRIES
+
+    async def _headers(self, accept: str) -> dict[str, str]:
+        headers = {"accept": accept}
+        authorization = await self._credentials.header()
+        if authorization:
+            headers["authorization"] = authorization
+        return headers
+
+    @staticmethod
+    def _refusal(answer: httpx2.Response) -> Refusal:
+        try:
+            status = answer.json()
+        except ValueError:
+            status = {"message": answer.text.strip()[:500]}
+        hint = ""
+        if answer.status_code == 401:
+            hint = "the API server does not know this piped; correct the kubeconfig or its token"
+        if answer.status_code == 403 and text_at(status, "reason") == "Forbidden":
+            hint = "give the piped a role that allows it"
+        return Refusal(answer.status_code, status if is_map(status) else {}, hint=hint)
+
+
+async def _events(answer: httpx2.Response) -> AsyncIterator[Any]:
+    async for line in answer.aiter_lines():
+        if line:
+            yield json.loads(line)
+
+
+def _away(http: httpx2.AsyncClient, cause: Exception) -> Unavailable:
+    why = str(cause) or type(cause).__name__
+    return Unavailable(
+        f"the API server at {http.base_url} cannot be reached: {why}",
+        hint="it is tried again; check that it runs and that piped may connect to it",
+    )
+
+
+@asynccontextmanager
+async def open_client(connection: Connection) -> AsyncIterator[Client]:
+    """Opens connections to an API server, made when they are needed."""
+    async with httpx2.AsyncClient(
+        base_url=connection.server,
+        verify=_tls(connection),
+        timeout=_TIMEOUT,
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS),
+        proxy=connection.proxy or None,
+        trust_env=False,
+    ) as http:
+        yield Client(http, Credentials(connection), connection.server_name)
+
+
+def _tls(connection: Connection) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=connection.authority or None)
+    if not connection.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if connection.certificate:
+        # The standard library reads client certificates from files only.
+        with tempfile.TemporaryDirectory(prefix="pipecd-") as directory:
+            pair = Path(directory) / "client.pem"
+            pair.touch(mode=0o600)
+            pair.write_text(f"{connection.certificate}\n{connection.key}\n")
+            try:
+                context.load_cert_chain(pair)
+            except ssl.SSLError as e:
+                raise UserMistake(
+                    f"the client certificate of the kubeconfig is unusable: {e}"
+                ) from e
+    return context

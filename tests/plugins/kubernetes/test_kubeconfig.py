@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deploy target says where its cluster is, as kubectl understands it."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from pipecd.plugins.kubernetes.cluster.kubeconfig import (
+    Connection,
+    connection_of,
+    in_cluster,
+    read_kubeconfig,
+)
+from pipecd.sdk import UserMistake
+
+TEXT = """\
+apiVersion: v1
+kind: Config
+current-context: here
+contexts:
+- {name: here, context: {cluster: c, user: u, namespace: team}}
+- {name: there, context: {cluster: d, user: u}}
+clusters:
+- name: c
+  cluster: {server: "https://one:6443/", certificate-authority-data: AUTHORITY}
+- name: d
+  cluster: {server: "https://two:6443", insecure-skip-tls-verify: true}
+users:
+- name: u
+  user: {token: "very-secret"}
+""".replace("AUTHORITY", base64.b64encode(b"PEM").decode())
+
+
+def test_the_current_context_counts() -> None:
+    assert read_kubeconfig(TEXT, file="config") == Connection(
+        server="https://one:6443", authority="PEM", token="very-secret", namespace="team"
+    )
+
+
+def test_another_address_wins_over_that_of_the_file() -> None:
+    assert read_kubeconfig(TEXT, file="c", master_url="https://x").server == "https://x"
+
+
+def test_secrets_do_not_show_in_texts() -> None:
+    assert "very-secret" not in repr(read_kubeconfig(TEXT, file="config"))
+
+
+def test_files_are_read_from_beside_the_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("FILE")
+    text = TEXT.replace("certificate-authority-data: UEVN", "certificate-authority: ca.pem")
+    (tmp_path / "config").write_text(text)
+    assert connection_of("", str(tmp_path / "config")).authority == "FILE"
+
+
+def test_a_program_may_bring_the_token() -> None:
+    program = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./aws, args: [a, 1]}}"
+    connection = read_kubeconfig(
+        TEXT.replace('{token: "very-secret"}', program), file="/dir/config"
+    )
+    assert connection.program is not None
+    assert (connection.program.command, connection.program.arguments) == ("/dir/aws", ("a", "1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("", "contexts has no ''", id="an empty file"),
+        pytest.param("current-context: x", "contexts has no 'x'", id="a context that is not there"),
+        pytest.param(TEXT.replace("user: u", "user: v", 1), "users has no 'v'", id="no such user"),
+        pytest.param(
+            TEXT.replace("https://one:6443/", ""), "cluster c has no server", id="nowhere"
+        ),
+        pytest.param(TEXT.replace("UEVN", "UEV"), "certificate-authority of the", id="no base64"),
+    ],
+)
+def test_a_broken_kubeconfig_is_explained(text: str, message: str) -> None:
+    with pytest.raises(UserMistake, match=message):
+        read_kubeconfig(text, file="config")
+
+
+def test_a_missing_kubeconfig_is_explained() -> None:
+    with pytest.raises(UserMistake, match=r"cannot be read.*correct kubeConfigPath"):
+        connection_of("", "/nowhere/config")
+
+
+def test_a_pod_knows_its_cluster(tmp_path: Path) -> None:
+    for name, content in (("token", "t"), ("ca.crt", "CA"), ("namespace", "ns\n")):
+        (tmp_path / name).write_text(content)
+    environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    connection = in_cluster(environment, tmp_path)
+    assert connection == Connection(
+        server="https://[fd00::1]:443",
+        authority="CA",
+        token_file=tmp_path / "token",
+        namespace="ns",
+    )
+    with pytest.raises(UserMistake, match="does not run in a cluster"):
+        in_cluster({}, tmp_path)
