@@ -131,7 +131,7 @@ class Plane:
             self.address,
             project=PROJECT,
             piped=self.registered.id,
-            key=self.registered.key,
+            key=lambda: self.registered.key,
             insecure=True,
         )
 

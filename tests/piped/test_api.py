@@ -52,10 +52,63 @@ async def test_a_wrong_key_is_told(open_plane: Any) -> None:
     async with (
         open_plane() as plane,
         PipedApi.connect(
-            plane.address, project="shop", piped=plane.registered.id, key="wrong", insecure=True
+            plane.address,
+            project="shop",
+            piped=plane.registered.id,
+            key=lambda: "wrong",
+            insecure=True,
         ) as api,
     ):
+        with pytest.raises(Unauthenticated, match="put the new key into pipedKeyFile"):
+            await api.list_applications(pb.ListApplicationsRequest())
         with pytest.raises(Unauthenticated):
+            await api.report_piped_meta(pb.ReportPipedMetaRequest(config="{}"))
+
+
+async def test_a_disabled_piped_waits_and_goes_on_when_it_is_enabled(
+    open_plane: Any, eventually: Any
+) -> None:
+    async with open_plane() as plane, hurried(plane) as api:
+        api._admission._chance = lambda: HURRY
+        listing = pb.ListApplicationsRequest()
+        await api.list_applications(listing)
+        await plane.cases.pipeds.disable(plane.registered.id, by=plane.admin)
+        with pytest.raises(Unauthenticated, match="enable it"):
+            await api.list_applications(listing)
+        # Nobody bothers the control plane while it is too early to ask again.
+        before = plane.gate.count("ListApplications")
+        for _ in range(20):
+            with pytest.raises(Unauthenticated):
+                await api.list_applications(listing)
+        assert plane.gate.count("ListApplications") == before
+        report = asyncio.create_task(api.report_stat(pb.ReportStatRequest()))
+        patient = asyncio.create_task(api.report_piped_meta(pb.ReportPipedMetaRequest(config="{}")))
+        with pytest.raises(Unauthenticated):
+            await report
+        await plane.cases.pipeds.enable(plane.registered.id, by=plane.admin)
+        await eventually(patient.done)
+        await patient
+        await api.list_applications(listing)
+
+
+async def test_a_piped_whose_key_is_replaced_takes_the_new_one_from_its_file(
+    open_plane: Any,
+) -> None:
+    async with open_plane() as plane:
+        key = [plane.registered.key]
+        async with PipedApi.connect(
+            plane.address,
+            project="shop",
+            piped=plane.registered.id,
+            key=lambda: key[0],
+            insecure=True,
+        ) as api:
+            api._chance = lambda: HURRY
+            await api.list_applications(pb.ListApplicationsRequest())
+            fresh = await plane.cases.pipeds.add_key(plane.registered.id, by=plane.admin)
+            await plane.cases.pipeds.drop_old_keys(plane.registered.id, by=plane.admin)
+            key[0] = fresh
+            await api.report_piped_meta(pb.ReportPipedMetaRequest(config="{}"))
             await api.list_applications(pb.ListApplicationsRequest())
 
 

@@ -2,7 +2,8 @@
 """Typed client of PipedService: one method for each call, errors as ours, retries where they help.
 
 Reports of what happened are repeated for as long as their caller lives while the control plane is
-away. Questions are repeated a few times. Lists are asked once, as whoever mirrors them asks again.
+away, or does not let in a piped that it has let in before. Questions are repeated a few times.
+Lists are asked once, as whoever mirrors them asks again.
 """
 
 import asyncio
@@ -16,10 +17,11 @@ import grpc.aio
 import structlog
 from google.protobuf.message import Message
 
-from pipecd.model.errors import Unavailable
+from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
+from pipecd.wire.admission import Admission
 from pipecd.wire.channel import open_channel
 from pipecd.wire.credentials import piped_token
 from pipecd.wire.status import from_rpc_error
@@ -46,12 +48,25 @@ _AWAY = frozenset(
 )
 
 
+def _refused() -> Unauthenticated:
+    return Unauthenticated(
+        "the control plane does not accept the key of this piped",
+        hint="the piped was disabled there or its key replaced: enable it, or put the new key into "
+        "pipedKeyFile; with pipedKeyData, change the configuration and restart piped",
+    )
+
+
 class PipedApi:
     """The control plane, as one piped sees it."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, *, chance: Callable[[], float] = random.random
+        self,
+        channel: grpc.aio.Channel,
+        admission: Admission,
+        *,
+        chance: Callable[[], float] = random.random,
     ) -> None:
+        self._admission = admission
         self._stub = PipedServiceStub(channel)
         self._watch: grpc.aio.UnaryStreamMultiCallable[WatchWakeupsRequest, Wakeup] = (
             channel.unary_stream(
@@ -71,28 +86,31 @@ class PipedApi:
         *,
         project: str,
         piped: str,
-        key: str,
+        key: Callable[[], str],
         insecure: bool = False,
         cert_file: str = "",
     ) -> AsyncGenerator["PipedApi", None]:
         """Connects with the key of a piped; raises Unavailable when nobody answers."""
+        admission = Admission(lambda: piped_token(project, piped, key()), _refused)
         async with open_channel(
             address,
-            authorization=piped_token(project, piped, key),
+            authorization=admission.authorization,
             insecure=insecure,
             cert_file=cert_file,
         ) as channel:
-            yield cls(channel)
+            yield cls(channel, admission)
 
     async def watch_wakeups(self) -> AsyncGenerator[Wakeup, None]:
         """Hints where to look, until the stream ends or fails."""
+        self._admission.check()
+        authorization = self._admission.authorization()
         call = self._watch(WatchWakeupsRequest())
         try:
             async for wakeup in call:
                 self._was_answered()
                 yield wakeup
         except grpc.aio.AioRpcError as e:
-            raise from_rpc_error(e) from e
+            raise await self._error(e, authorization) from e
         finally:
             call.cancel()
 
@@ -296,13 +314,12 @@ class PipedApi:
         tried = 0
         while True:
             try:
-                response = await call(request, timeout=_CALL_AT_MOST)
-            except grpc.aio.AioRpcError as e:
-                error = from_rpc_error(e)
+                response = await self._try(call, request)
+            except PipecdError as error:
                 tried += 1
-                limit = away_tries if e.code() in _AWAY else tries
-                if not isinstance(error, Unavailable) or (limit is not None and tried >= limit):
-                    raise error from e
+                limit = self._patience(error, away_tries=away_tries, tries=tries)
+                if limit is not None and tried >= limit:
+                    raise
                 log.warning(
                     "call failed, trying again",
                     call=type(request).__name__.removesuffix("Request"),
@@ -313,6 +330,32 @@ class PipedApi:
                 self._was_answered()
                 return response
             await self._pause(tried)
+
+    async def _try(
+        self, call: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT], request: RequestT
+    ) -> ResponseT:
+        self._admission.check()
+        authorization = self._admission.authorization()
+        try:
+            return await call(request, timeout=_CALL_AT_MOST)
+        except grpc.aio.AioRpcError as e:
+            raise await self._error(e, authorization) from e
+
+    async def _error(self, error: grpc.aio.AioRpcError, authorization: str) -> PipecdError:
+        if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
+            return from_rpc_error(error)
+        refusal = await self._admission.refused(authorization)
+        return refusal or Unavailable("the key of this piped was just replaced")
+
+    def _patience(self, error: PipecdError, *, away_tries: int | None, tries: int) -> int | None:
+        """How often a call that fails like this is made in all; None means without end."""
+        if isinstance(error, Unauthenticated):
+            return None if away_tries is None and self._admission.was_granted else 1
+        if not isinstance(error, Unavailable):
+            return 1
+        cause = error.__cause__
+        is_away = isinstance(cause, grpc.aio.AioRpcError) and cause.code() in _AWAY
+        return away_tries if is_away else tries
 
     async def _pause(self, tried: int) -> None:
         """Waits as upstream does, or until any other call shows that the server is back."""
@@ -326,5 +369,6 @@ class PipedApi:
         await asyncio.sleep(self._chance() * min(0.2, longest))
 
     def _was_answered(self) -> None:
+        self._admission.granted()
         self._answered.set()
         self._answered = asyncio.Event()

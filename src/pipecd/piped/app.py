@@ -130,7 +130,7 @@ def _connect(settings: PipedSettings) -> AbstractAsyncContextManager[PipedApi]:
         spec.api_address,
         project=spec.project_id,
         piped=spec.piped_id,
-        key=piped_key(spec),
+        key=partial(piped_key, spec),
         insecure=settings.insecure,
         cert_file=settings.cert_file,
     )

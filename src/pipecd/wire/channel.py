@@ -17,12 +17,14 @@ CONNECT_WITHIN = 15.0
 # What piped receives at most; the lists of a big project exceed the default of gRPC.
 RECEIVE_LIMIT = 10 * 1024 * 1024
 
+Authorization = str | Callable[[], str]
+
 
 @asynccontextmanager
 async def open_channel(
     address: str,
     *,
-    authorization: str,
+    authorization: Authorization,
     insecure: bool,
     cert_file: str = "",
     connect_within: float = CONNECT_WITHIN,
@@ -30,7 +32,8 @@ async def open_channel(
 ) -> AsyncGenerator[grpc.aio.Channel, None]:
     """Connects, or raises Unavailable; every call then carries the authorization, if any.
 
-    Plain text only when `insecure`, else TLS with the roots of the system or those of `cert_file`.
+    An authorization that may change is asked for before each call. Plain text only when
+    `insecure`, else TLS with the roots of the system or those of `cert_file`.
     """
     options = _options(receive_limit)
     interceptors = _authorizing(authorization) if authorization else []
@@ -84,15 +87,16 @@ def _credentials(cert_file: str) -> grpc.ChannelCredentials:
         ) from e
 
 
-def _authorizing(authorization: str) -> list[grpc.aio.ClientInterceptor]:
+def _authorizing(authorization: Authorization) -> list[grpc.aio.ClientInterceptor]:
     return [_AuthorizedCall(authorization), _AuthorizedStream(authorization)]
 
 
 def _with_authorization(
-    details: grpc.aio.ClientCallDetails, authorization: str
+    details: grpc.aio.ClientCallDetails, authorization: Authorization
 ) -> grpc.aio.ClientCallDetails:
     metadata = grpc.aio.Metadata(*(details.metadata or ()))
-    metadata.add("authorization", authorization)
+    value = authorization if isinstance(authorization, str) else authorization()
+    metadata.add("authorization", value)
     return grpc.aio.ClientCallDetails(
         method=details.method,
         timeout=details.timeout,
@@ -105,7 +109,7 @@ def _with_authorization(
 class _AuthorizedCall(grpc.aio.UnaryUnaryClientInterceptor):
     """Adds the authorization to calls with one answer."""
 
-    def __init__(self, authorization: str) -> None:
+    def __init__(self, authorization: Authorization) -> None:
         self._authorization = authorization
 
     async def intercept_unary_unary(
@@ -122,7 +126,7 @@ class _AuthorizedCall(grpc.aio.UnaryUnaryClientInterceptor):
 class _AuthorizedStream(grpc.aio.UnaryStreamClientInterceptor):
     """Adds the authorization to calls with many answers."""
 
-    def __init__(self, authorization: str) -> None:
+    def __init__(self, authorization: Authorization) -> None:
         self._authorization = authorization
 
     async def intercept_unary_stream(

@@ -287,7 +287,7 @@ class Stand:
                 self.address,
                 project=PROJECT,
                 piped=self.registered.id,
-                key=self.registered.key,
+                key=lambda: self.registered.key,
                 insecure=True,
             ) as api,
             open_mirrors(

@@ -3,16 +3,13 @@
 
 import asyncio
 
-import structlog
-
 from pipecd.model.errors import PipecdError
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.changes import Changes
 from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.mirror.trouble import Trouble
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.service.piped_pb2 import ListApplicationsRequest
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 EVERY = 60.0
 
@@ -25,6 +22,7 @@ class ApplicationMirror:
         self._applications: dict[str, Application] = {}
         self._is_read = asyncio.Event()
         self._reads = 0
+        self._trouble = Trouble("applications")
         self.pace = Pace(every)
         self.changes = Changes()
 
@@ -60,8 +58,9 @@ class ApplicationMirror:
         try:
             answer = await self._api.list_applications(ListApplicationsRequest())
         except PipecdError as e:
-            log.warning("applications not refreshed, keeping the last copy", error=str(e))
+            self._trouble.met(e)
             return
+        self._trouble.over()
         found = {application.id: application for application in answer.applications}
         self._reads += 1
         first = not self._is_read.is_set()

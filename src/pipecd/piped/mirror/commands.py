@@ -12,6 +12,7 @@ from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.changes import Changes
 from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.mirror.trouble import Trouble
 from pipecd.proto.model import command_pb2
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.service.piped_pb2 import ListUnhandledCommandsRequest, ReportCommandHandledRequest
@@ -33,6 +34,7 @@ class CommandMirror:
         self._api, self._now = api, now
         self._listed: tuple[Command, ...] = ()
         self._handled: dict[str, datetime] = {}
+        self._trouble = Trouble("commands")
         self.pace = Pace(every)
         self.changes = Changes()
 
@@ -86,8 +88,9 @@ class CommandMirror:
         try:
             answer = await self._api.list_unhandled_commands(ListUnhandledCommandsRequest())
         except PipecdError as e:
-            log.warning("commands not refreshed, keeping the last copy", error=str(e))
+            self._trouble.met(e)
             return
+        self._trouble.over()
         found = tuple(sorted(answer.commands, key=lambda c: (c.created_at, c.id)))
         self._forget_handled({command.id for command in found})
         if found != self._listed:

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deployments of this piped that have not ended, as of the last refresh."""
 
+import asyncio
 import base64
 import binascii
 import json
-
-import structlog
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import PipecdError
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.changes import Changes
 from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.mirror.trouble import Trouble
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.piped_pb2 import ListNotCompletedDeploymentsRequest
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 EVERY = 10.0
 
@@ -26,6 +24,8 @@ class DeploymentMirror:
     def __init__(self, api: PipedApi, *, every: float = EVERY) -> None:
         self._api = api
         self._deployments: tuple[Deployment, ...] = ()
+        self._is_read = asyncio.Event()
+        self._trouble = Trouble("deployments")
         self.pace = Pace(every)
         self.changes = Changes()
 
@@ -50,6 +50,10 @@ class DeploymentMirror:
         """Asks for a new copy without waiting for it."""
         self.pace.soon()
 
+    async def read(self) -> None:
+        """Waits until there is a first copy."""
+        await self._is_read.wait()
+
     async def run(self) -> None:
         while True:
             await self._refresh()
@@ -62,8 +66,10 @@ class DeploymentMirror:
         try:
             found = await self._list()
         except PipecdError as e:
-            log.warning("deployments not refreshed, keeping the last copy", error=str(e))
+            self._trouble.met(e)
             return
+        self._trouble.over()
+        self._is_read.set()
         if found != self._deployments:
             self._deployments = found
             self.changes.notify()

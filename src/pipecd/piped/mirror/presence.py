@@ -14,6 +14,7 @@ from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.mirror.trouble import Trouble
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import (
@@ -81,9 +82,12 @@ class Presence:
         return answer
 
     async def run(self) -> None:
+        trouble = Trouble("statistics")
         while True:
             try:
                 await self.api.report_stat(ReportStatRequest(piped_stats=self.metrics()))
             except PipecdError as e:
-                log.warning("statistics not reported", error=str(e))
+                trouble.met(e)
+            else:
+                trouble.over()
             await self.pace.wait()

@@ -12,6 +12,7 @@ import structlog
 from pipecd.model.errors import PipecdError, Unsupported
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.mirror.trouble import Trouble
 from pipecd.proto.service.wakeups_pb2 import Wakeup
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -43,6 +44,7 @@ class WakeupStream:
         self._api, self._chance = api, chance
         self._paces, self._repositories = paces, repositories
         self._is_up = False
+        self._trouble = Trouble("wake-ups")
 
     @property
     def is_up(self) -> bool:
@@ -61,7 +63,7 @@ class WakeupStream:
                 log.info("this control plane has no wake-ups, polling instead")
                 pause = _UNSUPPORTED_PAUSE
             except PipecdError as e:
-                log.info("wake-up stream failed, polling until it is back", error=str(e))
+                self._trouble.met(e)
             finally:
                 self._set(False)
             failures = 0 if loop.time() - started > _LASTED else failures + 1
@@ -73,6 +75,7 @@ class WakeupStream:
         async with aclosing(self._api.watch_wakeups()) as wakeups:
             async for wakeup in wakeups:
                 if not self._is_up:
+                    self._trouble.over()
                     self._set(True)
                 if wakeup.kind == Wakeup.REPOSITORY:
                     self._repositories.look_soon(wakeup.repository)
