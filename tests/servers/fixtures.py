@@ -15,6 +15,7 @@ from servers.kubernetes import Kubernetes
 from servers.objects import S3, Gcs
 from servers.programs import NotInstalled, built, do_without
 from servers.prometheus import GuardedPrometheus, Prometheus
+from servers.registry import OciRegistry
 from servers.server import Server
 
 S = TypeVar("S", bound=Server | Kubernetes)
@@ -151,3 +152,19 @@ def kustomize() -> str:
 @pytest.fixture(scope="session")
 def terraform() -> str:
     return program("terraform")
+
+
+@pytest.fixture
+def registry() -> Iterator[OciRegistry]:
+    """A registry without TLS."""
+    server = OciRegistry()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def tls_registry(certificate: tuple[str, str]) -> Iterator[OciRegistry]:
+    """The same with the certificate of `certificate`."""
+    server = OciRegistry(certificate)
+    yield server
+    server.close()

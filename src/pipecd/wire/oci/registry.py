@@ -151,7 +151,8 @@ class Registry:
         if challenge.scheme == "basic" and self._login.username:
             return self._login.basic
         realm = challenge.parameters.get("realm", "")
-        if challenge.scheme != "bearer" or not realm.startswith(("https://", "http://")):
+        is_safe = realm.startswith(f"{self._client.base_url.scheme}://")
+        if challenge.scheme != "bearer" or not (is_safe or realm.startswith("https://")):
             raise self._denied("it wants a login")
         parameters = {k: v for k, v in challenge.parameters.items() if k in ("service", "scope")}
         headers = {"authorization": self._login.basic} if self._login.username else {}

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of plugins are fetched once, whole, and only if they are what they should be."""
+
+import hashlib
+import struct
+from pathlib import Path
+
+import pytest
+
+from pipecd.config.piped.plugin import PluginSpec
+from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.piped.pluginhost import store as store_module
+from pipecd.piped.pluginhost.store import LAYER_TYPE, PluginStore
+from pipecd.piped.pluginhost.tools import machine
+from pipecd.wire.oci.manifest import Platform
+from pipecd.wire.oci.reference import parse_reference
+from pipecd.wire.oci.registry import Registry
+from servers.registry import OciRegistry
+
+SCRIPT = b"#!/bin/sh\nexit 0\n"
+
+
+def sum_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def spec(url: str, checksum: str = "") -> PluginSpec:
+    return PluginSpec(name="tool", url=url, checksum=checksum)
+
+
+@pytest.fixture(autouse=True)
+def _in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_PAUSE", 0.01)
+
+
+@pytest.fixture
+def site(
+    tls_registry: OciRegistry, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> OciRegistry:
+    """A trusted server with one file."""
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+    tls_registry.files["tool"] = SCRIPT
+    return tls_registry
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "plugins"
+
+
+def kept(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+async def test_a_download_is_a_program_that_is_kept(site: OciRegistry, directory: Path) -> None:
+    wanted = spec(f"{site.address}/files/tool")
+    path = await PluginStore(directory).program(wanted)
+    assert path.read_bytes() == SCRIPT
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert path.name.startswith("tool-")
+    assert await PluginStore(directory).program(wanted) == path
+    assert len(site.requests) == 1
+
+
+async def test_another_address_is_another_file(site: OciRegistry, directory: Path) -> None:
+    site.files["v2"] = SCRIPT + b"# v2"
+    first = await PluginStore(directory).program(spec(f"{site.address}/files/tool"))
+    second = await PluginStore(directory).program(spec(f"{site.address}/files/v2"))
+    assert first != second
+    assert second.read_bytes().endswith(b"# v2")
+
+
+async def test_it_is_fetched_anew_when_that_is_wanted(site: OciRegistry, directory: Path) -> None:
+    wanted = spec(f"{site.address}/files/tool")
+    await PluginStore(directory).program(wanted)
+    site.files["tool"] = SCRIPT + b"# newer"
+    path = await PluginStore(directory, redownload=True).program(wanted)
+    assert path.read_bytes().endswith(b"# newer")
+
+
+async def test_a_new_checksum_asks_for_the_new_content(site: OciRegistry, directory: Path) -> None:
+    url = f"{site.address}/files/tool"
+    await PluginStore(directory).program(spec(url, sum_of(SCRIPT)))
+    site.files["tool"] = newer = SCRIPT + b"# newer"
+    path = await PluginStore(directory).program(spec(url, sum_of(newer)))
+    assert path.read_bytes() == newer
+
+
+async def test_a_wrong_checksum_leaves_nothing_behind(site: OciRegistry, directory: Path) -> None:
+    wanted = spec(f"{site.address}/files/tool", sum_of(b"another"))
+    with pytest.raises(
+        UserMistake, match=r"plugin tool: the checksum of .* is sha256:\w+ and should"
+    ):
+        await PluginStore(directory).program(wanted)
+    assert kept(directory) == []
+
+
+async def test_an_outage_is_waited_for_and_a_long_one_told(
+    site: OciRegistry, directory: Path
+) -> None:
+    site.outages = 2
+    wanted = spec(f"{site.address}/files/tool?token=secret")
+    assert await PluginStore(directory).program(wanted)
+    site.outages = 3
+    with pytest.raises(Unavailable, match=r"plugin tool cannot be fetched from \S+/files/tool: the server answered 503"):  # fmt: skip
+        await PluginStore(directory, redownload=True).program(wanted)
+    assert len(kept(directory)) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        pytest.param(b"\x1f\x8b archive", "is an archive and not a program", id="an archive"),
+        pytest.param(b"<!DOCTYPE html>", "is a web page and not a program", id="a web page"),
+        pytest.param(b"hello", "is neither a program nor a script", id="a text"),
+        pytest.param(b"\x7fELF" + bytes(14) + struct.pack("<H", 2), "is a program for another machine than linux/", id="a program for another machine"),
+    ],
+)  # fmt: skip
+async def test_what_is_no_program_is_told(
+    site: OciRegistry, directory: Path, content: bytes, told: str
+) -> None:
+    site.files["tool"] = content
+    with pytest.raises(UserMistake, match=told):
+        await PluginStore(directory).program(spec(f"{site.address}/files/tool"))
+
+
+async def test_what_is_not_there_or_not_safe_is_told(
+    site: OciRegistry, registry: OciRegistry, directory: Path
+) -> None:
+    with pytest.raises(UserMistake, match=r"/files/other answered 404; correct plugins\[\]\.url"):
+        await PluginStore(directory).program(spec(f"{site.address}/files/other"))
+    registry.files["tool"] = SCRIPT
+    site.redirects["/files/moved"] = f"{registry.address}/files/tool"
+    with pytest.raises(UserMistake, match=r"leads to an address without TLS"):
+        await PluginStore(directory).program(spec(f"{site.address}/files/moved"))
+
+
+async def test_a_program_of_this_machine_is_used_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "my tool"
+    path.write_bytes(SCRIPT)
+    path.chmod(0o755)
+    unused = PluginStore(tmp_path / "plugins")
+    assert await unused.program(spec(path.as_uri(), sum_of(SCRIPT))) == path
+    with pytest.raises(UserMistake, match=r"the checksum of .* and should be"):
+        await unused.program(spec(path.as_uri(), sum_of(b"")))
+    path.chmod(0o644)
+    with pytest.raises(UserMistake, match=r"is not a program; run chmod \+x"):
+        await unused.program(spec(path.as_uri()))
+    with pytest.raises(UserMistake, match=r"there is no file /nowhere/tool"):
+        await unused.program(spec("file:///nowhere/tool"))
+
+
+async def push(registry: OciRegistry, path: Path, tag: str = "v1") -> str:
+    reference = parse_reference(f"oci://{registry.host}/team/plugin:{tag}")
+    async with Registry.open(reference) as opened:
+        files = [(Platform(*machine()), path)]
+        return await opened.push(files, layer_type=LAYER_TYPE, artifact_type="application/x")
+
+
+async def test_a_program_comes_from_a_registry(
+    registry: OciRegistry, directory: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tool").write_bytes(SCRIPT)
+    digest = await push(registry, tmp_path / "tool")
+    wanted = spec(f"oci://{registry.host}/team/plugin:v1", sum_of(SCRIPT))
+    path = await PluginStore(directory).program(wanted)
+    assert path.read_bytes() == SCRIPT
+    (tmp_path / "tool").write_bytes(SCRIPT + b"# newer")
+    await push(registry, tmp_path / "tool")
+    by_digest = spec(f"oci://{registry.host}/team/plugin:v1@{digest}")
+    assert (await PluginStore(directory).program(by_digest)).read_bytes() == SCRIPT
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        pytest.param("team/plugin:v2", "plugin tool: the registry has no .*team/plugin:v2", id="a tag that is not there"),
+        pytest.param("Team/plugin", "plugin tool: .* is not the address of anything in a registry", id="a name that cannot be"),
+    ],
+)  # fmt: skip
+async def test_what_a_registry_does_not_have(
+    registry: OciRegistry, directory: Path, url: str, told: str
+) -> None:
+    with pytest.raises(PipecdError, match=told):
+        await PluginStore(directory).program(spec(f"oci://{registry.host}/{url}"))
+    assert kept(directory) == []
+
+
+def test_the_media_type_is_that_of_upstream() -> None:
+    assert LAYER_TYPE == "application/vnd.pipecd.piped.plugin"
