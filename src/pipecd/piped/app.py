@@ -32,7 +32,8 @@ from pipecd.piped.mirror.presence import Presence, piped_meta
 from pipecd.piped.mirror.restart import RestartRequested, RestartWatch
 from pipecd.piped.mirror.wakeups import WakeupStream
 from pipecd.piped.pluginhost.callbacks import Callbacks
-from pipecd.piped.pluginhost.host import PluginHost
+from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY, PluginHost
+from pipecd.piped.pluginhost.store import PluginStore
 from pipecd.piped.pluginhost.tools import Toolbox
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import Sources
@@ -54,6 +55,8 @@ class PipedSettings:
     insecure: bool = False
     cert_file: str = ""
     tools_dir: Path | None = None
+    plugins_dir: Path = PLUGINS_DIRECTORY
+    fetch_plugins_anew: bool = False
     admin_host: str = ""
     admin_port: int | None = None
     plugin_service_port: int = 0
@@ -166,6 +169,7 @@ async def _deployer(shared: _Shared, sources: Sources, opened: AsyncExitStack) -
         settings.config.spec.plugins,
         callbacks=callbacks,
         service_port=settings.plugin_service_port,
+        store=PluginStore(settings.plugins_dir, redownload=settings.fetch_plugins_anew),
     )
     return Deployer(
         api=shared.api,

@@ -40,6 +40,7 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
             flags.number("admin-port", "Version, health and metrics.", default=9085),
             flags.number("plugin-service-port", "Where plugins call back.", default=9087),
             flags.text("tools-dir", "Where tools are kept.", default=str(_HOME / "tools")),
+            flags.text("plugins-dir", "Where plugins are kept.", default=str(_HOME / "plugins")),
             flags.text("workspace-dir", "Where sources are kept.", default=str(_HOME / "work")),
             flags.switch("add-login-user-to-passwd", "Accepted for compatibility; has no effect."),
             flags.duration("grace-period", "How long work may take at the end.", default="30s"),
@@ -76,6 +77,8 @@ def _run(given: dict[str, Any]) -> None:
         workspace=Path(given["workspace_dir"]).absolute(),
         tools_dir=Path(given["tools_dir"]).absolute(),
         admin_port=given["admin_port"],
+        plugins_dir=Path(given["plugins_dir"]).absolute(),
+        fetch_plugins_anew=given["force_plugin_redownload"],
         plugin_service_port=given["plugin_service_port"],
         launcher_version=given["launcher_version"],
     )
