@@ -68,6 +68,8 @@ class Web:
             about = f"Content-Length: {len(data)}\r\nConnection: close\r\n{more}"
             writer.write(f"HTTP/1.1 {code} told\r\n{about}\r\n".encode() + data)
             await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            """A stopped stage hangs up at any time."""
         finally:
             writer.close()
 

@@ -33,6 +33,7 @@ class Course:
     ) -> None:
         self.duration = duration
         self._metadata, self._clock = metadata, clock
+        self.resumed_at = 0.0
         self._begun = clock()
         self._failures: dict[str, int] = {}
         self._news = asyncio.Event()
@@ -42,12 +43,11 @@ class Course:
         """How many seconds of the analysis are over, without those that piped was away."""
         return self._clock() - self._begun
 
-    async def resume(self) -> bool:
-        """Goes on from where an earlier life of piped left off, if there was one."""
-        elapsed = _duration(await self._metadata.get(ELAPSED))
+    async def begin(self) -> None:
+        """Starts the clock, from where an earlier life of piped left off if there was one."""
+        self.resumed_at = _duration(await self._metadata.get(ELAPSED))
         self._failures = _counts(await self._metadata.get(FAILURES))
-        self._begun = self._clock() - elapsed
-        return elapsed > 0
+        self._begun = self._clock() - self.resumed_at
 
     def looks(self, interval: float) -> "Looks":
         """The times at which a check of this interval is due."""
@@ -102,24 +102,33 @@ class Looks:
 
     def __init__(self, course: Course, interval: float) -> None:
         self._course, self._interval = course, interval
-        self._last = 0.0
+        self._done = math.floor(course.resumed_at / interval)
 
     def __aiter__(self) -> "Looks":
         return self
 
     async def __anext__(self) -> None:
-        # A sleep may end a moment early, which must not be taken for another look.
-        due = max(next_look(self._course.elapsed, self._interval), self._last + self._interval)
-        # A sum of tenths is rarely a whole number of them.
-        if due > self._course.duration + self._interval / 1000:
+        number = next_look(
+            self._done,
+            self._course.elapsed / self._interval,
+            self._course.duration / self._interval,
+        )
+        if number is None:
             raise StopAsyncIteration
-        self._last = due
-        await self._course.until(due)
+        self._done = number
+        await self._course.until(number * self._interval)
 
 
-def next_look(elapsed: float, interval: float) -> float:
-    """The first multiple of the interval that is still to come."""
-    return (math.floor(elapsed / interval) + 1) * interval
+def next_look(done: int, elapsed: float, duration: float) -> int | None:
+    """The number of the next look, with the times counted in intervals.
+
+    Looks that were missed while another one took its time are made up for by one.
+    """
+    # A sum of tenths is rarely a whole number of them.
+    last = math.floor(duration + 0.001)
+    if done >= last:
+        return None
+    return min(max(done + 1, math.floor(elapsed)), last)
 
 
 def _duration(text: str | None) -> float:

@@ -63,8 +63,9 @@ class AnalysisPlugin(StagePlugin):
         async with httpx2.AsyncClient(timeout=None) as client:
             instruments = Instruments(client, Providers(client, known), arguments, times)
             analyzers = tuple(analyzers_of(options, instruments))
-            _introduce(stage.log, course, analyzers, resumed=await course.resume())
-            begun = self._now() - course.elapsed
+            await course.begin()
+            begun = self._now() - course.resumed_at
+            _introduce(stage.log, course, analyzers)
             async with course.kept():
                 result = await _unless_skipped(stage, first_failure(analyzers, course, stage.log))
         if isinstance(result, _Skipped):
@@ -94,12 +95,10 @@ def _read(stage: StageContext) -> tuple[AnalysisOptions, QueryArguments]:
     return options, QueryArguments(name, section.app_custom_args)
 
 
-def _introduce(
-    log: StageLog, course: Course, analyzers: Sequence[Analyzer], *, resumed: bool
-) -> None:
+def _introduce(log: StageLog, course: Course, analyzers: Sequence[Analyzer]) -> None:
     duration = Duration(course.duration)
-    if resumed:
-        passed = Duration(round(course.elapsed, 1))
+    if course.resumed_at:
+        passed = Duration(round(course.resumed_at, 1))
         log.info(f"Resuming the analysis after a restart: {passed} of {duration} are over")
     else:
         log.info(f"Analysing for {duration}")
