@@ -139,6 +139,34 @@ def test_statuses(
     assert again == one
 
 
+@pytest.mark.parametrize(
+    ("states", "outcome"),
+    [
+        pytest.param(
+            [("a", 0, Status.RUNNING)],
+            ("RUNNING", ["RUNNING", "PENDING", "PENDING"]),
+            id="a block is not given up before its turn",
+        ),
+        pytest.param(
+            [("a", 0, Status.SUCCESS)],
+            ("CANCELLED", ["SUCCESS", "CANCELLED", "CANCELLED"]),
+            id="a block is given up in its turn, and with it what comes after",
+        ),
+        pytest.param(
+            [("a", 0, Status.SUCCESS), ("b", 1, Status.RUNNING)],
+            ("RUNNING", ["SUCCESS", "RUNNING", "PENDING"]),
+            id="a deployment that came after all counts",
+        ),
+    ],
+)
+def test_with_an_application_that_nobody_will_deploy(
+    states: list[tuple[str, int, Status]], outcome: tuple[str, list[str]]
+) -> None:
+    one = chain("a", "b", "c")
+    advance(one, deployments(*states), NOW, {(1, "b")})
+    assert short(one) == outcome
+
+
 def test_nodes_show_their_deployments() -> None:
     one = chain("a", "b")
     advance(one, deployments(("a", 0, Status.RUNNING)), NOW)

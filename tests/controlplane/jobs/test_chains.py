@@ -15,6 +15,7 @@ from pipecd.controlplane.jobs.chains import ChainController
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.chains import Matcher, Turn
+from pipecd.controlplane.usecases.commands import Handled
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus as Status
 from pipecd.model.errors import Unavailable
@@ -168,6 +169,71 @@ async def test_a_deployment_that_waits_is_told_why_it_is_cancelled(
     await controller.deployments_changed([first.id])
     turn = await cases.chains.turn(second, first.deployment_chain_id, 1, by=piped)
     assert turn.cancel_reason == "The previous block of the deployment chain ended with FAILURE"
+
+
+@pytest.mark.parametrize("answer", [CommandStatus.FAILED, CommandStatus.TIMEOUT])
+async def test_a_follower_that_its_piped_does_not_deploy_ends_the_chain_in_its_turn(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    bus: MemoryBus,
+    first: Deployment,
+    piped: PipedCaller,
+    answer: CommandStatus,
+) -> None:
+    (asked,) = await stores.commands.unhandled_of(piped.piped)
+    async with running(ChainController(stores, bus, sweep_seconds=3600)):
+        await report(cases, first.id, Status.RUNNING, piped)
+        await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
+        await cases.commands.handled(Handled(asked.id, answer, 1), by=piped)
+        await report(cases, first.id, Status.SUCCESS, piped)
+        chain = await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_CANCELLED)
+    # What had begun was not cut short.
+    assert [b.status for b in chain.blocks] == [
+        pb.DEPLOYMENT_BLOCK_SUCCESS,
+        pb.DEPLOYMENT_BLOCK_CANCELLED,
+    ]
+
+
+@pytest.mark.parametrize("end", ["delete", "disable"])
+async def test_a_follower_that_is_taken_away_ends_the_chain(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    controller: ChainController,
+    first: Deployment,
+    follower: str,
+    piped: PipedCaller,
+    admin: Person,
+    end: str,
+) -> None:
+    await report(cases, first.id, Status.SUCCESS, piped)
+    await controller.sweep()
+    assert (await stored(stores, first)).status == pb.DEPLOYMENT_CHAIN_RUNNING
+    await getattr(cases.applications, end)(follower, by=admin)
+    await controller.sweep()
+    assert (await stored(stores, first)).status == pb.DEPLOYMENT_CHAIN_CANCELLED
+
+
+async def test_a_chain_of_upstream_is_given_up_after_a_day(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    controller: ChainController,
+    first: Deployment,
+    piped: PipedCaller,
+    advance: Callable[[float], None],
+) -> None:
+    (asked,) = await stores.commands.unhandled_of(piped.piped)
+    await report(cases, first.id, Status.SUCCESS, piped)
+    # Upstream names its commands by chance, so that nobody can tell which one is meant.
+    await stores.commands.update(asked.id, lambda c: c.ClearField("chain_sync_application"))
+    advance(24 * 3600)
+    await controller.sweep()
+    assert (await stored(stores, first)).status == pb.DEPLOYMENT_CHAIN_RUNNING
+    advance(2 * 3600)
+    await controller.sweep()
+    assert (await stored(stores, first)).status == pb.DEPLOYMENT_CHAIN_CANCELLED
 
 
 async def test_nothing_is_written_or_told_when_nothing_changed(

@@ -2,10 +2,11 @@
 """How a chain follows from its deployments: pure rules over its message.
 
 A node shows its deployment. A block follows from its nodes, and the chain from its blocks. What has
-ended stays as it is. Once a block did not succeed, the blocks after it are cancelled.
+ended stays as it is. Once a block did not succeed, the blocks after it are cancelled. A block is
+cancelled as well when it would begin and one of its applications will never be deployed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import chain_pb2 as pb
@@ -44,18 +45,41 @@ _CHAIN_WHEN = {
 }
 
 
-def advance(chain: DeploymentChain, deployments: Sequence[Deployment], now: int) -> None:
-    """Brings the chain up to date with its deployments, which come oldest first."""
+# An application in a block, by the position of the block and the id of the application.
+Place = tuple[int, str]
+
+
+def advance(
+    chain: DeploymentChain,
+    deployments: Sequence[Deployment],
+    now: int,
+    hopeless: Collection[Place] = (),
+) -> None:
+    """Brings the chain up to date with its deployments, which come oldest first.
+
+    Nobody will ever deploy what is `hopeless`.
+    """
     is_open = True
     for index, block in enumerate(chain.blocks):
         _show(block, [d for d in deployments if d.deployment_chain_block_index == index])
         if block.status not in ENDED:
-            _settle(block, may_begin=is_open, is_lost=_is_lost(chain, index), now=now)
+            waits_in_vain = is_open and any(place in hopeless for place in unmet(index, block))
+            is_lost = waits_in_vain or _is_lost(chain, index)
+            _settle(block, may_begin=is_open, is_lost=is_lost, now=now)
         is_open = is_open and block.status == pb.DEPLOYMENT_BLOCK_SUCCESS
     if chain.status not in _CHAIN_ENDED:
         chain.status = chain_status(chain)
         if chain.status in _CHAIN_ENDED:
             chain.completed_at = now
+
+
+def unmet(index: int, block: ChainBlock) -> tuple[Place, ...]:
+    """The applications of a block that nobody has begun to deploy."""
+    return tuple(
+        (index, node.application_ref.application_id)
+        for node in block.nodes
+        if not node.HasField("deployment_ref")
+    )
 
 
 def is_settled(chain: DeploymentChain) -> bool:

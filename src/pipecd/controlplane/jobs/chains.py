@@ -9,24 +9,33 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
+from datetime import timedelta
 
 import structlog
 
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.jobs.chain_rules import advance, is_settled
+from pipecd.controlplane.jobs.chain_rules import ENDED, Place, advance, is_settled, unmet
 from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases.chains import follow_id
 from pipecd.model.command import CommandStatus
 from pipecd.model.errors import NotFound, PipecdError
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import chain_pb2 as pb
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.chain_pb2 import DeploymentChain
-from pipecd.proto.model.command_pb2 import COMMAND_FAILED, Command
+from pipecd.proto.model.command_pb2 import COMMAND_FAILED, COMMAND_TIMEOUT, Command
 
 log = structlog.get_logger()
 
 SWEEP_SECONDS = 60.0
 RETRY_SECONDS = 5.0
 MOST_REMEMBERED = 10_000
+# A command that nobody answers is given up after a day; nothing is begun later than that.
+FOLLOWED_WITHIN = timedelta(hours=25)
+_GIVEN_UP = {
+    COMMAND_FAILED: "its piped could not deploy it",
+    COMMAND_TIMEOUT: "its piped did not answer for a day",
+}
 
 
 class ChainController:
@@ -78,9 +87,13 @@ class ChainController:
         wanted = DeploymentChain()
         wanted.CopyFrom(chain)
         advance(wanted, deployments, now)
+        hopeless = await self._hopeless(wanted)
+        advance(wanted, deployments, now, hopeless)
         changed = wanted != chain
         if changed:
-            wanted = await self._stores.chains.update(id, lambda c: advance(c, deployments, now))
+            wanted = await self._stores.chains.update(
+                id, lambda c: advance(c, deployments, now, hopeless)
+            )
             await self._withdraw(wanted)
             await self._bus.publish(Signal(Topic.CHAIN, id, wanted.project_id))
         if is_settled(wanted):
@@ -88,6 +101,31 @@ class ChainController:
         else:
             self._open.add(id)
         return changed
+
+    async def _hopeless(self, chain: DeploymentChain) -> frozenset[Place]:
+        """What nobody will deploy: it is gone or disabled, or its piped was asked and gave up."""
+        places = [
+            place
+            for index, block in enumerate(chain.blocks)
+            if index and block.status not in ENDED
+            for place in unmet(index, block)
+        ]
+        if not places:
+            return frozenset()
+        names = {place: follow_id(chain.id, *place) for place in places}
+        applications = await self._stores.applications.get_many(tuple({id for _, id in places}))
+        commands = await self._stores.commands.get_many(tuple(names.values()))
+        # A chain that upstream began has commands of other names; those are given up after a day.
+        is_old = chain.created_at < to_unix(self._now() - FOLLOWED_WITHIN)
+        hopeless: set[Place] = set()
+        for place in places:
+            index, application = place
+            why = why_not(applications.get(application), commands.get(names[place]), is_old=is_old)
+            if why:
+                hopeless.add(place)
+                about = {"chain": chain.id, "block": index, "application": application}
+                log.info("application will not follow in its chain", reason=why, **about)
+        return frozenset(hopeless)
 
     async def _follow(self, news: "_News", *, everything: bool) -> bool:
         """Does what the news ask for; whether all of it could be done."""
@@ -137,6 +175,17 @@ class ChainController:
         if command.status == CommandStatus.NOT_HANDLED_YET:
             command.status = COMMAND_FAILED
             command.handled_at = to_unix(self._now())
+
+
+def why_not(application: Application | None, command: Command | None, *, is_old: bool) -> str:
+    """Why an application that has not followed yet never will; empty while it may."""
+    if application is None or application.deleted:
+        return "it was deleted"
+    if application.disabled:
+        return "it is disabled"
+    if command is not None and command.status in _GIVEN_UP:
+        return _GIVEN_UP[command.status]
+    return "nobody has deployed it for a day" if is_old else ""
 
 
 class _News:

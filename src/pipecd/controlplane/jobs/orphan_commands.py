@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that no piped answered within a day are given up."""
 
+from dataclasses import replace
 from datetime import timedelta
 
-from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.stores.commands import Commands
+from pipecd.controlplane.usecases.commands import signals_of
 from pipecd.model.command import CommandStatus
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.command_pb2 import COMMAND_TIMEOUT, Command
@@ -26,6 +28,7 @@ async def time_out_orphans(commands: Commands, bus: Bus, *, now: Now = utc_now) 
     orphans = await commands.unhandled_before(to_unix(moment - GIVEN_UP_AFTER))
     for orphan in orphans:
         await commands.update(orphan.id, give_up)
-        signal = Signal(Topic.COMMAND, orphan.id, orphan.project_id, orphan.piped_id)
-        await bus.publish(signal)
+        for signal in signals_of(orphan):
+            # The piped must not begin it any more.
+            await bus.publish(replace(signal, piped=orphan.piped_id))
     return len(orphans)

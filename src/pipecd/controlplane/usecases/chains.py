@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deployment chains: applications that follow one another, block by block."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -166,8 +167,14 @@ def _block(applications: Sequence[Application]) -> ChainBlock:
     return ChainBlock(nodes=nodes, status=pb.DEPLOYMENT_BLOCK_PENDING)
 
 
+def follow_id(chain_id: str, index: int, application_id: str) -> str:
+    """The id of the command that asks an application to follow, which its cause determines."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{chain_id}/{index}/{application_id}"))
+
+
 def _follow(chain: DeploymentChain, index: int, application: Application) -> Command:
     return Command(
+        id=follow_id(chain.id, index, application.id),
         piped_id=application.piped_id,
         application_id=application.id,
         project_id=chain.project_id,

@@ -33,11 +33,11 @@ class Commands:
         self._stores, self._bus, self._access = stores, bus, access
 
     async def add(self, command: Command) -> str:
-        """Gives a command to its piped and wakes it.
+        """Gives a command to its piped and wakes it; it gets an id unless it has one.
 
         Other use cases call this once they know that the caller may give the command.
         """
-        command.id = new_id()
+        command.id = command.id or new_id()
         command.status = pb.COMMAND_NOT_HANDLED_YET
         await self._stores.commands.add(command)
         await self._bus.publish(
@@ -69,13 +69,24 @@ class Commands:
             command.handled_at = report.handled_at
 
         command = await self._stores.commands.update(report.command_id, change)
-        await self._bus.publish(Signal(Topic.COMMAND, command.id, command.project_id))
+        for signal in signals_of(command):
+            await self._bus.publish(signal)
 
     async def _own(self, id: str, by: PipedCaller) -> Command:
         command = await found(self._stores.commands.get(id), "Command is not found")
         if command.piped_id != by.piped:
             raise Denied("The current piped does not have requested command")
         return command
+
+
+def signals_of(command: Command) -> tuple[Signal, ...]:
+    """What is told about a command that has been answered or given up."""
+    changed = Signal(Topic.COMMAND, command.id, command.project_id)
+    if not command.HasField("chain_sync_application"):
+        return (changed,)
+    # Whether the application follows decides about its chain.
+    chain = command.chain_sync_application.deployment_chain_id
+    return changed, Signal(Topic.CHAIN, chain, command.project_id)
 
 
 def output_path(command_id: str) -> str:
