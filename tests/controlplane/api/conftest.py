@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three doors of a control plane on one loopback port, and callers at each of them."""
 
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import grpc.aio
 import pytest
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from pipecd.controlplane.api.external import external_table
 from pipecd.controlplane.api.piped import piped_table
@@ -82,6 +84,12 @@ def smallest() -> Callable[[Message], Message]:
     return _fill
 
 
+@pytest.fixture
+def make_odd(smallest: Callable[[Message], Message]) -> "Callable[[int, dict[str, str]], Odd]":
+    """Makes odd requests from a seed, some of them about things that are known to exist."""
+    return lambda seed, known: Odd(seed, smallest, known)
+
+
 def _fill(message: Message) -> Message:
     for field in message.DESCRIPTOR.fields:
         rules = field.GetOptions().Extensions[rules_pb2.rules]
@@ -120,3 +128,148 @@ def _value(field: Any, rules: rules_pb2.FieldRules) -> str | int | None:
     ):
         return rules.prefix + "x" * max(rules.min_len, 2 if rules.pattern else 0)
     return 1 if rules.HasField("gt") else None
+
+
+ODD_TEXTS = (
+    "", "x", "shop", "site", "s1", "v1", "v0.50.0", "../../etc/passwd", "a/b", "a\0b", "\ud7ff", "e30=",
+    "'; DROP TABLE Project; --", "{{7*7}}", "<script>", "%s%n", "é" * 300, "0" * 5000, "Admin", "KUBERNETES",
+    "DEPLOYMENT_SUCCESS", "-1", "00000000-0000-0000-0000-000000000000", "eyJJZCI6IngiLCJVcGRhdGVkQXQiOjF9",
+)  # fmt: skip
+NUMBERS = (0, 1, 2, 3, 5, 7, 100, -1, 2**31 - 1, -(2**31))
+LARGE = (*NUMBERS, 2**63 - 1, -(2**63), 253402300800, 1_700_000_000)
+
+
+class Odd:
+    """Makes odd requests for an RPC."""
+
+    TEXTS = ODD_TEXTS
+
+    def __init__(
+        self, seed: int, smallest: Callable[[Message], Message], known: dict[str, str]
+    ) -> None:
+        self.random = random.Random(seed)
+        self._smallest, self._known = smallest, known
+        self._ways = (
+            self.noise, self.cut, self.bloated, self.mistyped, self.scribbled, self.scribbled,
+            self.nearly_right, self.nearly_right, self.nearly_right,
+        )  # fmt: skip
+
+    def request(self, rpc: MethodDescriptor) -> bytes:
+        return self.random.choice(self._ways)(rpc)
+
+    def noise(self, _rpc: MethodDescriptor) -> bytes:
+        return self.random.randbytes(self.random.choice((0, 1, 3, 20, 200, 3000)))
+
+    def cut(self, rpc: MethodDescriptor) -> bytes:
+        whole = self.scribbled(rpc) + self.right(rpc).SerializeToString()
+        return whole[: self.random.randrange(len(whole) + 1)]
+
+    def bloated(self, rpc: MethodDescriptor) -> bytes:
+        """Very long texts, lists and nests, seldom over the limit of a message."""
+        number = self.random.choice([f.number for f in rpc.input_type.fields] or [1])
+        size = self.random.choice((10_000, 100_000, 1_000_000) + (4_300_000,) * (self._one_in(40)))
+        match self.random.randrange(3):
+            case 0:
+                return field_of(number, 2, counted(b"a" * size))
+            case 1:
+                return field_of(number, 2, counted(b"ab")) * (size // 50)
+            case _:
+                nest = b""
+                for _ in range(min(size // 100, 1500)):
+                    nest = field_of(number, 2, counted(nest))
+                return nest
+
+    def mistyped(self, rpc: MethodDescriptor) -> bytes:
+        """Every field with a type of the wire that is not its own, or is no type at all."""
+        return b"".join(
+            field_of(field.number, self.random.randrange(8), self.random.randbytes(9))
+            for field in rpc.input_type.fields
+        )
+
+    def scribbled(self, rpc: MethodDescriptor) -> bytes:
+        message = GetMessageClass(rpc.input_type)()
+        self._scribble(message)
+        return message.SerializeToString()
+
+    def nearly_right(self, rpc: MethodDescriptor) -> bytes:
+        # Bytes that follow one another are merged by whoever reads them.
+        message = GetMessageClass(rpc.input_type)()
+        self._scribble(message, share=0.15)
+        return self.right(rpc).SerializeToString() + message.SerializeToString()
+
+    def right(self, rpc: MethodDescriptor) -> Message:
+        return self._aimed(self._smallest(GetMessageClass(rpc.input_type)()))
+
+    def text(self) -> str:
+        if self._one_in(3):
+            return self.random.choice([*self._known.values()])
+        return self.random.choice(ODD_TEXTS)
+
+    def _aimed(self, message: Message) -> Message:
+        for field, value in message.ListFields():
+            if field.name in self._known:
+                setattr(message, field.name, self._known[field.name])
+            elif field.message_type is not None and not field.is_repeated:
+                self._aimed(value)
+        return message
+
+    def _scribble(self, message: Message, depth: int = 0, share: float = 0.4) -> None:
+        for field in message.DESCRIPTOR.fields:
+            if self.random.random() > share:
+                continue
+            if field.message_type is None and not field.is_repeated:
+                setattr(message, field.name, self._value(field))
+            elif field.message_type is None:
+                values = [self._value(field) for _ in range(self.random.randrange(3))]
+                getattr(message, field.name).extend(values)
+            elif field.message_type.GetOptions().map_entry:
+                self._fill_map(getattr(message, field.name), field)
+            elif depth < 3:
+                inner = getattr(message, field.name)
+                inner = inner.add() if field.is_repeated else inner
+                if not field.is_repeated:
+                    inner.SetInParent()
+                self._scribble(inner, depth + 1, share)
+
+    def _fill_map(self, entries: Any, field: Any) -> None:
+        value = field.message_type.fields_by_name["value"]
+        for _ in range(self.random.randrange(3)):
+            if value.message_type is not None:
+                _ = entries[self.text()]
+            else:
+                entries[self.text()] = self._value(value)
+
+    def _value(self, field: Any) -> Any:
+        match field.cpp_type:
+            case FieldDescriptor.CPPTYPE_STRING if field.type == FieldDescriptor.TYPE_BYTES:
+                return self.random.randbytes(self.random.randrange(20))
+            case FieldDescriptor.CPPTYPE_STRING:
+                known = self._known.get(field.name)
+                return known if known and self._one_in(2) else self.text()
+            case FieldDescriptor.CPPTYPE_BOOL:
+                return self._one_in(2)
+            case FieldDescriptor.CPPTYPE_INT64:
+                return self.random.choice(LARGE)
+            case FieldDescriptor.CPPTYPE_UINT32:
+                return self.random.choice((0, 1, 2**32 - 1))
+            case _:
+                return self.random.choice(NUMBERS)
+
+    def _one_in(self, many: int) -> bool:
+        return self.random.randrange(many) == 0
+
+
+def field_of(number: int, wire: int, payload: bytes) -> bytes:
+    return varint(number << 3 | wire) + payload
+
+
+def counted(payload: bytes) -> bytes:
+    return varint(len(payload)) + payload
+
+
+def varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*parts, value))
