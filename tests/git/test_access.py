@@ -21,13 +21,14 @@ def settings(variables: dict[str, str]) -> dict[str, str]:
 
 def test_a_password_is_bound_to_the_host_of_the_remote(tmp_path: Path) -> None:
     access = GitAccess(username="ann", password="pw")
-    with git_environment(access, directory=tmp_path / "p") as environment:
+    remotes = ["https://x@git.example.com:8443/a/b.git"]
+    with git_environment(access, directory=tmp_path / "p", remotes=remotes) as environment:
         told = settings(environment.of("https://x@git.example.com:8443/a/b.git"))
         over_ssh = settings(environment.of("git@git.example.com:a/b.git"))
         local = settings(environment.of())
     header = "http.https://git.example.com:8443/.extraHeader"
     assert told[header] == "Authorization: Basic YW5uOnB3"
-    assert told["remote.origin.url"] == "https://x@git.example.com:8443/a/b.git"
+    assert told["remote.origin.url"] == "https://git.example.com:8443/a/b.git"
     assert not any("extraHeader" in key for key in (*over_ssh, *local))
     assert "pw" not in repr(access)
 
@@ -39,7 +40,7 @@ def test_variables_of_a_surrounding_git_do_not_lead_astray(
     monkeypatch.setenv("GIT_INDEX_FILE", "/elsewhere")
     with git_environment(GitAccess(), directory=tmp_path / "p") as environment:
         variables = environment.of()
-    assert not variables.keys() & {"GIT_DIR", "GIT_INDEX_FILE", "GIT_SSH_COMMAND"}
+    assert not variables.keys() & {"GIT_DIR", "GIT_INDEX_FILE"}
     assert variables["GIT_TERMINAL_PROMPT"] == "0"
 
 
@@ -75,22 +76,24 @@ def test_an_ssh_key_is_a_private_file_that_ends_with_piped(
         key = Path(told["identityfile"])
         assert key.read_bytes() == KEY + b"\n"
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
-        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
     assert told["hostname"] == "git.example.com"
     assert told["user"] == "git"
     assert told["batchmode"] == "yes"
     assert told["stricthostkeychecking"] == "accept-new"
-    assert told["userknownhostsfile"] == str(home / ".ssh" / "known_hosts")
+    known = told["userknownhostsfile"]
+    assert known.startswith(f"{directory}/known_hosts {home}/.ssh/known_hosts")
     assert other["port"] == "2222"
-    assert not directory.exists()
+    assert not key.parent.exists()
     assert (home / ".ssh" / "config").read_text() == "Host other.example.com\n  Port 2222\n"
 
 
 def test_what_a_killed_piped_left_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "ssh-key").write_bytes(b"old")
+    old = tmp_path / "p" / "private" / "ssh-key"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"old")
     with git_environment(GitAccess(), directory=tmp_path / "p"):
-        assert not (tmp_path / "p" / "ssh-key").exists()
+        assert not old.exists()
 
 
 def resolved(command: str, host: str) -> dict[str, str]:

@@ -3,7 +3,8 @@
 
 import pytest
 
-from pipecd.git.failure import explain, is_damaged, without_secrets
+from pipecd.git.failure import explain, is_damaged
+from pipecd.git.remote.address import without_secrets
 from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
 
 

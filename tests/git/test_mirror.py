@@ -14,7 +14,7 @@ import pytest
 
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Mirror, Repository
-from pipecd.git.mirrors import Mirrors, open_mirrors
+from pipecd.git.mirrors import open_mirrors
 from pipecd.model.errors import Denied, NotFound, Unavailable, UserMistake
 
 
@@ -226,9 +226,10 @@ async def test_copies_of_repositories_that_left_the_configuration_are_removed(
     assert [p.name for p in (tmp_path / "m").iterdir()] == ["something-else"]
 
 
-def test_an_unknown_repository_is_the_users_mistake() -> None:
-    with pytest.raises(UserMistake, match="repository 'x' is not in the configuration"):
-        Mirrors({}).of("x")
+async def test_an_unknown_repository_is_the_users_mistake(tmp_path: Path) -> None:
+    async with open_mirrors([], directory=tmp_path / "git", access=GitAccess()) as mirrors:
+        with pytest.raises(UserMistake, match="repository 'x' is not in the configuration"):
+            mirrors.of("x")
 
 
 @pytest.mark.parametrize("branch", ["", "--upload-pack=evil", "a b", "a*", "a:b"])

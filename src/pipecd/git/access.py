@@ -7,15 +7,17 @@ its arguments. An ssh key becomes a private file in a directory that ends with p
 
 import base64
 import os
-import shlex
 import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
-_KEPT_VARIABLES = ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_CONFIG_GLOBAL")
+from pipecd.git.remote.address import http_host, read_address
+from pipecd.git.remote.ssh import SshAccess, quoted, ssh_command
+
+_KEPT_VARIABLES = ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_SSL_NO_VERIFY")
+_OWN_SSH = ("GIT_SSH", "GIT_SSH_COMMAND")
 
 
 @dataclass(frozen=True)
@@ -31,91 +33,121 @@ class GitAccess:
     ssh_config_file: str = ""
 
     @property
+    def ssh(self) -> SshAccess:
+        """The part that concerns ssh."""
+        return SshAccess(self.ssh_key, self.ssh_host, self.ssh_host_name, self.ssh_config_file)
+
+    @property
     def author(self) -> tuple[str, str]:
         """Name and address for commits that piped makes."""
         return self.username or "piped", self.email or "pipecd.dev@gmail.com"
 
 
 class GitEnvironment:
-    """The environment in which every git command of a piped runs."""
+    """The environment in which every git command of a piped runs.
 
-    def __init__(self, access: GitAccess, variables: Mapping[str, str]) -> None:
-        self._access, self._variables = access, variables
+    `hosts` are the servers that may hear the password: those that the configuration names, and
+    not those that only a repository names, in its list of submodules.
+    """
+
+    def __init__(
+        self, access: GitAccess, variables: Mapping[str, str], hosts: frozenset[str]
+    ) -> None:
+        self._access, self._variables, self._hosts = access, variables, hosts
+
+    @property
+    def author(self) -> tuple[str, str]:
+        """Name and address for commits that piped makes."""
+        return self._access.author
 
     def of(self, remote: str = "", *, settings: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
         """Variables for one command; with a remote, also its address and its credentials."""
         pairs = [*_SETTINGS, *settings]
         if remote:
-            pairs.append(("remote.origin.url", remote))
-            pairs.extend(self._credentials(remote))
+            pairs.append(("remote.origin.url", read_address(remote).url))
+        if authorization := self.authorization(remote):
+            # Bound to the host, so that a redirect elsewhere does not take the password along.
+            key = f"http.{http_host(remote)}/.extraHeader"
+            pairs.append((key, f"Authorization: {authorization}"))
         config = {"GIT_CONFIG_COUNT": str(len(pairs))}
         for index, (key, value) in enumerate(pairs):
             config[f"GIT_CONFIG_KEY_{index}"] = key
             config[f"GIT_CONFIG_VALUE_{index}"] = value
         return {**self._variables, **config}
 
-    def _credentials(self, remote: str) -> Iterator[tuple[str, str]]:
-        url = urlsplit(remote)
-        if url.scheme not in ("http", "https") or not self._access.password:
-            return
-        pair = f"{self._access.username}:{self._access.password}".encode()
-        host = url.netloc.rpartition("@")[2]
-        # Bound to the host, so that a redirect elsewhere does not take the password along.
-        yield (
-            f"http.{url.scheme}://{host}/.extraHeader",
-            f"Authorization: Basic {base64.b64encode(pair).decode()}",
-        )
+    def authorization(self, remote: str) -> str:
+        """What a server over HTTP is told about who asks."""
+        address, host = read_address(remote), http_host(remote)
+        if host and address.password:
+            return _basic(address.username, address.password)
+        if host in self._hosts and self._access.password:
+            return _basic(self._access.username, self._access.password)
+        return ""
+
+
+def _basic(username: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{username}:{password}'.encode()).decode()}"
 
 
 _SETTINGS = (
     ("core.hooksPath", "/dev/null"),
-    ("gc.autoDetach", "false"),
-    # A running deployment may need a commit that a force push has cut off.
-    ("gc.pruneExpire", "never"),
+    ("gc.auto", "0"),
+    # A further name for a file changes this time and nothing in the file.
+    ("core.trustctime", "false"),
     ("http.lowSpeedLimit", "100"),
     ("http.lowSpeedTime", "30"),
     ("fetch.writeCommitGraph", "false"),
     ("advice.detachedHead", "false"),
+    # Submodules are fetched by piped itself, and only those that are needed.
+    ("fetch.recurseSubmodules", "false"),
+    ("submodule.recurse", "false"),
+    # Files of Git LFS are put in later, all at once, and shared.
+    ("filter.lfs.process", ""),
+    ("filter.lfs.smudge", ""),
+    ("filter.lfs.required", "false"),
 )
 
 
 @contextmanager
 def git_environment(
-    access: GitAccess, *, directory: Path, owned: Sequence[Path] = ()
+    access: GitAccess, *, directory: Path, remotes: Sequence[str] = (), owned: Sequence[Path] = ()
 ) -> Generator[GitEnvironment]:
     """Prepares the private files that git and ssh need, and removes them at the end.
 
-    `directory` is for these files alone; what a killed piped left in it is removed first. `owned`
-    are the directories that git shall trust although another user owns them.
+    Below `directory`, what a killed piped left of them is removed first; the keys of hosts are
+    remembered for the next start. `remotes` are the configured addresses, `owned` the directories
+    that git shall trust although another user owns them.
     """
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(mode=0o700, parents=True)
+    private = directory / "private"
+    shutil.rmtree(private, ignore_errors=True)
+    private.mkdir(mode=0o700, parents=True)
+    hosts = frozenset(http_host(remote) for remote in remotes) - {""}
+    known = directory / "known_hosts"
     try:
-        yield GitEnvironment(access, _variables(access, directory, owned))
+        with ssh_command(access.ssh, private=private, known_hosts=known) as ssh:
+            variables = _variables(private, owned)
+            if access.ssh.key or not variables.keys() & set(_OWN_SSH):
+                variables.pop("GIT_SSH", None)
+                variables["GIT_SSH_COMMAND"] = ssh
+            yield GitEnvironment(access, variables, hosts)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)
 
 
-def _variables(access: GitAccess, directory: Path, owned: Sequence[Path]) -> dict[str, str]:
+def _variables(directory: Path, owned: Sequence[Path]) -> dict[str, str]:
     # Variables such as GIT_DIR of a surrounding git command must not lead ours astray.
     variables = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith("GIT_") or key in _KEPT_VARIABLES
     }
-    variables |= {
+    return variables | {
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "true",
         "SSH_ASKPASS": "true",
         "LC_ALL": "C",
         "GIT_CONFIG_GLOBAL": str(_global_config(directory, owned)),
     }
-    if access.ssh_key:
-        variables["GIT_SSH_COMMAND"] = shlex.join(
-            ["ssh", "-F", str(_ssh_config(access, directory))]
-        )
-        variables.pop("GIT_SSH", None)
-    return variables
 
 
 def _global_config(directory: Path, owned: Sequence[Path]) -> Path:
@@ -125,9 +157,9 @@ def _global_config(directory: Path, owned: Sequence[Path]) -> Path:
     """
     lines: list[str] = []
     for own in _own_configs():
-        lines += ["[include]", f"\tpath = {_quoted(str(own))}"]
+        lines += ["[include]", f"\tpath = {quoted(str(own))}"]
     for path in owned:
-        lines += ["[safe]", f"\tdirectory = {_quoted(str(path))}"]
+        lines += ["[safe]", f"\tdirectory = {quoted(str(path))}"]
     file = directory / "gitconfig"
     file.write_text("\n".join(lines) + "\n")
     return file
@@ -141,39 +173,3 @@ def _own_configs() -> list[Path]:
         return []
     settings = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     return [Path(settings, "git", "config"), Path(home, ".gitconfig")]
-
-
-def _ssh_config(access: GitAccess, directory: Path) -> Path:
-    """Settings for ssh: the key, no questions, hosts that keep the key they first showed."""
-    home = Path(os.environ.get("HOME") or str(directory))
-    own = Path(access.ssh_config_file) if access.ssh_config_file else home / ".ssh" / "config"
-    known = home / ".ssh" / "known_hosts"
-    accepted = known if known.parent.is_dir() else directory / "known_hosts"
-    key = directory / "ssh-key"
-    key.touch(mode=0o600)
-    key.write_bytes(access.ssh_key.strip() + b"\n")
-    host = access.ssh_host or "github.com"
-    lines = [
-        f"Host {host}",
-        f"  HostName {access.ssh_host_name or host}",
-        "  User git",
-        "Host *",
-        f"  IdentityFile {_quoted(str(key))}",
-        "  IdentitiesOnly yes",
-        "  BatchMode yes",
-        "  ConnectTimeout 15",
-        "  ServerAliveInterval 15",
-        "  StrictHostKeyChecking accept-new",
-        f"  UserKnownHostsFile {_quoted(str(accepted))}",
-    ]
-    for further in (own, Path("/etc/ssh/ssh_config")):
-        if further.is_file():
-            lines.append(f"  Include {_quoted(str(further))}")
-    file = directory / "ssh_config"
-    file.write_text("\n".join(lines) + "\n")
-    return file
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -4,9 +4,8 @@
 import re
 from dataclasses import dataclass
 
+from pipecd.git.remote.address import without_secrets
 from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
-
-_URL_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,9 @@ _DAMAGE = re.compile(
 )
 
 
+_ABSENCE = ("did not match any file", "reference is not a tree", "failed to unpack tree object")
+
+
 def explain(stderr: str, *, repository: str, remote: str) -> PipecdError:
     """The error a person gets for a git command that failed on a repository."""
     where = f"repository {repository!r} ({without_secrets(remote)})"
@@ -98,9 +100,9 @@ def is_damaged(stderr: str) -> bool:
     return _DAMAGE.search(stderr) is not None
 
 
-def without_secrets(text: str) -> str:
-    """Takes user and password out of every address in a text."""
-    return _URL_SECRET.sub("", text)
+def is_missing(stderr: str) -> bool:
+    """Whether a message means that there is no such commit, or no such path in it."""
+    return any(sign in stderr for sign in _ABSENCE)
 
 
 def _last_line(text: str) -> str:

@@ -9,19 +9,22 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pipecd.git.access import GitAccess, git_environment
+from pipecd.git.access import GitAccess, GitEnvironment, git_environment
+from pipecd.git.bare import BareCopy
 from pipecd.git.mirror import Mirror, Repository
-from pipecd.git.remote import git_directories, local_path
+from pipecd.git.remote.address import git_directories, local_path, without_secrets
+from pipecd.git.whole import WholeCommits
 from pipecd.model.errors import UserMistake
 
+_WHOLE = "whole"
 _PLACE = re.compile(r"[0-9a-f]{16}")
 
 
 class Mirrors:
-    """The mirrors of a piped by the id of their repository."""
+    """The mirrors of a piped by the id of their repository, and whole commits of them."""
 
-    def __init__(self, mirrors: Mapping[str, Mirror]) -> None:
-        self._mirrors = dict(mirrors)
+    def __init__(self, mirrors: Mapping[str, Mirror], whole: WholeCommits) -> None:
+        self._mirrors, self.whole = dict(mirrors), whole
 
     def __iter__(self) -> Iterator[Mirror]:
         return iter(self._mirrors.values())
@@ -41,35 +44,70 @@ class Mirrors:
         return mirror
 
 
+class _Modules:
+    """Copies of submodules, by their address; several repositories may contain the same one."""
+
+    def __init__(self, directory: Path, environment: GitEnvironment) -> None:
+        self._directory, self._environment = directory, environment
+        self._copies: dict[str, BareCopy] = {}
+
+    def of(self, remote: str) -> BareCopy:
+        copy = self._copies.get(remote)
+        if copy is None:
+            copy = self._copies[remote] = BareCopy(
+                f"submodule {without_secrets(remote)}",
+                remote,
+                directory=self._directory / _digest(remote),
+                environment=self._environment,
+                modules=self.of,
+            )
+        return copy
+
+    async def close(self) -> None:
+        for copy in self._copies.values():
+            await copy.close()
+
+
 @asynccontextmanager
 async def open_mirrors(
     repositories: Sequence[Repository], *, directory: Path, access: GitAccess
 ) -> AsyncGenerator[Mirrors]:
     """Mirrors below a directory, which keeps them for the next start; others there are removed."""
-    places = {repository.id: directory / _place(repository) for repository in repositories}
-    await asyncio.to_thread(_keep_only, directory, frozenset(places.values()))
-    owned = [
-        *places.values(),
-        *(
-            name
-            for repository in repositories
-            if (path := local_path(repository.remote)) is not None
-            for name in git_directories(path)
-        ),
-    ]
-    with git_environment(access, directory=directory / "private", owned=owned) as environment:
-        yield Mirrors(
-            {
-                repository.id: Mirror(repository, places[repository.id], environment)
-                for repository in repositories
-            }
-        )
-
-
-def _place(repository: Repository) -> str:
     # A remote that changed is another repository and gets a fresh copy.
-    name = f"{repository.id}\0{repository.remote}".encode()
-    return hashlib.sha256(name).hexdigest()[:16]
+    places = {each.id: directory / _digest(f"{each.id}\0{each.remote}") for each in repositories}
+    await asyncio.to_thread(_keep_only, directory, frozenset(places.values()))
+    remotes = [repository.remote for repository in repositories]
+    owned = [*places.values(), *_local_directories(remotes)]
+    with git_environment(access, directory=directory, remotes=remotes, owned=owned) as environment:
+        modules = _Modules(directory / "modules", environment)
+        mirrors = Mirrors(
+            {
+                repository.id: Mirror(
+                    repository,
+                    directory=places[repository.id],
+                    environment=environment,
+                    modules=modules.of,
+                )
+                for repository in repositories
+            },
+            WholeCommits(directory / _WHOLE),
+        )
+        try:
+            yield mirrors
+        finally:
+            for mirror in mirrors:
+                await mirror.close()
+            await modules.close()
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def _local_directories(remotes: Sequence[str]) -> Iterator[Path]:
+    for remote in remotes:
+        if (path := local_path(remote)) is not None:
+            yield from git_directories(path)
 
 
 def _keep_only(directory: Path, wanted: frozenset[Path]) -> None:
@@ -77,3 +115,4 @@ def _keep_only(directory: Path, wanted: frozenset[Path]) -> None:
     for found in directory.iterdir():
         if found not in wanted and _PLACE.fullmatch(found.name):
             shutil.rmtree(found, ignore_errors=True)
+    shutil.rmtree(directory / _WHOLE, ignore_errors=True)

@@ -3,27 +3,31 @@
 
 import os
 import posixpath
-import uuid
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipecd.git.access import GitEnvironment
 from pipecd.git.commit import LOG_FORMAT, Commit, parse_commit
-from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
+from pipecd.git.reader import Reader, Told
+from pipecd.model.errors import NotFound, Unavailable, UserMistake
 from pipecd.program.capture import Captured, capture
 
 # Nobody writes an application configuration of this size by intention.
 FILE_LIMIT = 4 * 1024 * 1024
 
+_ABSENT = "was not found"
 _LINKS = {
     b"symlink": "is a symbolic link to a place outside of the repository",
     b"dangling": "is a symbolic link to a file that does not exist",
     b"loop": "is a symbolic link that leads back to itself",
-    b"notdir": "was not found",
+    b"notdir": _ABSENT,
 }
 
-_ABSENT = ("did not match any file", "reference is not a tree", "failed to unpack tree object")
+# Directories hardly change from one commit to the next, so many of them are remembered.
+_REMEMBERED_TREES = 5_000
+_DIRECTORY, _SYMLINK, _SUBMODULE = 0o40000, 0o120000, 0o160000
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Missing:
 
     reason: str
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether there is nothing at all."""
+        return self.reason == _ABSENT
+
 
 @dataclass(frozen=True)
 class TreeFile:
@@ -50,11 +59,42 @@ class TreeFile:
     is_symlink: bool
 
 
+@dataclass(frozen=True)
+class TreeEntry:
+    """What a directory of a commit contains under one name."""
+
+    name: str
+    mode: int
+    id: str
+
+    @property
+    def is_directory(self) -> bool:
+        return self.mode == _DIRECTORY
+
+    @property
+    def is_symlink(self) -> bool:
+        return self.mode == _SYMLINK
+
+    @property
+    def is_submodule(self) -> bool:
+        return self.mode == _SUBMODULE
+
+
 class Objects:
     """What a bare repository on disk knows."""
 
     def __init__(self, directory: Path, environment: GitEnvironment) -> None:
         self.directory, self._environment = directory, environment
+        self._finder = Reader(
+            directory, ["--batch-check", "--follow-symlinks"], self._own_variables
+        )
+        self._contents = Reader(directory, ["--batch"], self._own_variables)
+        self._trees: OrderedDict[str, tuple[TreeEntry, ...]] = OrderedDict()
+
+    async def close(self) -> None:
+        """Ends the programs that read from here."""
+        await self._finder.close()
+        await self._contents.close()
 
     async def commit(self, revision: str) -> Commit:
         """The commit that a hash or ref names."""
@@ -66,9 +106,36 @@ class Objects:
         return parse_commit(done.stdout)
 
     async def has(self, commit: str) -> bool:
-        """Whether the commit with its whole history is here."""
-        done = await self._git("cat-file", "-e", f"{commit}^{{commit}}")
-        return done.code == 0
+        """Whether the commit is here."""
+        [told] = await self._finder.ask([f"{commit}^{{commit}}".encode()])
+        return len(told.words) == 3 and told.words[1] == b"commit"
+
+    async def entries(self, tree: str) -> tuple[TreeEntry, ...]:
+        """What a directory contains, by the id of its tree or as `commit:`; no file gives none."""
+        known = self._trees.get(tree)
+        if known is not None:
+            self._trees.move_to_end(tree)
+            return known
+        [told] = await self._contents.ask([tree.encode()])
+        if len(told.words) != 3 or told.words[1] != b"tree":
+            return ()
+        found = tuple(_entries(told.content, len(told.words[0]) // 2))
+        self._trees[tree] = found
+        if len(self._trees) > _REMEMBERED_TREES:
+            self._trees.popitem(last=False)
+        return found
+
+    async def entry(self, commit: str, path: str) -> TreeEntry | None:
+        """What a commit has at a path, links not followed; the root is a directory like others."""
+        found = TreeEntry("", _DIRECTORY, f"{commit}:")
+        clean = inside(path)
+        for name in () if clean == "." else clean.split("/"):
+            below = await self.entries(found.id) if found.is_directory else ()
+            match = next((each for each in below if each.name == name), None)
+            if match is None:
+                return None
+            found = match
+        return found
 
     async def changed_files(self, old: str, new: str) -> tuple[str, ...]:
         """Paths that differ between two commits, old names of moved files included."""
@@ -89,13 +156,7 @@ class Objects:
         """Finds files at a commit, following links that stay inside of the repository."""
         wanted = {path: _object_name(commit, path) for path in paths}
         names = [name for name in wanted.values() if name is not None]
-        done = await self._git(
-            "cat-file",
-            "--batch-check",
-            "--follow-symlinks",
-            stdin=b"".join(n + b"\n" for n in names),
-        )
-        found = iter(_checked(done.stdout))
+        found = iter([_place(told) for told in await self._finder.ask(names)])
         return {
             path: Missing("is not a path inside of the repository") if name is None else next(found)
             for path, name in wanted.items()
@@ -104,13 +165,12 @@ class Objects:
     async def read(self, blobs: Iterable[Blob]) -> dict[str, bytes]:
         """The contents of located files, by the id of the blob."""
         ids = list({blob.id: None for blob in blobs})
-        if not ids:
-            return {}
-        done = await self._git("cat-file", "--batch", stdin="".join(i + "\n" for i in ids).encode())
-        contents = _contents(done.stdout)
-        if len(contents) != len(ids):
-            raise Unavailable(f"git could not read files from {self.directory}: {_said(done)}")
-        return contents
+        told = await self._contents.ask([id_.encode() for id_ in ids])
+        unread = [t.words for t in told if len(t.words) != 3 or t.words[1] != b"blob"]
+        if unread:
+            said = b" ".join(unread[0]).decode("utf-8", "replace")
+            raise Unavailable(f"git could not read files from {self.directory}: {said}")
+        return {id_: each.content for id_, each in zip(ids, told, strict=True)}
 
     async def read_file(self, commit: str, path: str) -> bytes:
         """The content of one file at a commit."""
@@ -119,28 +179,18 @@ class Objects:
             raise NotFound(f"{path} {place.reason} at commit {commit[:7]}")
         return (await self.read([place]))[place.id]
 
-    async def materialise(self, commit: str, into: Path, *, paths: Sequence[str] = ()) -> None:
-        """Writes the tree of a commit, or only some paths of it, into an empty directory."""
-        index = self.directory / f"index-{uuid.uuid4().hex}"
-        if paths:
-            literal = [f":(literal){inside(path)}" for path in paths]
-            command = ["checkout", "-q", "-f", commit, "--", *literal]
-        else:
-            command = ["read-tree", "-m", "-u", commit]
-        variables = {"GIT_WORK_TREE": str(into), "GIT_INDEX_FILE": str(index)}
-        try:
-            done = await self._git(*command, cwd=into, variables=variables, at_most=600)
-        finally:
-            index.unlink(missing_ok=True)
-            index.with_name(f"{index.name}.lock").unlink(missing_ok=True)
-        if done.code:
-            raise self._unwritten(commit, done)
+    async def sizes(self, ids: Sequence[str]) -> dict[str, Blob | Missing]:
+        """How large files are, by the id of the blob."""
+        told = await self._finder.ask([id_.encode() for id_ in ids])
+        return {id_: _place(each) for id_, each in zip(ids, told, strict=True)}
 
-    def _unwritten(self, commit: str, done: Captured) -> PipecdError:
-        said = _said(done)
-        if any(sign in said for sign in _ABSENT):
-            return NotFound(f"commit {commit} or a path in it was not found ({said})")
-        return Unavailable(f"the files of commit {commit} could not be written: {said}")
+    async def settings_in(self, commit: str, path: str) -> list[tuple[str, str]]:
+        """The keys and values of a file in the format of git's own configuration."""
+        done = await self._git("config", "--blob", f"{commit}:{path}", "--null", "--list")
+        if done.code:
+            raise UserMistake(f"{path} cannot be read: {_said(done)}")
+        pairs = (os.fsdecode(each).partition("\n") for each in done.stdout.split(b"\0") if each)
+        return [(key, value) for key, _, value in pairs]
 
     async def _git(
         self,
@@ -150,10 +200,16 @@ class Objects:
         variables: dict[str, str] | None = None,
         at_most: float = 60,
     ) -> Captured:
-        env = self._environment.of() | {"GIT_DIR": str(self.directory)} | (variables or {})
         return await capture(
-            ["git", *arguments], cwd=cwd or self.directory, env=env, stdin=stdin, at_most=at_most
+            ["git", *arguments],
+            cwd=cwd or self.directory,
+            env=self._own_variables() | (variables or {}),
+            stdin=stdin,
+            at_most=at_most,
         )
+
+    def _own_variables(self) -> dict[str, str]:
+        return self._environment.of() | {"GIT_DIR": str(self.directory)}
 
 
 def inside(path: str) -> str:
@@ -173,22 +229,15 @@ def _object_name(commit: str, path: str) -> bytes | None:
     return None if "\n" in clean else os.fsencode(f"{commit}:{clean}")
 
 
-def _checked(output: bytes) -> Iterable[Blob | Missing]:
-    lines = iter(output.split(b"\n"))
-    for line in lines:
-        if not line:
-            continue
-        words = line.split(b" ")
-        if words[0] in _LINKS and len(words) == 2:
-            # The place that a broken link names stands on a line of its own.
-            next(lines, b"")
-            yield Missing(_LINKS[words[0]])
-        elif len(words) == 3 and words[1] == b"blob":
-            yield _blob(words[0].decode(), int(words[2]))
-        elif len(words) == 3 and words[1] == b"tree":
-            yield Missing("is a directory")
-        else:
-            yield Missing("was not found")
+def _place(told: Told) -> Blob | Missing:
+    words = told.words
+    if words[0] in _LINKS and len(words) == 2:
+        return Missing(_LINKS[words[0]])
+    if len(words) == 3 and words[1] == b"blob" and words[2].isdigit():
+        return _blob(words[0].decode(), int(words[2]))
+    if len(words) == 3 and words[1] == b"tree":
+        return Missing("is a directory")
+    return Missing(_ABSENT)
 
 
 def _blob(id_: str, size: int) -> Blob | Missing:
@@ -197,17 +246,13 @@ def _blob(id_: str, size: int) -> Blob | Missing:
     return Blob(id_, size)
 
 
-def _contents(output: bytes) -> dict[str, bytes]:
-    contents: dict[str, bytes] = {}
+def _entries(content: bytes, hash_size: int) -> Iterable[TreeEntry]:
     at = 0
-    while (end := output.find(b"\n", at)) >= 0:
-        words = output[at:end].split(b" ")
-        if len(words) != 3 or words[1] != b"blob":
-            break
-        size = int(words[2])
-        contents[words[0].decode()] = output[end + 1 : end + 1 + size]
-        at = end + 1 + size + 1
-    return contents
+    while at < len(content):
+        space, end = content.index(b" ", at), content.index(b"\0", at)
+        name, id_ = content[space + 1 : end], content[end + 1 : end + 1 + hash_size]
+        yield TreeEntry(os.fsdecode(name), int(content[at:space], 8), id_.hex())
+        at = end + 1 + hash_size
 
 
 def _tree_files(output: bytes) -> Iterable[TreeFile]:

@@ -62,7 +62,7 @@ class Configs:
 
 
 def _absent(path: str, missing: Missing) -> PipecdError:
-    if missing.reason == "was not found":
+    if missing.is_absent:
         return NotFound(
             f"application config file {path} was not found in Git",
             hint="add the file, or correct the path of the application",

@@ -74,7 +74,11 @@ def _render(root: Path, application: Path, name: str, data: Mapping[str, object]
         rendered = render(text, data, name=name)
     except PipecdError as e:
         raise UserMistake(f"failed to render target file {name} ({e.message})") from e
+    mode = file.stat().st_mode & 0o777
+    # Another working copy may share the file, so it is replaced and not written to.
+    file.unlink()
     file.write_bytes(rendered.encode("utf-8", "surrogateescape"))
+    file.chmod(mode)
 
 
 def _text(file: Path) -> str:

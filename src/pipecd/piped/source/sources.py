@@ -11,8 +11,11 @@ import structlog
 
 from pipecd.config.catalog import Catalog
 from pipecd.config.read import ApplicationConfig, read_application
+from pipecd.git.mirror import Mirror
 from pipecd.git.mirrors import Mirrors
+from pipecd.git.objects import Blob
 from pipecd.model.errors import NotFound, UserMistake
+from pipecd.piped.source.needs import SHARED_CONFIG, Needs, literal_prefix
 from pipecd.piped.source.render import Decrypt, inside, render_files
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
@@ -21,7 +24,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 # What an application without a file name has meant since before it could have one.
 LEGACY_CONFIG = ".pipe.yaml"
-SHARED_CONFIG = ".pipe"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Sources:
         self, mirrors: Mirrors, catalog: Catalog, *, decrypt: Decrypt | None = None
     ) -> None:
         self._mirrors, self._catalog, self._decrypt = mirrors, catalog, decrypt
+        self._needs = Needs()
 
     async def at(
         self,
@@ -73,12 +76,39 @@ class Sources:
         config_filename: str = "",
         into: Path,
     ) -> Source:
-        """A working copy in the directory `into`, of which an older content is removed."""
-        mirror = self._mirrors.of(git_path.repo.id)
+        """A working copy in the directory `into`, of which an older content is removed.
+
+        It has what the application needs of the repository, each file where it belongs. What is
+        in the directory of the application may be written to.
+        """
+        mirror, path = self._mirrors.of(git_path.repo.id), config_path(git_path, config_filename)
         await mirror.ensure(commit)
+        text = await _read_config(mirror, path, commit)
+        config = await asyncio.to_thread(read_application, text, file=path, catalog=self._catalog)
         await asyncio.to_thread(_make_empty, into)
-        await mirror.materialise(commit, into)
-        return await asyncio.to_thread(self._prepare, git_path, commit, config_filename, into)
+        try:
+            await self._write(mirror, commit, posixpath.normpath(git_path.path), config, into)
+            return await asyncio.to_thread(
+                self._prepare, _Read(commit, path, text, config), into / git_path.path, into
+            )
+        except BaseException:
+            # Half of a working copy is of no use, and may be what filled the disk.
+            await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
+            raise
+
+    async def _write(
+        self, mirror: Mirror, commit: str, directory: str, config: ApplicationConfig, into: Path
+    ) -> None:
+        patterns = config.spec.trigger.on_commit.paths
+        named = [prefix for each in patterns if (prefix := literal_prefix(each))]
+        needed = await self._needs.of(mirror, commit, directory, named=named)
+        if needed is not None:
+            await mirror.materialise(commit, into, paths=needed)
+            return
+        await self._mirrors.whole.link(mirror, commit, into)
+        # Written once more, so that the application owns these files alone.
+        await mirror.materialise(commit, into, paths=[directory])
+        await mirror.complete(commit, into)
 
     async def config(self, git_path: ApplicationGitPath, commit: str) -> ApplicationConfig:
         """The configuration of an application at a commit, without a working copy."""
@@ -96,34 +126,39 @@ class Sources:
         await mirror.ensure(new)
         return await mirror.changed_files(old, new)
 
-    def _prepare(
-        self, git_path: ApplicationGitPath, commit: str, config_filename: str, root: Path
-    ) -> Source:
-        path = config_path(git_path, config_filename)
-        text = _read_config(root, path, commit)
-        config = read_application(text, file=path, catalog=self._catalog)
-        application = inside(root, root / git_path.path)
-        if config.spec.encryption is not None and self._decrypt is None:
+    def _prepare(self, read: "_Read", application: Path, root: Path) -> Source:
+        application, spec = inside(root, application), read.config.spec
+        if spec.encryption is not None and self._decrypt is None:
             log.warning(
-                "secrets are not decrypted, as piped has no secretManagement", application=path
+                "secrets are not decrypted, as piped has no secretManagement", application=read.path
             )
         secrets = render_files(
             root,
             application,
-            encryption=config.spec.encryption,
-            attachment=config.spec.attachment,
+            encryption=spec.encryption,
+            attachment=spec.attachment,
             decrypt=self._decrypt,
         )
         return Source(
             directory=root,
             application_directory=application,
-            commit=commit,
-            config_filename=posixpath.basename(path),
-            config_text=text,
-            config=config,
+            commit=read.commit,
+            config_filename=posixpath.basename(read.path),
+            config_text=read.text,
+            config=read.config,
             shared_config_directory=root / SHARED_CONFIG,
             secrets=secrets,
         )
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The configuration of an application as it is in Git."""
+
+    commit: str
+    path: str
+    text: bytes
+    config: ApplicationConfig
 
 
 def _make_empty(directory: Path) -> None:
@@ -132,18 +167,13 @@ def _make_empty(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True)
 
 
-def _read_config(root: Path, path: str, commit: str) -> bytes:
-    try:
-        return inside(root, root / path).read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as e:
+async def _read_config(mirror: Mirror, path: str, commit: str) -> bytes:
+    place = (await mirror.locate(commit, [path]))[path]
+    if isinstance(place, Blob):
+        return (await mirror.read([place]))[place.id]
+    if place.is_absent:
         raise NotFound(
             f"application config file {path} was not found",
             hint=f"add it to the repository; it is not at commit {commit[:7]}",
-        ) from e
-    except UserMistake as e:
-        raise UserMistake(
-            f"application config file {path} leads outside of the repository",
-            hint="replace the symbolic link by a file",
-        ) from e
-    except (OSError, ValueError) as e:
-        raise UserMistake(f"application config file {path} cannot be read: {e}") from e
+        )
+    raise UserMistake(f"application config file {path} {place.reason}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cheap looks at a remote repository: has its branch moved since the last look?"""
+"""Cheap looks at a branch of a remote repository: has it moved since the last look?"""
 
 import asyncio
 import os
@@ -7,11 +7,11 @@ import random
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 from pipecd.git.access import GitEnvironment
 from pipecd.git.failure import explain
-from pipecd.model.errors import UserMistake
+from pipecd.git.remote.address import git_directory, is_http, local_path, read_address
+from pipecd.git.remote.smart import RefsOverHttp, Unsure
 from pipecd.program.capture import capture
 
 LOCAL_EVERY = 0.25
@@ -19,6 +19,8 @@ HTTP_EVERY = 1.0
 OTHER_EVERY = 3.0
 
 _LOOK_AT_MOST = 30.0
+# A server that only the git program can talk to is not tried in another way for ever.
+_PATIENCE = 3
 
 
 class RemoteBranch(Protocol):
@@ -33,6 +35,10 @@ class RemoteBranch(Protocol):
         """A value that changes whenever the branch moves."""
         ...
 
+    async def close(self) -> None:
+        """Ends what was kept open between two looks."""
+        ...
+
 
 def remote_branch(
     remote: str, branch: str, *, repository: str, environment: GitEnvironment
@@ -40,23 +46,8 @@ def remote_branch(
     """The cheapest way to look at a branch of this remote."""
     if (path := local_path(remote)) is not None:
         return LocalBranch(path, branch)
-    return ServedBranch(remote, branch, repository=repository, environment=environment)
-
-
-def local_path(remote: str) -> Path | None:
-    """The directory that a remote names, or None when it is on another machine."""
-    if remote.startswith("file://"):
-        return Path(unquote(urlsplit(remote).path))
-    if remote.startswith(("/", "./", "../", "~/")):
-        return Path(remote).expanduser()
-    return None
-
-
-def address(remote: str) -> str:
-    """A remote as git understands it from any working directory."""
-    if remote.startswith(("./", "../", "~/")):
-        return str(Path(remote).expanduser().absolute())
-    return remote
+    served = ServedBranch(remote, branch, repository=repository, environment=environment)
+    return HttpBranch(served, remote, environment) if is_http(remote) else served
 
 
 class LocalBranch:
@@ -71,8 +62,11 @@ class LocalBranch:
         # A file system that hangs must not stop the rest of piped.
         return await asyncio.to_thread(self._fingerprint)
 
+    async def close(self) -> None:
+        pass
+
     def _fingerprint(self) -> Hashable:
-        directory = _git_directory(self._path)
+        directory = git_directory(self._path)
         return tuple(
             _stamp(directory / name)
             for name in (
@@ -85,23 +79,21 @@ class LocalBranch:
 
 
 class ServedBranch:
-    """A branch on a Git server: the server is asked for its hash."""
+    """A branch on a Git server: the git program asks for its hash."""
 
     def __init__(
         self, remote: str, branch: str, *, repository: str, environment: GitEnvironment
     ) -> None:
-        self._remote, self._ref = remote, f"refs/heads/{branch}"
+        self._remote, self.ref = remote, f"refs/heads/{branch}"
         self._repository, self._environment = repository, environment
 
     @property
     def every(self) -> float:
-        usual = HTTP_EVERY if self._remote.startswith("http") else OTHER_EVERY
-        # Many repositories on one server are not asked about in the same moment.
-        return usual * random.uniform(0.9, 1.1)  # noqa: S311
+        return _about(OTHER_EVERY)
 
-    async def look(self) -> Hashable:
+    async def look(self) -> str:
         done = await capture(
-            ["git", "ls-remote", "--refs", "--quiet", "origin", self._ref],
+            ["git", "ls-remote", "--refs", "--quiet", "origin", self.ref],
             cwd=Path("/"),
             env=self._environment.of(self._remote),
             at_most=_LOOK_AT_MOST,
@@ -111,32 +103,61 @@ class ServedBranch:
             raise explain(said, repository=self._repository, remote=self._remote)
         for line in done.stdout.decode("utf-8", "replace").splitlines():
             hash_, _, ref = line.partition("\t")
-            if ref == self._ref:
+            if ref == self.ref:
                 return hash_
         raise explain(
-            f"fatal: couldn't find remote ref {self._ref}",
+            f"fatal: couldn't find remote ref {self.ref}",
             repository=self._repository,
             remote=self._remote,
         )
 
-
-def git_directories(path: Path) -> tuple[Path, ...]:
-    """What git calls a repository at a path: itself and where its data is."""
-    return tuple(dict.fromkeys((path, path / ".git", _git_directory(path))))
+    async def close(self) -> None:
+        pass
 
 
-def _git_directory(path: Path) -> Path:
-    dot_git = path / ".git"
-    if dot_git.is_file():
-        # A linked working tree names its data in a file, and the shared part from there.
-        data = path / dot_git.read_text().strip().removeprefix("gitdir: ")
-        common = data / "commondir"
-        return data / common.read_text().strip() if common.is_file() else data
-    if dot_git.is_dir():
-        return dot_git
-    if not path.is_dir() and path.with_name(f"{path.name}.git").is_dir():
-        return path.with_name(f"{path.name}.git")
-    return path
+class HttpBranch:
+    """A branch on a Git server over HTTP, asked over a connection that stays open.
+
+    Whatever this does not understand is left to the git program, which knows more of proxies,
+    certificates and credentials, and whose word on a failure is the one that counts.
+    """
+
+    def __init__(self, served: ServedBranch, remote: str, environment: GitEnvironment) -> None:
+        self._served = served
+        self._refs = RefsOverHttp(
+            read_address(remote).url, served.ref, authorization=environment.authorization(remote)
+        )
+        self._disagreements = 0
+
+    @property
+    def every(self) -> float:
+        return self._served.every if self._gave_up else _about(HTTP_EVERY)
+
+    async def look(self) -> str:
+        if self._gave_up:
+            return await self._served.look()
+        try:
+            seen = await self._refs.look()
+        except Unsure:
+            seen = await self._served.look()
+            self._disagreements += 1
+            if self._gave_up:
+                await self._refs.close()
+        else:
+            self._disagreements = 0
+        return seen
+
+    async def close(self) -> None:
+        await self._refs.close()
+
+    @property
+    def _gave_up(self) -> bool:
+        return self._disagreements >= _PATIENCE
+
+
+def _about(seconds: float) -> float:
+    # Many repositories on one server are not asked about in the same moment.
+    return seconds * random.uniform(0.9, 1.1)  # noqa: S311
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
@@ -145,12 +166,3 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
-
-
-def check_branch_name(branch: str) -> None:
-    """Refuses what git would take for an option or a pattern."""
-    if not branch or branch.startswith(("-", "/")) or any(c in branch for c in " *?[:^~\\\n\0"):
-        raise UserMistake(
-            f"{branch!r} is not the name of a branch",
-            hint="set repositories[].branch in the piped configuration",
-        )
