@@ -16,7 +16,7 @@ from pipecd.model.errors import Conflict, Unavailable
 from pipecd.model.severity import LogSeverity
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import host_pb2 as pb
-from pipecd.sdk.log import Patience, StageLog
+from pipecd.sdk.log import CUT, LONGEST_LOG, Patience, StageLog
 from pipecd.wire.validation import check
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -235,3 +235,14 @@ def test_whatever_fails_the_log_is_what_was_written(texts: list[str], away: list
     keeper = asyncio.run(written())
     assert keeper.lines == [line or " " for text in texts for line in text.split("\n")]
     assert keeper.completed == bool(texts)
+
+
+async def test_a_flood_is_cut_and_the_ending_is_kept() -> None:
+    keeper = Keeper()
+    async with StageLog(keeper, "d", "s").kept() as log:
+        for _ in range(20 * 32):
+            log.info("x" * (32 << 10))
+        log.error("the reason")
+    lines = [block.log for _, block in sorted(keeper.saved.items())]
+    assert lines[-2:] == [CUT, "the reason"]
+    assert sum(len(line) for line in lines) <= LONGEST_LOG + 200

@@ -32,6 +32,9 @@ _RETRY_FIRST, _RETRY_LAST = 0.25, 5.0
 _BLOCKS_AT_ONCE, _BYTES_AT_ONCE = 1000, 1 << 20
 _BYTES_WITHOUT_CHECKPOINT = 4 << 20
 _LONGEST_LINE = 32 << 10
+# More than anybody reads, and as much as a control plane should hold of one stage.
+LONGEST_LOG = 16 << 20
+CUT = f"The log is cut here: the stage wrote more than {LONGEST_LOG >> 20} MiB."
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class StageLog:
         self._next_index = int(now().timestamp() * 1_000_000) + 1
         self._unsaved: list[LogBlock] = []
         self._unsaved_bytes = 0
+        self._written = 0
         self._sent = 0
         self._partial = ""
         self._news = asyncio.Event()
@@ -121,6 +125,11 @@ class StageLog:
 
     def _add(self, text: str, severity: LogSeverity) -> None:
         for line in () if self._refused else _lines(text):
+            before, self._written = self._written, self._written + len(line)
+            if self._written > LONGEST_LOG and severity is LogSeverity.INFO:
+                if before > LONGEST_LOG:
+                    continue
+                line = CUT  # noqa: PLW2901 - in its place
             block = LogBlock(
                 index=self._next_index,
                 log=line,

@@ -9,6 +9,7 @@ mirror.
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from pipecd.model.errors import UserMistake
 from pipecd.piped.api import PipedApi
 from pipecd.piped.pluginhost.logs import LogRelay
 from pipecd.piped.pluginhost.tools import Tool, Toolbox
@@ -46,6 +47,8 @@ class Watch(Protocol):
 
 
 WatchT = TypeVar("WatchT", bound=Watch)
+
+_LARGEST_METADATA = 64 << 10
 
 
 class Changes(Protocol[WatchT]):
@@ -104,14 +107,14 @@ class Callbacks(LogRelay):
     async def PutStageMetadata(
         self, request: pb.PutStageMetadataRequest
     ) -> pb.PutStageMetadataResponse:
-        values = {request.key: request.value}
+        values = _bearable({request.key: request.value})
         await self._metadata.put_stage(request.deployment_id, request.stage_id, values)
         return pb.PutStageMetadataResponse()
 
     async def PutStageMetadataMulti(
         self, request: pb.PutStageMetadataMultiRequest
     ) -> pb.PutStageMetadataMultiResponse:
-        values = dict(request.metadata)
+        values = _bearable(request.metadata)
         await self._metadata.put_stage(request.deployment_id, request.stage_id, values)
         return pb.PutStageMetadataMultiResponse()
 
@@ -125,14 +128,14 @@ class Callbacks(LogRelay):
     async def PutDeploymentPluginMetadata(
         self, request: pb.PutDeploymentPluginMetadataRequest
     ) -> pb.PutDeploymentPluginMetadataResponse:
-        values = {request.key: request.value}
+        values = _bearable({request.key: request.value})
         await self._metadata.put_plugin(request.deployment_id, request.plugin_name, values)
         return pb.PutDeploymentPluginMetadataResponse()
 
     async def PutDeploymentPluginMetadataMulti(
         self, request: pb.PutDeploymentPluginMetadataMultiRequest
     ) -> pb.PutDeploymentPluginMetadataMultiResponse:
-        values = dict(request.metadata)
+        values = _bearable(request.metadata)
         await self._metadata.put_plugin(request.deployment_id, request.plugin_name, values)
         return pb.PutDeploymentPluginMetadataMultiResponse()
 
@@ -172,3 +175,14 @@ class Callbacks(LogRelay):
             )
         )
         return pb.PutApplicationSharedObjectResponse()
+
+
+def _bearable(values: Mapping[str, str]) -> dict[str, str]:
+    """Metadata is part of the deployment that everybody reads, so a plugin may not fill it up."""
+    for key, value in values.items():
+        if (size := len(key) + len(value)) > _LARGEST_METADATA:
+            raise UserMistake(
+                f"the metadata {key[:50]} has {size} characters, at most {_LARGEST_METADATA} fit",
+                hint="keep large things as an object of the application",
+            )
+    return dict(values)

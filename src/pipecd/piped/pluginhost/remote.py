@@ -113,7 +113,8 @@ class RemotePlugin:
     ) -> AnswerT:
         connection = await self._connected()
         try:
-            return await call(connection.channel)
+            # Bytes that are no message come out of gRPC as None.
+            answer: AnswerT | None = await call(connection.channel)
         except grpc.aio.AioRpcError as e:
             error, cause = self._error(e), e
         except (asyncio.CancelledError, grpc.aio.UsageError) as e:
@@ -121,6 +122,10 @@ class RemotePlugin:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             error, cause = Unavailable(f"plugin {self._name} was disconnected"), e
+        else:
+            if answer is None:
+                raise PipecdError(f"plugin {self._name} answered what nobody can understand")
+            return answer
         if isinstance(error, Unavailable):
             error = await connection.lost(error)
         raise error from cause

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipecd.gotemplate.template import render
-from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.program.run import run
 
 # The names that Go gives to machines, which download addresses are made of.
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+# A script that waits for something must not hold up every deployment that needs the tool.
+_INSTALLED_WITHIN = 600.0
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -52,7 +54,13 @@ class Toolbox:
             out = Path(temporary, "tool")
             values = variables(tool, out, Path(temporary))
             script = render(tool.script, values, name=f"installation of {tool.name}")
-            done = await run(["/bin/sh", "-c", script], cwd=Path(temporary))
+            try:
+                async with asyncio.timeout(_INSTALLED_WITHIN):
+                    done = await run(["/bin/sh", "-c", script], cwd=Path(temporary), grace=1)
+            except TimeoutError as e:
+                raise Unavailable(
+                    f"installing {tool.name} {tool.version} took longer than {_INSTALLED_WITHIN:g}s"
+                ) from e
             if done.code:
                 raise PipecdError(
                     f"installing {tool.name} {tool.version} ended with {done.code}: "

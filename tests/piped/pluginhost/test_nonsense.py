@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plugin that answers nonsense or says too much gets a clear word and does no harm."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.piped.pluginhost import remote, tools
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.logs import LogRelay
+from pipecd.piped.pluginhost.plugin import PluginDied
+from pipecd.piped.pluginhost.remote import RemotePlugin, loopback_channel
+from pipecd.piped.pluginhost.tools import Tool, Toolbox
+from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.proto.plugin import host_pb2
+from pipecd.proto.service import piped_pb2
+from pipecd.sdk.log import CUT
+
+Answer = Callable[[bytes, grpc.aio.ServicerContext[Any, Any]], Any]
+
+
+class Anything(grpc.GenericRpcHandler):
+    """Answers every call with the bytes of one function."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def service(self, handler_call_details: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(self._answer)
+
+
+@dataclass
+class Way:
+    """The way to the plugin, which is dead when `how` says so."""
+
+    channel: grpc.aio.Channel
+    how: str = ""
+
+    async def connected(self) -> "Way":
+        return self
+
+    async def lost(self, error: PipecdError) -> PipecdError:
+        return PluginDied("odd", self.how) if self.how else error
+
+
+@asynccontextmanager
+async def answering(answer: Answer) -> AsyncGenerator[tuple[RemotePlugin, Way], None]:
+    server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
+    server.add_generic_rpc_handlers((Anything(answer),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with loopback_channel(port) as channel:
+            way = Way(channel)
+            yield RemotePlugin("odd", way.connected), way
+    finally:
+        await server.stop(0)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        pytest.param(b"\xff" * 40, "plugin odd answered what nobody can understand", id="garbage"),
+        pytest.param(b"\x12" + b"\xff\xff\xff\x7f" + b"x", "plugin odd answered what nobody can understand", id="a length that lies"),
+        pytest.param(bytes(remote.LARGEST_ANSWER + 1), "plugin odd: .*larger than max", id="more than piped will hold"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_understood(content: bytes, told: str) -> None:
+    async def answer(request: bytes, context: Any) -> bytes:
+        return content
+
+    async with answering(answer) as (plugin, _):
+        with pytest.raises(PipecdError, match=told):
+            await plugin.ExecuteStage(pb.ExecuteStageRequest())
+
+
+async def test_a_status_that_does_not_exist_is_left_to_whoever_asked() -> None:
+    async def answer(request: bytes, context: Any) -> bytes:
+        return b"\x08\xe7\x07"
+
+    async with answering(answer) as (plugin, _):
+        answered = await plugin.ExecuteStage(pb.ExecuteStageRequest())
+    assert answered.status == 999
+
+
+async def test_a_question_that_is_never_answered_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_QUESTION", 0.2)
+
+    async def answer(request: bytes, context: Any) -> bytes:
+        await asyncio.sleep(30)
+        return b""
+
+    async with answering(answer) as (plugin, _):
+        with pytest.raises(Unavailable, match="plugin odd did not answer in time"):
+            await plugin.DetermineVersions(pb.DetermineVersionsRequest())
+
+
+async def test_a_channel_that_is_closed_amid_a_call_is_no_cancellation() -> None:
+    asked = asyncio.Event()
+
+    async def answer(request: bytes, context: Any) -> bytes:
+        asked.set()
+        await asyncio.sleep(30)
+        return b""
+
+    async with answering(answer) as (plugin, way):
+        call = asyncio.ensure_future(plugin.ExecuteStage(pb.ExecuteStageRequest()))
+        await asked.wait()
+        way.how = "was ended"
+        await way.channel.close()
+        with pytest.raises(PluginDied, match="plugin odd was ended"):
+            await call
+
+
+@dataclass
+class Kept:
+    """The control plane, as far as logs are concerned."""
+
+    lines: dict[int, str] = field(default_factory=dict[int, str])
+    is_completed: bool = False
+
+    async def report_stage_logs(self, request: piped_pb2.ReportStageLogsRequest) -> None:
+        assert request.blocks
+        self.lines.update({b.index: b.log for b in request.blocks})
+
+    async def report_stage_logs_from_last_checkpoint(
+        self, request: piped_pb2.ReportStageLogsFromLastCheckpointRequest
+    ) -> None:
+        self.lines.update({b.index: b.log for b in request.blocks})
+        self.is_completed = request.completed
+
+
+def relay(api: Kept) -> LogRelay:
+    taken: Any = api
+    return LogRelay(taken)
+
+
+def blocks(start: int, count: int, text: str) -> list[LogBlock]:
+    return [LogBlock(index=start + i, log=text, created_at=1) for i in range(count)]
+
+
+def written(some: list[LogBlock], stage: str = "s") -> host_pb2.ReportStageLogsRequest:
+    return host_pb2.ReportStageLogsRequest(deployment_id="d", stage_id=stage, blocks=some)
+
+
+async def test_a_flood_of_lines_is_cut_and_its_end_is_kept() -> None:
+    api = Kept()
+    passing = relay(api)
+    megabyte = "x" * (32 << 10)
+    for round in range(20):
+        await passing.ReportStageLogs(written(blocks(round * 32, 32, megabyte)))
+    await passing.ReportStageLogs(written(blocks(0, 1, "a line of another stage"), stage="other"))
+    last = [*blocks(10_000, 30, "more"), *blocks(20_000, 1, "the reason")]
+    await passing.ReportStageLogsFromLastCheckpoint(
+        host_pb2.ReportStageLogsFromLastCheckpointRequest(
+            deployment_id="d", stage_id="s", blocks=last, completed=True
+        )
+    )
+    assert api.lines.pop(0) == "a line of another stage"
+    assert sum(len(line) for line in api.lines.values()) <= 17 << 20
+    assert api.lines[512] == CUT
+    assert [line for index, line in api.lines.items() if index > 512] == ["more"] * 19 + [
+        "the reason"
+    ]
+    assert api.is_completed
+
+
+async def test_lines_that_are_sent_again_count_once() -> None:
+    api = Kept()
+    passing = relay(api)
+    for _ in range(40):
+        await passing.ReportStageLogs(written(blocks(0, 20, "y" * (32 << 10))))
+    assert CUT not in api.lines.values()
+
+
+async def test_a_line_without_end_is_cut() -> None:
+    api = Kept()
+    await relay(api).ReportStageLogs(written(blocks(0, 1, "z" * (1 << 20))))
+    assert len(api.lines[0]) == (64 << 10) + 1
+
+
+async def test_metadata_has_a_size() -> None:
+    nothing: Any = None
+    callbacks = Callbacks(nothing, commands=nothing, metadata=nothing, tools=nothing)
+    told = "the metadata big has 100003 characters, at most 65536 fit"
+    with pytest.raises(UserMistake, match=told):
+        await callbacks.PutStageMetadata(
+            host_pb2.PutStageMetadataRequest(key="big", value="x" * 100_000)
+        )
+    with pytest.raises(UserMistake, match=told):
+        await callbacks.PutDeploymentPluginMetadataMulti(
+            host_pb2.PutDeploymentPluginMetadataMultiRequest(metadata={"big": "x" * 100_000})
+        )
+
+
+async def test_an_installation_that_hangs_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tools, "_INSTALLED_WITHIN", 0.2)
+    with pytest.raises(Unavailable, match=r"installing t 1 took longer than 0\.2s"):
+        await Toolbox(tmp_path).installed(Tool("t", "1", "sleep 60"))
