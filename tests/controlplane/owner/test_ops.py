@@ -25,7 +25,7 @@ from pipecd.config.controlplane import (
 from pipecd.controlplane.app import Operations, OpsSettings, operations
 from pipecd.controlplane.command import ops
 from pipecd.controlplane.insight.applications import book_path
-from pipecd.controlplane.usecases.connection import STATS_KEY, Connections
+from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.model.moment import from_unix, to_unix, utc_now
 from pipecd.observe.version import build_version

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pipeds: registered, described, watched, locked out; and what is sealed for them."""
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,13 +10,15 @@ import pytest
 
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
-from pipecd.controlplane.bus.signal import Topic
+from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
-from pipecd.controlplane.usecases.connection import STATS_KEY
 from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.reports import silence
+from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
+from pipecd.model.moment import Now
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.secrets import hybrid
@@ -115,6 +118,66 @@ async def test_coming_online_is_a_signal_and_staying_so_is_none(
         await cases.application_reports.unregistered([], by=piped)
         heard = [(await anext(signals)).topic, (await anext(signals)).topic]
     assert heard == [Topic.PIPED, Topic.APPLICATION]
+
+
+async def test_a_piped_that_falls_silent_is_told_of_once(
+    cases: UseCases, bus: MemoryBus, piped: PipedCaller, advance: Callable[[float], None]
+) -> None:
+    silence = cases.pipeds.silence
+    await cases.pipeds.stat_reported(b"", by=piped)
+    async with bus.subscribe() as signals:
+        advance(100)
+        await silence.look()
+        await cases.pipeds.stat_reported(b"", by=piped)
+        advance(100)
+        await silence.look()
+        advance(30)
+        await silence.look()
+        await silence.look()
+        await cases.application_reports.unregistered([], by=piped)
+        heard = [await anext(signals), await anext(signals)]
+    assert heard[0] == Signal(Topic.PIPED, piped.piped, piped.project)
+    assert heard[1].topic is Topic.APPLICATION
+
+
+async def test_a_piped_that_reports_elsewhere_is_not_silent(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    bus: MemoryBus,
+    piped: PipedCaller,
+    now: Now,
+    advance: Callable[[float], None],
+) -> None:
+    await cases.pipeds.stat_reported(b"", by=piped)
+    advance(100)
+    await Connections(stores.cache, now).report(piped.piped, b"")
+    advance(30)
+    async with bus.subscribe() as signals:
+        await cases.pipeds.silence.look()
+        await cases.application_reports.unregistered([], by=piped)
+        assert (await anext(signals)).topic is Topic.APPLICATION
+
+
+async def test_a_new_replica_looks_after_those_whom_another_heard(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    bus: MemoryBus,
+    piped: PipedCaller,
+    now: Now,
+    advance: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(silence, "LOOK_SECONDS", 0.01)
+    await Connections(stores.cache, now).report(piped.piped, b"")
+    async with bus.subscribe() as signals, asyncio.timeout(5):
+        running = asyncio.ensure_future(cases.pipeds.silence.run())
+        await asyncio.sleep(0.02)
+        advance(130)
+        assert await anext(signals) == Signal(Topic.PIPED, piped.piped, piped.project)
+        running.cancel()
+        await asyncio.wait({running})
 
 
 async def test_a_piped_has_two_keys_at_most_and_the_newest_stays(

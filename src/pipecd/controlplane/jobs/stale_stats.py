@@ -4,7 +4,7 @@
 from datetime import timedelta
 
 from pipecd.controlplane.stores.files import Cache
-from pipecd.controlplane.usecases.connection import STATS_KEY
+from pipecd.controlplane.usecases.reports.connection import STATS_KEY
 from pipecd.model.document import from_json
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.piped_pb2 import PipedStat

@@ -10,7 +10,7 @@ from prometheus_client.exposition import generate_latest
 from pipecd.controlplane.insight.applications import book_path, read_book
 from pipecd.controlplane.insight.decoding import decoded
 from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.usecases.connection import Connections
+from pipecd.controlplane.usecases.reports.connection import Connections
 from pipecd.model.errors import NotFound, PipecdError
 from pipecd.model.moment import Now, utc_now
 

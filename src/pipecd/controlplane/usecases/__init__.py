@@ -4,6 +4,7 @@
 Permission and ownership are checked here, once, for every door.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,8 +63,9 @@ class UseCases:
     previews: Previews
 
     async def run(self) -> None:
-        """Follows the bus and drops what other replicas changed: keys, pipeds, roles."""
-        async with self.bus.subscribe() as signals:
+        """Follows the bus, drops what other replicas changed, and notices who falls silent."""
+        async with self.bus.subscribe() as signals, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.pipeds.silence.run(), name="silent pipeds")
             async for signal in signals:
                 self.hear(signal)
 

@@ -12,7 +12,8 @@ from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, commander, creator, found
 from pipecd.controlplane.usecases.commands import Commands
-from pipecd.controlplane.usecases.connection import Connections
+from pipecd.controlplane.usecases.reports.connection import Connections
+from pipecd.controlplane.usecases.reports.silence import Silence
 from pipecd.model.errors import Conflict, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.model.moment import Now, to_unix, utc_now
@@ -52,6 +53,7 @@ class Pipeds:
         self._stores, self._bus, self._access = stores, bus, access
         self._commands, self._credentials, self._now = commands, credentials, now
         self._connections = Connections(stores.cache, now)
+        self.silence = Silence(stores, bus, now)
 
     async def register(self, name: str, description: str, *, by: User) -> Registered:
         await self._access.require(by, _CREATE)
@@ -153,6 +155,7 @@ class Pipeds:
         """Keeps the metrics of a piped and thereby the proof that it is alive."""
         was = await self._connections.status(by.piped)
         await self._connections.report(by.piped, metrics)
+        self.silence.heard(by.piped)
         if was != Piped.ONLINE:
             await self._bus.publish(Signal(Topic.PIPED, by.piped, by.project))
 

@@ -7,7 +7,7 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, check_project, found
 from pipecd.controlplane.usecases.commands import Commands, output_path
-from pipecd.controlplane.usecases.connection import Connections
+from pipecd.controlplane.usecases.reports.connection import Connections
 from pipecd.model.command import CommandStatus
 from pipecd.model.document import from_json
 from pipecd.model.errors import Conflict, NotFound
