@@ -13,7 +13,6 @@ from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror, is_last_page
-from pipecd.piped.mirror.heads import Head, RepositoryHeads
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.wakeups import WakeupStream
 from pipecd.proto.model import deployment_pb2
@@ -152,9 +151,13 @@ class Looks:
 
     def __init__(self) -> None:
         self.at: list[str] = []
+        self.is_streaming = False
 
     def look_soon(self, repository_id: str) -> None:
         self.at.append(repository_id)
+
+    def streaming(self, is_up: bool) -> None:
+        self.is_streaming = is_up
 
 
 async def test_a_wakeup_reaches_the_mirror_it_is_for(
@@ -197,11 +200,14 @@ async def test_a_stream_that_fails_is_opened_again(
 ) -> None:
     async with open_plane() as plane, plane.api() as api:
         plane.gate.refusals["WatchWakeups"] = grpc.StatusCode.UNAVAILABLE
-        stream = WakeupStream(api, paces={}, repositories=Looks(), chance=lambda: 0.0)
+        looks = Looks()
+        stream = WakeupStream(api, paces={}, repositories=looks, chance=lambda: 0.0)
         async with running(stream):
             await eventually(lambda: plane.gate.count("WatchWakeups") > 2)
+            assert not looks.is_streaming
             del plane.gate.refusals["WatchWakeups"]
             await eventually(lambda: stream.is_up)
+            assert looks.is_streaming
 
 
 async def test_the_pace_is_the_pollers_without_and_a_safety_net_with_the_stream() -> None:
@@ -217,39 +223,3 @@ async def test_the_pace_is_the_pollers_without_and_a_safety_net_with_the_stream(
     pace.streaming(True)
     await pace.wait()
     assert asked == [(120.0, 300.0)]
-
-
-async def test_heads_survive_a_remote_that_goes_and_comes_back(
-    new_origin: Any, running: Any, eventually: Any, tmp_path: Any
-) -> None:
-    from pipecd.git.access import GitAccess
-    from pipecd.git.mirror import Repository
-    from pipecd.git.mirrors import open_mirrors
-
-    origin = new_origin("one")
-    first = origin.commit({"a": "1"})
-
-    def hash_of(head: Head) -> str:
-        return head.commit.hash if head.commit else ""
-
-    repositories = [
-        Repository("one", origin.remote, "main"),
-        Repository("two", f"file://{tmp_path}/nowhere", "main"),
-    ]
-    async with open_mirrors(repositories, directory=tmp_path / "m", access=GitAccess()) as mirrors:
-        heads = RepositoryHeads(mirrors)
-        watch = heads.changes_of("one").watch()
-        async with running(heads):
-            await eventually(lambda: heads.of("one").commit)
-            await eventually(lambda: heads.of("two").error)
-            assert hash_of(heads.of("one")) == first
-            assert await watch.wait(0)
-            pushed = origin.commit({"a": "2"})
-            await eventually(lambda: hash_of(heads.of("one")) == pushed)
-            origin.git("branch", "-m", "main", "other")
-            await eventually(lambda: heads.of("one").error)
-            assert hash_of(heads.of("one")) == pushed
-            origin.git("branch", "-m", "other", "main")
-            heads.look_soon("one")
-            heads.look_soon("unknown")
-            await eventually(lambda: heads.of("one").error is None)

@@ -29,6 +29,8 @@ class Repositories(Protocol):
 
     def look_soon(self, repository_id: str) -> None: ...
 
+    def streaming(self, is_up: bool) -> None: ...
+
 
 class WakeupStream:
     """One stream for the whole piped; while it is down everyone polls."""
@@ -88,3 +90,4 @@ class WakeupStream:
         self._is_up = is_up
         for pace in {id(pace): pace for each in self._paces.values() for pace in each}.values():
             pace.streaming(is_up)
+        self._repositories.streaming(is_up)
