@@ -88,7 +88,7 @@ async def test_what_is_as_expected_to_the_end_succeeds(
     ]
     assert tested.host.lines[4] == "[metrics-0] fine: 1 point, 0.5, is at most 1"
     kept = json.loads(tested.host.objects["latest-analysis-result"])
-    assert kept == {"start_time": pytest.approx(int(begun), abs=1)}
+    assert begun - 1 < kept["start_time"] <= end
 
 
 async def test_failures_beyond_the_limit_fail_at_once(

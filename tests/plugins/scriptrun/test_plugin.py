@@ -54,6 +54,34 @@ async def test_a_script_knows_what_is_deployed(tmp_path: Path) -> None:
     assert any(line.startswith("me /") for line in bench.host.lines), "piped's own environment too"
 
 
+async def test_lines_are_there_while_the_script_runs(tmp_path: Path) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    script = "echo one; while [ ! -e go ]; do sleep 0.01; done; printf 'two, unfinished'"
+    running = asyncio.ensure_future(bench.run("SCRIPT_RUN", {"run": script}))
+    async with asyncio.timeout(10):
+        await bench.host.until(lambda: bench.host.lines == ["one"])
+        (tmp_path / "go").touch()
+        await running
+    assert bench.host.lines == ["one", "two, unfinished", "The script succeeded"]
+
+
+async def test_bytes_that_are_no_text_and_endless_lines_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)) * 4 + b"\n" + b"x" * 1_000_000 + b"\nend\n")
+    bench = StageBench(PLUGIN(), tmp_path)
+    result = await bench.run("SCRIPT_RUN", {"run": "cat binary"})
+    assert result.status is StageStatus.SUCCESS
+    assert max(map(len, bench.host.lines)) <= 32 << 10
+    assert sum(line.count("x") for line in bench.host.lines) >= 1_000_000, "nothing is lost"
+    assert bench.host.lines[-2] == "end"
+
+
+async def test_a_script_that_asks_gets_no_answer(tmp_path: Path) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    async with asyncio.timeout(10):
+        await bench.run("SCRIPT_RUN", {"run": 'read answer; echo "[$answer]"'})
+    assert bench.host.lines[0] == "[]"
+
+
 async def test_a_script_is_undone_only_if_it_was_started(tmp_path: Path) -> None:
     options = {"run": "true", "onRollback": "echo $SR_IS_ROLLBACK > undone"}
     bench = StageBench(PLUGIN(), tmp_path)

@@ -44,12 +44,40 @@ async def test_approvals_given_before_a_restart_still_count(tmp_path: Path) -> N
     options = {"approvers": ["ann", "bob"], "minApproverNum": 2}
     bench.host.tell(APPROVE, "ann")
     waiting = asyncio.ensure_future(bench.run("WAIT_APPROVAL", options))
-    await bench.host.until(lambda: len(bench.host.lines) > 1)
+    await bench.host.until(lambda: bool(bench.host.stage_metadata))
     waiting.cancel()
     await asyncio.wait({waiting})
-    bench.host.tell(APPROVE, "bob")
+    assert bench.host.stage_metadata["pipecd/stage-display-metadata"] == "Approved by: ann"
+    resumed = StageBench(PLUGIN(), tmp_path)  # whose control plane has forgotten old commands
+    resumed.host.stage_metadata = bench.host.stage_metadata
+    for who in ("ann", "bob"):
+        resumed.host.tell(APPROVE, who)
     async with asyncio.timeout(1):
-        assert (await bench.run("WAIT_APPROVAL", options)).message == "Approved by: ann, bob"
+        assert (await resumed.run("WAIT_APPROVAL", options)).message == "Approved by: ann, bob"
+    assert resumed.host.lines[1:3] == [
+        "Approved before the restart by: ann", "ann has approved already"
+    ]  # fmt: skip
+    async with asyncio.timeout(1):
+        again = await resumed.run("WAIT_APPROVAL", options)
+    assert again.message == "Approved by: ann, bob", "nothing is left to wait for"
+
+
+async def test_somebody_else_does_not_count(tmp_path: Path) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    for who in ("eve", "bob"):
+        bench.host.tell(APPROVE, who)
+    async with asyncio.timeout(1):
+        result = await bench.run("WAIT_APPROVAL", {"approvers": ["ann", "bob"]})
+    assert result.message == "Approved by: bob"
+    assert "Ignored the approval from eve, who is not in approvers" in bench.host.lines
+
+
+async def test_anyone_means_anyone(tmp_path: Path) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    bench.host.tell(APPROVE, "eve")
+    async with asyncio.timeout(1):
+        result = await bench.run("WAIT_APPROVAL", {"anyone": True})
+    assert result.message == "Approved by: eve"
 
 
 async def test_the_plan_says_who_may_approve() -> None:

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from ssl import SSLContext
 from typing import Any
 
 import httpx2
@@ -40,6 +42,11 @@ class AnalysisPlugin(StagePlugin):
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
+
+    @cached_property
+    def _trusted(self) -> SSLContext:
+        """The certificates of this machine, which take a while to read."""
+        return httpx2.create_ssl_context()
 
     async def plan_stage(
         self, requested: RequestedStage, *, rollback: bool

@@ -12,15 +12,17 @@ from pipecd.sdk import (
     PlannedStage,
     RequestedStage,
     Stage,
+    StageCommand,
     StageCommandKind,
     StageContext,
+    StageLog,
     StagePlugin,
     StageResult,
 )
 
 
 class WaitApprovalPlugin(StagePlugin):
-    """Counts the people who approve; who may is checked by the control plane."""
+    """Counts the people who approve."""
 
     stages = (Stage("WAIT_APPROVAL", WaitApprovalOptions),)
 
@@ -41,23 +43,48 @@ class WaitApprovalPlugin(StagePlugin):
     async def execute(self, stage: StageContext) -> StageResult:
         options = stage.options(WaitApprovalOptions)
         wanted = options.min_approver_num
+        # Those who approved are kept with the stage, as a restart may outlive their commands.
+        approved = _names(await stage.metadata.get(APPROVED_USERS_KEY))
         who = ", ".join(options.approvers) or "anyone"
         stage.log.info(f"Waiting for {wanted} approval(s) from: {who}")
-        # The commands stay with the control plane until the stage ends, so a restart finds them.
-        approved: dict[str, None] = {}
-        async for command in stage.commands():
-            if command.kind is not StageCommandKind.APPROVE:
-                continue
-            if command.commander in approved:
-                stage.log.info(f"{command.commander} has approved already")
-                continue
-            approved[command.commander] = None
-            stage.log.info(f"Got approval from {command.commander} ({len(approved)} of {wanted})")
-            if len(approved) >= wanted:
-                break
-        names = ", ".join(approved)
-        await stage.metadata.put({APPROVED_USERS_KEY: names, DISPLAY_KEY: f"Approved by: {names}"})
-        return StageResult.succeeded(f"Approved by: {names}")
+        if approved:
+            stage.log.info(f"Approved before the restart by: {', '.join(approved)}")
+        if len(approved) < wanted:
+            async for command in stage.commands():
+                if not _counts(command, options, approved, stage.log):
+                    continue
+                approved = (*approved, command.commander)
+                told = f"Got approval from {command.commander} ({len(approved)} of {wanted})"
+                stage.log.info(told)
+                await stage.metadata.put(_shown(approved))
+                if len(approved) >= wanted:
+                    break
+        return StageResult.succeeded(f"Approved by: {', '.join(approved)}")
+
+
+def _counts(
+    command: StageCommand, options: WaitApprovalOptions, approved: Sequence[str], log: StageLog
+) -> bool:
+    """Say whether a command is one more approval; if it is not, the log tells why."""
+    if command.kind is not StageCommandKind.APPROVE:
+        return False
+    if command.commander in approved:
+        log.info(f"{command.commander} has approved already")
+        return False
+    # The control plane refuses them too; whoever gets past it is not counted all the same.
+    if options.approvers and command.commander not in options.approvers:
+        log.info(f"Ignored the approval from {command.commander}, who is not in approvers")
+        return False
+    return True
+
+
+def _names(kept: str | None) -> tuple[str, ...]:
+    return tuple(kept.split(", ")) if kept else ()
+
+
+def _shown(approved: Sequence[str]) -> dict[str, str]:
+    names = ", ".join(approved)
+    return {APPROVED_USERS_KEY: names, DISPLAY_KEY: f"Approved by: {names}"}
 
 
 PLUGIN = WaitApprovalPlugin
