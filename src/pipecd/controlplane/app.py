@@ -19,6 +19,7 @@ from pipecd.controlplane.api.gateway import Collector, TraceDoor, authz_table
 from pipecd.controlplane.api.piped import piped_table
 from pipecd.controlplane.api.web import web_table
 from pipecd.controlplane.api.web.grpcweb import GrpcWeb
+from pipecd.controlplane.auth.origin import Networks
 from pipecd.controlplane.auth.sso.shared import shared_configs
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.open import RunningBus, choose_bus
@@ -77,6 +78,7 @@ class ServerSettings:
     `port` is the one address of pages and gRPC, `ports` the separate ones; either may be absent.
     `trace_collector` is where traces of pipeds are handed on to; without one they are dropped.
     `cache_address` is the Redis that all replicas share; one server alone needs none.
+    `trusted_proxies` stand in front and are believed when they tell whom they speak for.
     """
 
     spec: ControlPlaneSpec
@@ -92,6 +94,7 @@ class ServerSettings:
     reflection: bool = False
     trace_collector: str = ""
     cache_address: str = ""
+    trusted_proxies: Networks = ()
 
 
 @dataclass(frozen=True)
@@ -258,7 +261,13 @@ def _web_server(
         settings.encryption_key,
         shared_configs(spec.shared_sso_configs),
     )
-    pages = create_console(cases, cases.bus, insecure_cookie=settings.insecure_cookie, sso=sso)
+    pages = create_console(
+        cases,
+        cases.bus,
+        insecure_cookie=settings.insecure_cookie,
+        sso=sso,
+        proxies=settings.trusted_proxies,
+    )
     calls = GrpcWeb(people)
     doors = ByPrefix({WEBHOOKS: create_webhooks(cases.webhooks)}, pages)
     return WebServer(

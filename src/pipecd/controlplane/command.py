@@ -19,6 +19,7 @@ from pipecd.controlplane.app import (
     control_plane,
     operations,
 )
+from pipecd.controlplane.auth.origin import networks
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.wire.server import TlsFiles
@@ -50,6 +51,7 @@ _EVERYWHERE = "0.0.0.0"  # noqa: S104
 @flags.text("config-file", "The configuration of the control plane.", required=True)
 @flags.switch("with-ops", "Do the upkeep here too, when no other replica does.", default=True)
 @flags.switch("enable-grpc-reflection", "Describe the gRPC services to anyone who asks.")
+@flags.strings("trusted-proxies", "Proxies in front whose X-Forwarded-For is believed.")
 @flags.text("trace-collector-address", "The OTLP collector (gRPC, host:port) for traces of pipeds.")
 def server(**given: Any) -> None:
     """Run the control plane."""
@@ -75,6 +77,7 @@ def server(**given: Any) -> None:
         reflection=given["enable_grpc_reflection"],
         trace_collector=given["trace_collector_address"],
         cache_address=given["cache_address"],
+        trusted_proxies=networks(given["trusted_proxies"]),
     )
     run_until_signal(_serve(settings))
 

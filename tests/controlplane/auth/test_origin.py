@@ -3,7 +3,38 @@
 
 import pytest
 
-from pipecd.controlplane.auth.origin import is_foreign
+from pipecd.controlplane.auth.origin import client_of, is_foreign, networks
+from pipecd.model.errors import UserMistake
+
+OURS = networks(["10.0.0.0/8", "::1"])
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        pytest.param("1.2.3.4", "", "1.2.3.4", id="nobody stands between"),
+        pytest.param("10.0.0.1", "1.2.3.4", "1.2.3.4", id="our proxy tells"),
+        pytest.param("1.2.3.4", "9.9.9.9", "1.2.3.4", id="a stranger's word does not count"),
+        pytest.param("10.0.0.1", "9.9.9.9, 1.2.3.4", "1.2.3.4", id="what came before our proxy"),
+        pytest.param("10.0.0.1", "1.2.3.4, 10.9.9.9", "1.2.3.4", id="two proxies of ours"),
+        pytest.param("10.0.0.1", "", "10.0.0.1", id="our proxy says nothing"),
+        pytest.param("10.0.0.1", "unknown", "unknown", id="a proxy that tells no address"),
+        pytest.param("10.0.0.1", "1.2.3.4, unknown", "unknown", id="nothing behind a riddle"),
+        pytest.param("::1", " 2001:db8::7 ", "2001:db8::7", id="the newer protocol"),
+        pytest.param("", "1.2.3.4", "", id="a peer without an address"),
+    ],
+)
+def test_whom_a_request_comes_from(peer: str, forwarded: str, client: str) -> None:
+    assert client_of(peer, forwarded, OURS) == client
+
+
+def test_without_trusted_proxies_nobody_is_believed() -> None:
+    assert client_of("10.0.0.1", "1.2.3.4", ()) == "10.0.0.1"
+
+
+def test_a_network_that_is_none_is_told() -> None:
+    with pytest.raises(UserMistake, match="trusted proxies is not understood: 'ten'"):
+        networks(["ten"])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import httpx2
 import pytest
 
+from pipecd.controlplane.auth.origin import networks
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.door import safe_return
@@ -167,6 +168,24 @@ async def test_trying_many_names_does_not_help(someone: Someone, static_admin: S
         await client.post(ENTER, data=form(static_admin, username=f"guess-{n}"))
     answer = await client.post(ENTER, data=form(static_admin))
     assert "Too many attempts. Wait a minute, then try again." in answer.text
+
+
+async def test_behind_a_proxy_one_address_does_not_use_up_the_attempts_of_another(
+    cases: UseCases, bus: MemoryBus, static_admin: StaticAdmin
+) -> None:
+    here = create_console(cases, bus, insecure_cookie=True, proxies=networks(["127.0.0.1"]))
+    transport = httpx2.ASGITransport(here, client=("127.0.0.1", 1))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://x") as browser:
+
+        async def attempt(address: str, name: str) -> str:
+            wrong = form(static_admin, username=name, password="wrong")
+            answer = await browser.post(ENTER, data=wrong, headers={"X-Forwarded-For": address})
+            return answer.text
+
+        for n in range(10):
+            assert "password is wrong" in await attempt("1.2.3.4", f"user {n}")
+        assert "Too many attempts" in await attempt("1.2.3.4", "user 10")
+        assert "password is wrong" in await attempt("5.6.7.8", "user 11")
 
 
 async def test_a_form_of_another_site_signs_nobody_in(

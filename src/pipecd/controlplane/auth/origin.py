@@ -1,10 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a page of another site made a browser send a request with somebody's cookie."""
+"""Where a request comes from: from which machine, and from a page of which site."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
+from pipecd.model.errors import UserMistake
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+
+
+def networks(texts: Iterable[str]) -> Networks:
+    """Networks and single addresses, as they are written in a list."""
+    try:
+        return tuple(ip_network(text.strip(), strict=False) for text in texts if text.strip())
+    except ValueError as e:
+        raise UserMistake(
+            f"the list of trusted proxies is not understood: {e}",
+            hint="write addresses or networks such as 10.0.0.0/8",
+        ) from e
+
+
+def client_of(peer: str, forwarded: str, trusted: Networks) -> str:
+    """The machine that sent a request, past the proxies that are trusted to tell it.
+
+    `forwarded` is what `X-Forwarded-For` says. Anybody can begin it with anything, so it is read
+    from its end, and no further than the first address that is not one of our proxies.
+    """
+    client = peer
+    for hop in reversed(forwarded.split(",")):
+        if not (hop.strip() and _is_in(client, trusted)):
+            break
+        client = hop.strip()
+    return client
+
+
+def _is_in(address: str, trusted: Networks) -> bool:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    return any(found in network for network in trusted)
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
-from pipecd.controlplane.auth.origin import is_foreign
+from pipecd.controlplane.auth.origin import Networks, client_of, is_foreign
 from pipecd.controlplane.auth.rbac import Permission
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.console.rendering import Renderer
@@ -47,9 +47,17 @@ Page = Callable[[Request, Visitor], Awaitable[ASGIApp]]
 class Door:
     """What every page needs: the use cases, the templates, and a guard."""
 
-    def __init__(self, cases: UseCases, renderer: Renderer, *, secure: bool, now: Now) -> None:
+    def __init__(
+        self,
+        cases: UseCases,
+        renderer: Renderer,
+        *,
+        secure: bool,
+        now: Now,
+        proxies: Networks = (),
+    ) -> None:
         self.cases, self.now, self.secure = cases, now, secure
-        self._renderer = renderer
+        self._renderer, self._proxies = renderer, proxies
 
     def page(self, show: Page) -> Endpoint:
         """A page for people who are signed in; others are led to the sign-in and back."""
@@ -89,6 +97,12 @@ class Door:
         visitor = Visitor(await self.cases.sessions.person(token), token)
         request.state.visitor = visitor
         return visitor
+
+    def client(self, request: Request) -> str:
+        """The address of the machine that a request comes from."""
+        peer = request.client.host if request.client else ""
+        told = ",".join(request.headers.getlist("X-Forwarded-For"))
+        return client_of(peer, told, self._proxies)
 
     async def may(self, person: Person, permission: Permission, thing: Labelled) -> str:
         """An empty text, or why the person may not do this to the thing."""

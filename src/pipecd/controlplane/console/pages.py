@@ -12,6 +12,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pipecd.controlplane.auth.origin import Networks
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.console.applications import ApplicationPages
 from pipecd.controlplane.console.deployments import DeploymentPages
@@ -65,12 +66,16 @@ def create_console(
     *,
     insecure_cookie: bool,
     sso: SsoSettings = NO_SSO,
+    proxies: Networks = (),
     now: Now = utc_now,
 ) -> Starlette:
-    """The console over these use cases; cookies are for TLS only unless they may be insecure."""
+    """The console over these use cases; cookies are for TLS only unless they may be insecure.
+
+    `proxies` are trusted to tell whom they speak for.
+    """
     assets = Assets()
     renderer = Renderer(assets)
-    door = Door(cases, renderer, secure=not insecure_cookie, now=now)
+    door = Door(cases, renderer, secure=not insecure_cookie, now=now, proxies=proxies)
     once = Once(now)
     elsewhere = SingleSignOn(cases.projects, cases.sessions, sso, now)
     errors = ErrorPages(door)

@@ -76,7 +76,7 @@ class SignIn:
         for name, message in _REQUIRED:
             if not values[name]:
                 return await self._refuse(request, form, name, message)
-        client = f"{request.client.host if request.client else ''}\0{values['project']}"
+        client = f"{self._door.client(request)}\0{values['project']}"
         try:
             self._attempts.attempt(client, "Too many attempts to login")
             signed_in = await self._door.cases.sessions.sign_in(**values)

@@ -41,9 +41,10 @@ class SsoSignIn:
         project = str(form.get("project", ""))
         if not project:
             return self._refuse("Missing project id", form)
-        client = request.client.host if request.client else ""
         try:
-            self._trips.attempt(f"{client}\0{project}", "Too many attempts to login")
+            self._trips.attempt(
+                f"{self._door.client(request)}\0{project}", "Too many attempts to login"
+            )
             departure = await self._sso.begin(project)
         except PipecdError as e:
             return self._refuse(e.message, form)
