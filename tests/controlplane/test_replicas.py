@@ -2,7 +2,7 @@
 """Two servers on one database are one control plane."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -21,15 +21,17 @@ from pipecd.config.controlplane import (
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
 from pipecd.model.errors import Unauthenticated
 from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.wire.credentials import PipedToken
 from servers.databases import MariaDb, Postgres, Redis
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["postgres", "postgres with redis", "mariadb"])
 def datastore(request: pytest.FixtureRequest) -> Iterator[DatastoreSpec]:
-    if request.param == "postgres":
+    if request.param != "mariadb":
         server: Postgres = request.getfixturevalue("postgres")
         with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
             connection.execute("CREATE DATABASE replicas")
@@ -63,9 +65,9 @@ def settings(datastore: DatastoreSpec, files: Path, cache_address: str) -> Serve
 async def replicas(
     datastore: DatastoreSpec, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[tuple[ControlPlane, ControlPlane]]:
-    """Two servers: on PostgreSQL without anything else, on MariaDB with a Redis."""
+    """Two servers: on PostgreSQL with and without a Redis, on MariaDB with one."""
     address = ""
-    if datastore.type == "MYSQL":
+    if request.node.callspec.params["datastore"] != "postgres":
         redis: Redis = request.getfixturevalue("redis")
         address = f"127.0.0.1:{redis.port}"
     chosen = settings(datastore, tmp_path / "files", address)
@@ -91,24 +93,84 @@ async def _until(signals: AsyncIterator[Signal], wanted: Signal) -> None:
             return
 
 
-async def test_a_key_that_one_disables_stops_working_at_the_other(
+ADMIN = Person(project="demo", name="admin", roles=("Admin",))
+Enter = Callable[[UseCases], Awaitable[object]]
+Lock = Callable[[UseCases], Awaitable[None]]
+
+
+async def api_key(cases: UseCases) -> tuple[Enter, Lock]:
+    key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=ADMIN)
+    id = (await cases.credentials.api_key(key)).key_id
+    return (
+        lambda there: there.credentials.api_key(key),
+        lambda here: here.api_keys.disable(id, by=ADMIN),
+    )
+
+
+async def piped(cases: UseCases) -> tuple[Enter, Lock]:
+    id, key = await cases.pipeds.register("edge", "", by=ADMIN)
+    token = PipedToken("demo", id, key)
+    return (
+        lambda there: there.credentials.piped(token),
+        lambda here: here.pipeds.disable(id, by=ADMIN),
+    )
+
+
+async def old_key_of_a_piped(cases: UseCases) -> tuple[Enter, Lock]:
+    id, key = await cases.pipeds.register("edge", "", by=ADMIN)
+    token = PipedToken("demo", id, key)
+    await cases.pipeds.add_key(id, by=ADMIN)
+    return (
+        lambda there: there.credentials.piped(token),
+        lambda here: here.pipeds.drop_old_keys(id, by=ADMIN),
+    )
+
+
+async def administrator(cases: UseCases) -> tuple[Enter, Lock]:
+    token = (await cases.sessions.sign_in("demo", "admin", "hello")).token
+    return (
+        lambda there: there.sessions.person(token),
+        lambda here: here.projects.disable_static_admin(by=ADMIN),
+    )
+
+
+async def password(cases: UseCases) -> tuple[Enter, Lock]:
+    token = (await cases.sessions.sign_in("demo", "admin", "hello")).token
+    return (
+        lambda there: there.sessions.person(token),
+        lambda here: here.projects.set_static_admin("admin", "another", by=ADMIN),
+    )
+
+
+@pytest.mark.parametrize(
+    "somebody",
+    [
+        pytest.param(api_key, id="an API key"),
+        pytest.param(piped, id="a piped"),
+        pytest.param(old_key_of_a_piped, id="an old key of a piped"),
+        pytest.param(administrator, id="an administrator who is signed in"),
+        pytest.param(password, id="a session of an old password"),
+    ],
+)
+async def test_who_is_locked_out_by_one_is_out_at_the_other_within_a_second(
     replicas: tuple[ControlPlane, ControlPlane],
+    somebody: Callable[[UseCases], Awaitable[tuple[Enter, Lock]]],
 ) -> None:
     one, two = replicas
     await connected(one, two)
     await one.cases.projects.add("demo", "", StaticAdmin("admin", "hello"))
-    admin = Person(project="demo", name="admin", roles=("Admin",))
-    key = await one.cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
-    caller = await two.cases.credentials.api_key(key)
-    assert caller.project == "demo"
-    await one.cases.api_keys.disable(caller.key_id, by=admin)
+    enter, lock = await somebody(one.cases)
+    assert await enter(two.cases)
+    await lock(one.cases)
     async with asyncio.timeout(1):
         while True:
             try:
-                await two.cases.credentials.api_key(key)
+                await enter(two.cases)
             except Unauthenticated:
                 break
             await asyncio.sleep(0.01)
+    with pytest.raises(Unauthenticated):
+        await enter(one.cases)
 
 
 async def test_mysql_without_a_redis_says_that_only_one_server_may_run(

@@ -6,7 +6,6 @@
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from pipecd.proto.service import piped_pb2, web_pb2
 from pipecd.wire.credentials import api_key, piped_token
 from servers.databases import Postgres, Redis
 from servers.objects import S3
+from servers.server import free_port
 
 AWAY_SECONDS = float(os.environ.get("PIPECD_TEST_OUTAGE_SECONDS", "1.0"))
 BACK_WITHIN = 10.0
@@ -185,7 +185,7 @@ async def rig(datastore: DatastoreSpec, redis: Redis, s3: S3, tmp_path: Path) ->
         datastore=datastore,
         filestore=FilestoreSpec(type="MINIO", config=config),
     )
-    ports = free_ports()
+    ports = Ports(*(free_port() for _ in range(6)))
     settings = ServerSettings(
         spec,
         b"k" * 32,
@@ -233,14 +233,6 @@ async def furnished(
         piped=registered.id,
         gate=gate,
     )
-
-
-def free_ports() -> Ports:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
-    free = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return Ports(*free)
 
 
 @asynccontextmanager
