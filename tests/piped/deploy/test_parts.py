@@ -8,7 +8,7 @@ import pytest
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Unavailable, UserMistake
-from pipecd.piped.deploy.journal import Journal
+from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.outcome import Outcome
 from pipecd.piped.deploy.reports import Reports, persistently
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, StopReason, until_stopped
@@ -17,6 +17,7 @@ from pipecd.proto.model.deployment_pb2 import (
     Deployment,
     PipelineStage,
 )
+from pipecd.proto.service.piped_pb2 import ReportStageLogsFromLastCheckpointRequest
 
 BY_ANN = Stop(StopReason.CANCELLED, by="ann")
 
@@ -97,7 +98,8 @@ async def test_work_that_fails_while_it_is_stopped_is_only_mentioned() -> None:
 async def test_a_journal_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "d" / "journal.json"
     written = await Journal.open(path)
-    await written.stage_ended("s1", StageStatus.SUCCESS, "well done")
+    log_end = ReportStageLogsFromLastCheckpointRequest(stage_id="s1", completed=True)
+    await written.stage_ended("s1", StageEntry(StageStatus.SUCCESS, "well done", (log_end,)))
     await written.decided(Outcome(DeploymentStatus.CANCELLED, "by ann", "s1", rolls_back=False))
     found = await Journal.open(path)
     assert (found.stages, found.outcome) == (written.stages, written.outcome)
@@ -107,11 +109,14 @@ async def test_a_journal_is_found_again(tmp_path: Path) -> None:
             PipelineStage(id="s2"),
         ]
     )
-    found.apply(deployment)
-    assert [stage.status for stage in deployment.stages] == [StageStatus.SUCCESS, 0]
+    assert found.untold(deployment) == [(deployment.stages[0], written.stages["s1"])]
+    deployment.stages[0].status = deployment_pb2.STAGE_SUCCESS
+    assert found.untold(deployment) == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"stages": {"s": ["DANCE", ""]}, "outcome": 0}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"stages": {"s": {"status": "DANCE"}}, "outcome": 0}']
+)
 async def test_a_broken_journal_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "journal.json"
     path.write_text(text)

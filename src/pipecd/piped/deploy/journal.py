@@ -5,6 +5,7 @@ A piped that ends while the control plane is away would otherwise run a finished
 """
 
 import asyncio
+import base64
 import json
 import os
 from dataclasses import asdict, dataclass, field
@@ -12,14 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from google.protobuf.message import DecodeError
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.ids import new_id
 from pipecd.piped.deploy.outcome import Outcome
-from pipecd.proto.model import deployment_pb2
-from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.service.piped_pb2 import (
+    ReportStageLogsFromLastCheckpointRequest as Checkpoint,
+)
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class StageEntry:
+    """How a stage ended, and what is left to be told about its log."""
+
+    status: StageStatus
+    reason: str
+    log: tuple[Checkpoint, ...] = ()
 
 
 @dataclass
@@ -27,9 +40,7 @@ class Journal:
     """The endings of stages and, once it is decided, of the deployment."""
 
     path: Path
-    stages: dict[str, tuple[StageStatus, str]] = field(
-        default_factory=dict[str, tuple[StageStatus, str]]
-    )
+    stages: dict[str, StageEntry] = field(default_factory=dict[str, StageEntry])
     outcome: Outcome | None = None
 
     @classmethod
@@ -37,9 +48,9 @@ class Journal:
         """Reads what an earlier life of this piped wrote, if anything."""
         return await asyncio.to_thread(_read, path)
 
-    async def stage_ended(self, stage_id: str, status: StageStatus, reason: str) -> None:
+    async def stage_ended(self, stage_id: str, entry: StageEntry) -> None:
         """Remembers that a stage is over."""
-        self.stages[stage_id] = (status, reason)
+        self.stages[stage_id] = entry
         await self._save()
 
     async def decided(self, outcome: Outcome) -> None:
@@ -47,13 +58,13 @@ class Journal:
         self.outcome = outcome
         await self._save()
 
-    def apply(self, deployment: Deployment) -> None:
-        """Brings a deployment up to what is known here."""
-        for stage in deployment.stages:
-            if stage.id in self.stages and not StageStatus(stage.status).is_completed:
-                status, reason = self.stages[stage.id]
-                stage.status = deployment_pb2.StageStatus.ValueType(status)
-                stage.status_reason = reason
+    def untold(self, deployment: Deployment) -> list[tuple[PipelineStage, StageEntry]]:
+        """The stages that are over and of which the control plane does not know that."""
+        return [
+            (stage, self.stages[stage.id])
+            for stage in deployment.stages
+            if stage.id in self.stages and not StageStatus(stage.status).is_completed
+        ]
 
     async def _save(self) -> None:
         try:
@@ -72,7 +83,7 @@ class Journal:
 
     def _replace(self) -> None:
         document = {
-            "stages": {id: [status.name, reason] for id, (status, reason) in self.stages.items()},
+            "stages": {id: _document(entry) for id, entry in self.stages.items()},
             "outcome": None
             if self.outcome is None
             else {**asdict(self.outcome), "status": self.outcome.status.name},
@@ -89,16 +100,26 @@ class Journal:
 def _read(path: Path) -> Journal:
     try:
         document: dict[str, Any] = json.loads(path.read_text())
-        stages = {
-            id: (StageStatus[status], str(reason))
-            for id, (status, reason) in document["stages"].items()
-        }
+        stages = {id: _entry(entry) for id, entry in document["stages"].items()}
         return Journal(path, stages, _outcome(document["outcome"]))
     except FileNotFoundError:
         return Journal(path)
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, DecodeError) as e:
         log.warning("a journal cannot be read, the control plane is asked instead", error=str(e))
         return Journal(path)
+
+
+def _document(entry: StageEntry) -> dict[str, Any]:
+    log = [base64.b64encode(checkpoint.SerializeToString()).decode() for checkpoint in entry.log]
+    return {"status": entry.status.name, "reason": entry.reason, "log": log}
+
+
+def _entry(document: dict[str, Any]) -> StageEntry:
+    return StageEntry(
+        StageStatus[document["status"]],
+        str(document["reason"]),
+        tuple(Checkpoint.FromString(base64.b64decode(text)) for text in document["log"]),
+    )
 
 
 def _outcome(document: dict[str, Any] | None) -> Outcome | None:

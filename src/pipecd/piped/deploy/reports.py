@@ -7,6 +7,7 @@ is away is asked again until it answers, so that the truth here and there is the
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -15,10 +16,14 @@ from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus, 
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
+from pipecd.piped.deploy.journal import StageEntry
 from pipecd.piped.planning.gather import Plan, Running
 from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service import piped_pb2
+from pipecd.proto.service.piped_pb2 import (
+    ReportStageLogsFromLastCheckpointRequest as Checkpoint,
+)
 
 log = structlog.get_logger()
 
@@ -132,6 +137,17 @@ class Reports:
             lambda: self._api.report_stage_status_changed(request), what="stage status"
         )
 
+    async def stage_over(self, stage: PipelineStage, entry: StageEntry) -> None:
+        """A stage ended: the rest of its log, then how."""
+        await self.log_ended(entry.log)
+        await self.stage(stage, entry.status, entry.reason)
+
+    async def log_ended(self, rest: Sequence[Checkpoint]) -> None:
+        """No line follows; one who reads a stage that is over reads all of it."""
+        for checkpoint in rest:
+            send = partial(self._api.report_stage_logs_from_last_checkpoint, checkpoint)
+            await self._if_possible(partial(persistently, send, what="stage log"), what="stage log")
+
     async def completed(self, status: DeploymentStatus, reason: str) -> None:
         """The deployment is over.
 
@@ -209,7 +225,7 @@ class Reports:
             lambda: self._api.save_deployment_shared_metadata(request), what="metadata"
         )
 
-    async def _if_possible(self, report: Callable[[], Awaitable[None]], *, what: str) -> None:
+    async def _if_possible(self, report: Callable[[], Awaitable[object]], *, what: str) -> None:
         """A report without which the deployment goes on, should it be refused."""
         try:
             await report()

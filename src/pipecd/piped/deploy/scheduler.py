@@ -58,7 +58,8 @@ class Scheduler:
                 task.cancel()
 
     async def _run(self) -> None:
-        self._journal.apply(self._deployment)
+        for stage, entry in self._journal.untold(self._deployment):
+            await self._reports.stage_over(stage, entry)
         outcome = self._journal.outcome or await self._decide()
         if outcome.rolls_back and self._rollback_stages():
             await self._roll_back(outcome)

@@ -18,7 +18,7 @@ from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError
 from pipecd.piped.deploy.desk import Desk
-from pipecd.piped.deploy.journal import Journal
+from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.outcome import StageEnding, ending_of
 from pipecd.piped.deploy.reports import Reports, words
 from pipecd.piped.deploy.stop import Stop, StopReason, until_stopped
@@ -26,6 +26,9 @@ from pipecd.piped.plan.skip import skip_reason
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.proto.service.piped_pb2 import (
+    ReportStageLogsFromLastCheckpointRequest as Checkpoint,
+)
 from pipecd.sdk.log import StageLog
 
 log = structlog.get_logger()
@@ -89,13 +92,22 @@ class StageRun:
         await self._ended(ending)
 
     async def _ended(self, ended: StageEnding) -> StageEnding:
-        await self.journal.stage_ended(self.stage.id, ended.status, ended.message)
+        entry = await self._remember(ended)
         # The working copies are of no use to anyone else, and may hold secrets.
         await asyncio.to_thread(shutil.rmtree, self._place, ignore_errors=True)
-        await self.reports.stage(self.stage, ended.status, ended.message)
+        await self.reports.stage_over(self.stage, entry)
         await self._settle_commands()
         log.info("stage ended", stage=self.stage.name, status=ended.status.name)
         return ended
+
+    async def _remember(self, ended: StageEnding) -> StageEntry:
+        """From here on the stage does not run again; only then may its log be closed."""
+        log_end = self.desk.callbacks.take_end(self.deployment.id, self.stage.id)
+        before = self.journal.stages.get(self.stage.id)
+        kept = () if before is None else before.log
+        entry = StageEntry(ended.status, ended.message, _one_log(*kept, *log_end))
+        await self.journal.stage_ended(self.stage.id, entry)
+        return entry
 
     async def _work(self, requires: Sequence[str]) -> StageEnding:
         """Everything that may take time or fail; a failure ends in the log of the stage."""
@@ -180,7 +192,7 @@ class StageRun:
     async def _keep_late_ending(self, work: asyncio.Task[StageEnding]) -> None:
         """Piped ends, and the stage ended before it could be stopped: it must not run again."""
         if (ended := _late_ending(work)) is not None:
-            await self.journal.stage_ended(self.stage.id, ended.status, ended.message)
+            await self._remember(ended)
 
     async def _settle_commands(self) -> None:
         """What people told the stage has been heard."""
@@ -190,7 +202,7 @@ class StageRun:
     async def _stopped(self, stop: Stop, at_most: float | None) -> StageEnding:
         """The ending of a stage that was stopped, with the last line of its log."""
         ending = ending_of(stop)
-        await self.journal.stage_ended(self.stage.id, ending.status, ending.message)
+        await self._remember(ending)
         timed_out = stop.reason is StopReason.TIMED_OUT
         limit = Duration(round(at_most or 0, 1))
         last_words = f"Timed out after {limit}" if timed_out else ending.message
@@ -209,6 +221,9 @@ class StageRun:
     async def _close_log_after(self, seconds: float, text: str) -> None:
         await asyncio.sleep(seconds)
         await self._close_log(text)
+        await self.reports.log_ended(
+            self.desk.callbacks.take_end(self.deployment.id, self.stage.id)
+        )
 
     async def _say(self, text: str) -> None:
         """Adds a line for people while the stage goes on."""
@@ -221,6 +236,13 @@ class StageRun:
         stage_log = StageLog(self.desk.callbacks, self.deployment.id, self.stage.id)
         async with stage_log.kept() as lines:
             (lines.error if failed else lines.info)(text)
+
+
+def _one_log(*parts: Checkpoint) -> tuple[Checkpoint, ...]:
+    """Only the last part of a log closes it."""
+    for part in parts[:-1]:
+        part.completed = False
+    return parts
 
 
 def _late_ending(work: asyncio.Task[StageEnding]) -> StageEnding | None:

@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes the lines of stage logs on to the control plane, as many as it should hold."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
+import structlog
+
+from pipecd.model.errors import Unavailable
 from pipecd.piped.api import PipedApi
 from pipecd.piped.pluginhost.masks import Masks
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.service import piped_pb2
+from pipecd.proto.service.piped_pb2 import (
+    ReportStageLogsFromLastCheckpointRequest as Checkpoint,
+)
 from pipecd.sdk.log import CUT, LONGEST_LOG
+
+log = structlog.get_logger()
+
+ValueT = TypeVar("ValueT")
 
 _LONGEST_LINE = 64 << 10
 # The reason of an ending comes last and is read first.
@@ -41,12 +52,22 @@ class _Allowance:
 
 
 class LogRelay:
-    """The two RPCs of PluginService that carry logs; secrets and floods do not get past it."""
+    """The two RPCs of PluginService that carry logs; secrets and floods do not get past it.
+
+    The end of a log is kept for whoever runs the stage: a log must not be closed before it is
+    certain that the stage will not run again. What the control plane was away for is kept too.
+    """
 
     def __init__(self, api: PipedApi) -> None:
         self._api = api
         self.masks = Masks()
         self._allowances: dict[tuple[str, str], _Allowance] = {}
+        self._kept: dict[tuple[str, str], list[Checkpoint]] = {}
+
+    def take_end(self, deployment_id: str, stage_id: str) -> tuple[Checkpoint, ...]:
+        """What is left to be told about the log of a stage that is over."""
+        self._allowances.pop((deployment_id, stage_id), None)
+        return tuple(self._kept.pop((deployment_id, stage_id), ()))
 
     async def ReportStageLogs(
         self, request: pb.ReportStageLogsRequest
@@ -71,25 +92,30 @@ class LogRelay:
         passed = self._allowance(request.deployment_id, request.stage_id).let_through(
             request.blocks, is_end=request.completed
         )
-        await self._api.report_stage_logs_from_last_checkpoint(
-            piped_pb2.ReportStageLogsFromLastCheckpointRequest(
-                deployment_id=request.deployment_id,
-                stage_id=request.stage_id,
-                retried_count=request.retried_count,
-                blocks=self._fit_to_read(request.deployment_id, passed),
-                completed=request.completed,
-            )
+        checkpoint = Checkpoint(
+            deployment_id=request.deployment_id,
+            stage_id=request.stage_id,
+            retried_count=request.retried_count,
+            blocks=self._fit_to_read(request.deployment_id, passed),
+            completed=request.completed,
         )
-        if request.completed:
-            self._allowances.pop((request.deployment_id, request.stage_id), None)
+        key = (request.deployment_id, request.stage_id)
+        _remembered(self._kept, key, list[Checkpoint]).append(checkpoint)
+        if not request.completed:
+            await self._send_kept(key)
         return pb.ReportStageLogsFromLastCheckpointResponse()
 
+    async def _send_kept(self, key: tuple[str, str]) -> None:
+        """Sends what is kept in its order, as far as the control plane takes it."""
+        try:
+            while kept := self._kept.get(key):
+                await self._api.report_stage_logs_from_last_checkpoint(kept[0])
+                kept.pop(0)
+        except Unavailable as e:
+            log.warning("stage log not sent, keeping it", stage=key[1], error=str(e))
+
     def _allowance(self, deployment_id: str, stage_id: str) -> _Allowance:
-        key = (deployment_id, stage_id)
-        if key not in self._allowances and len(self._allowances) >= _STAGES_REMEMBERED:
-            # A stage that never closes its log must not be remembered for ever.
-            del self._allowances[next(iter(self._allowances))]
-        return self._allowances.setdefault(key, _Allowance())
+        return _remembered(self._allowances, (deployment_id, stage_id), _Allowance)
 
     def _fit_to_read(self, deployment_id: str, blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
         """Without secrets, and no line longer than a page."""
@@ -104,3 +130,12 @@ def _with_text(block: LogBlock, text: str) -> LogBlock:
     return LogBlock(
         index=block.index, log=text, severity=block.severity, created_at=block.created_at
     )
+
+
+def _remembered(
+    of: dict[tuple[str, str], ValueT], key: tuple[str, str], new: Callable[[], ValueT]
+) -> ValueT:
+    """What is remembered of a stage; one that never ends must not be remembered for ever."""
+    if key not in of and len(of) >= _STAGES_REMEMBERED:
+        del of[next(iter(of))]
+    return of.setdefault(key, new())
