@@ -16,7 +16,8 @@ WIRE = Path(__file__).parents[2] / "spec" / "wire.csv"
 
 READS = {"GET", "LIST"}
 # What the two smaller built-in roles grant, said the other way round than in the code.
-VIEWER = {(r, a) for r in ("APPLICATION", "DEPLOYMENT", "PIPED") for a in READS} | {
+SEEN = ("APPLICATION", "DEPLOYMENT", "PIPED", "DEPLOYMENT_CHAIN")
+VIEWER = {(r, a) for r in SEEN for a in READS} | {
     ("PROJECT", "GET"),
     ("INSIGHT", "GET"),
     ("EVENT", "LIST"),
@@ -52,6 +53,12 @@ def test_built_in_roles_grant_what_the_wire_says(resource: str, action: str) -> 
     assert allows("Admin", permission)
     assert allows("Editor", permission) == ((resource, action) in EDITOR)
     assert allows("Viewer", permission) == ((resource, action) in VIEWER)
+
+
+@pytest.mark.parametrize("action", [Action.GET, Action.LIST])
+@pytest.mark.parametrize("role", ["Admin", "Editor", "Viewer"])
+def test_every_built_in_role_sees_chains(role: str, action: Action) -> None:
+    assert allows(role, Permission(Resource.DEPLOYMENT_CHAIN, action))
 
 
 def test_the_wire_has_a_rule_for_most_rpcs() -> None:

@@ -98,18 +98,22 @@ def _built_in(name: str, *policies: ProjectRBACPolicy) -> ProjectRBACRole:
 
 _READING = (Action.GET, Action.LIST)
 
+# Those of upstream. Chains are ours: upstream shows them to nobody, though whoever may see the
+# deployments of a chain may as well see how they belong together.
+
 BUILT_IN_ROLES: tuple[ProjectRBACRole, ...] = (
     _built_in(ADMIN, _policy([Resource.ALL], [Action.ALL])),
     _built_in(
         EDITOR,
         _policy([Resource.APPLICATION, Resource.DEPLOYMENT], [Action.ALL]),
-        _policy([Resource.PIPED], _READING),
+        _policy([Resource.PIPED, Resource.DEPLOYMENT_CHAIN], _READING),
         _policy([Resource.PROJECT, Resource.INSIGHT], [Action.GET]),
         _policy([Resource.EVENT], [Action.LIST]),
     ),
     _built_in(
         VIEWER,
         _policy([Resource.APPLICATION, Resource.DEPLOYMENT, Resource.PIPED], _READING),
+        _policy([Resource.DEPLOYMENT_CHAIN], _READING),
         _policy([Resource.PROJECT, Resource.INSIGHT], [Action.GET]),
         _policy([Resource.EVENT], [Action.LIST]),
     ),
