@@ -91,8 +91,10 @@ class Server(ABC):
             change = [f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"]
         return [setpriv, *change, "--pdeathsig=KILL", *command]
 
-    def answers(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+    def answers(self, port: int = 0) -> bool:
+        """Whether something listens on its port, or on another one of it."""
+        place = ("127.0.0.1", port or self.port)
+        with suppress(OSError), socket.create_connection(place, timeout=1):
             return True
         return False
 

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our piped with a control plane of upstream, and our control plane on a database of upstream."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import Message
+
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service import web_pb2
+from servers.upstream import UpstreamTrial
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+OUR_PIPED = Path(sys.executable).parent / "piped"
+PLUGINS = "  plugins: [{name: wait}, {name: scriptrun}, {name: waitapproval}]\n"
+
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  labels: {env: dev}
+  planner: {alwaysUsePipeline: true}
+  pipeline:
+    stages:
+      - name: WAIT
+        with: {duration: 1s}
+      - name: SCRIPT_RUN
+        with: {run: "echo hello from $(basename $PWD)"}
+      - name: WAIT_APPROVAL
+        with: {approvers: [admin]}
+"""
+
+FAILING = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  planner: {alwaysUsePipeline: true}
+  pipeline:
+    stages:
+      - name: SCRIPT_RUN
+        with: {run: echo forwards, onRollback: echo backwards}
+      - name: SCRIPT_RUN
+        with: {run: exit 3}
+"""
+
+
+# Upstream's control plane ends when it is asked for a list without options.
+LISTS: tuple[tuple[str, Message], ...] = (
+    ("ListPipeds", web_pb2.ListPipedsRequest(options={})),
+    ("ListApplications", web_pb2.ListApplicationsRequest(options={})),
+    ("ListDeployments", web_pb2.ListDeploymentsRequest(options={}, page_size=10)),
+    ("ListAPIKeys", web_pb2.ListAPIKeysRequest(options={})),
+    ("ListEvents", web_pb2.ListEventsRequest(options={}, page_size=10)),
+    ("GetProject", web_pb2.GetProjectRequest()),
+)
+
+COMMANDS = (
+    "application list",
+    "application list --disabled",
+    "application list --limit 1",
+    "application get --app-id {application}",
+    "deployment list",
+    "deployment list --limit 1",
+    "deployment list --status DEPLOYMENT_FAILURE",
+    "deployment logs --deployment-id {deployment}",
+)
+
+
+def without_cursor(text: str) -> str:
+    """What pipectl printed; upstream tells a cursor behind the last page too."""
+    return re.sub(r',?"cursor":"[^"]*"', "", text)
+
+
+async def deployed_twice(
+    bed: UpstreamTrial, free_port: Callable[[], int]
+) -> tuple[Deployment, Deployment]:
+    """A deployment of our piped that went through, and one that was rolled back."""
+    first = bed.origin.commit({"cart/app.pipecd.yaml": APP, "idle/app.pipecd.yaml": APP})
+    agent = await bed.enrol("ours", PLUGINS)
+    flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
+    async with bed.running(OUR_PIPED, "run", *flags) as piped:
+        known = await bed.eventually(lambda: bed.introduced(agent.id), piped)
+        assert [p.name for p in known.plugins] == ["wait", "scriptrun", "waitapproval"]
+        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
+        waiting = await bed.eventually(lambda: bed.stage(first, "WAIT_APPROVAL"), piped)
+        await bed.approve(*waiting)
+        good = await bed.eventually(lambda: bed.ended(first), piped)
+        second = bed.origin.commit({"cart/app.pipecd.yaml": FAILING})
+        bad = await bed.eventually(lambda: bed.ended(second), piped)
+        assert "this control plane has no wake-ups, polling instead" in piped.text
+        return good, bad
+
+
+async def test_our_piped_works_for_a_control_plane_of_upstream(
+    their_bed: UpstreamTrial, free_port: Callable[[], int]
+) -> None:
+    good, bad = await deployed_twice(their_bed, free_port)
+    assert DeploymentStatus(good.status) is DeploymentStatus.SUCCESS, good.status_reason
+    assert "hello from cart" in (await their_bed.logs(good))["SCRIPT_RUN"]
+    assert DeploymentStatus(bad.status) is DeploymentStatus.FAILURE
+    statuses = [StageStatus(stage.status) for stage in bad.stages]
+    assert statuses[:2] == [StageStatus.SUCCESS, StageStatus.FAILURE]
+    assert "backwards" in (await their_bed.logs(bad))["SCRIPT_RUN_ROLLBACK"]
+
+
+async def test_a_database_of_upstream_shows_the_same_lists_in_ours(
+    their_bed: UpstreamTrial, free_port: Callable[[], int], upstream_pipectl: Path
+) -> None:
+    # The pipeds of upstream cannot fill it: its control plane answers with a cursor to those that
+    # ask for open deployments, and on MySQL refuses to go on from it.
+    bed = their_bed
+    done, failed = await deployed_twice(bed, free_port)
+    draft = Application(name="idle", piped_id=done.piped_id, labels={"env": "dev"})
+    idle = await bed.add_application("idle", draft)
+    disable = web_pb2.DisableApplicationRequest(application_id=idle)
+    await bed.admin.call("DisableApplication", disable)
+    theirs = ("--address", bed.api_address, "--insecure", "--api-key", await bed.api_key())
+    event = ["event", "register", "--name", "image", "--data", "v2", "--labels", "app=cart"]
+    assert (await bed.run(upstream_pipectl, *event, *theirs)).code == 0
+
+    async with bed.ours_on_the_same_stores() as (admin, address):
+        for rpc, request in LISTS:
+            told, answer = [await one.call(rpc, request) for one in (bed.admin, admin)]
+            if rpc in {"ListDeployments", "ListEvents"}:
+                told.ClearField("cursor")
+            assert told.ByteSize(), rpc
+            assert answer == told, rpc
+        for deployment in (done, failed):
+            for stage in deployment.stages:
+                log = web_pb2.GetStageLogRequest(deployment_id=deployment.id, stage_id=stage.id)
+                answers = [await one.call("GetStageLog", log) for one in (admin, bed.admin)]
+                assert answers[0] == answers[1]
+        ours = ("--address", address, *theirs[2:])
+        for command in COMMANDS:
+            line = command.format(application=done.application_id, deployment=done.id).split()
+            told = await bed.run(upstream_pipectl, *line, *theirs)
+            assert told.code == 0, told
+            answer = await bed.run(upstream_pipectl, *line, *ours)
+            assert without_cursor(answer.out) == without_cursor(told.out), command

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole programs tried together: a control plane, a repository, pipeds and what they printed."""
+
+import asyncio
+import base64
+import contextlib
+import os
+import signal
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+PATIENCE = 120.0
+
+T = TypeVar("T")
+
+
+@dataclass
+class Program:
+    """A running program and what it has printed so far."""
+
+    process: asyncio.subprocess.Process
+    lines: list[str] = field(default_factory=list[str])
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+    async def read(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            self.lines.append(line.decode("utf-8", "replace"))
+
+    async def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(30):
+                await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+            raise
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Origin:
+    """A repository as a person would have it, and where pipeds find it."""
+
+    path: Path
+
+    @property
+    def remote(self) -> str:
+        return f"file://{self.path}"
+
+    def commit(self, files: Mapping[str, str], message: str = "a change") -> str:
+        """Writes files, commits them and returns the hash."""
+        for name, content in files.items():
+            file = self.path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", message)
+        return self.git("rev-parse", "HEAD")
+
+    def branch(self, files: Mapping[str, str]) -> tuple[str, str]:
+        """Commits to a new branch and returns its name and hash."""
+        self.git("checkout", "--quiet", "-b", "feature")
+        commit = self.commit(files, "a proposal")
+        self.git("checkout", "--quiet", "main")
+        return "feature", commit
+
+    def git(self, *arguments: str) -> str:
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        who = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
+        done = subprocess.run(
+            ["git", *who, *arguments], cwd=self.path, env=variables, check=True, capture_output=True
+        )
+        return done.stdout.decode().strip()
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A registered piped and the file that it is started with."""
+
+    id: str
+    config: Path
+
+
+class Trial(ABC):
+    """One control plane with one repository, and the programs that are tried on it."""
+
+    # Where pipeds find the control plane.
+    address: str
+
+    def __init__(self, origin: Origin, directory: Path) -> None:
+        self.origin, self.directory = origin, directory
+
+    @abstractmethod
+    async def register(self, name: str) -> tuple[str, str]:
+        """Registers a piped; its id and its key."""
+
+    @abstractmethod
+    async def deployments(self) -> list[Deployment]:
+        """All deployments of the project."""
+
+    async def enrol(self, name: str, rest: str = "") -> Agent:
+        """Registers a piped and writes its file; `rest` goes on with its spec."""
+        id_, key = await self.register(name)
+        text = f"""\
+apiVersion: pipecd.dev/v1beta1
+kind: Piped
+spec:
+  projectID: demo
+  pipedID: {id_}
+  pipedKeyData: {base64.b64encode(key.encode()).decode()}
+  apiAddress: {self.address}
+  syncInterval: 5s
+  appConfigSyncInterval: 5s
+  repositories:
+    - {{repoId: site, remote: "{self.origin.remote}", branch: main}}
+{rest}"""
+        file = self.directory / f"{name}.yaml"
+        await asyncio.to_thread(file.write_text, text)
+        return Agent(id_, file)
+
+    @asynccontextmanager
+    async def running(self, program: Path, *arguments: str) -> AsyncGenerator[Program, None]:
+        """Runs a program with a home of its own; it must end well when it is asked to."""
+        home = self.directory / "home"
+        home.mkdir(exist_ok=True)
+        # Settings of this machine for Terraform are not meant for the tests.
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**variables, "HOME": str(home), "CHECKPOINT_DISABLE": "1"},
+        )
+        started = Program(process)
+        reading = asyncio.create_task(started.read())
+        try:
+            yield started
+        finally:
+            await started.stop()
+            await reading
+        assert process.returncode == 0, started.text
+
+    async def run(self, program: Path, *arguments: str) -> Ended:
+        """Runs a program to its end."""
+        process = await asyncio.create_subprocess_exec(
+            program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(PATIENCE):
+            out, err = await process.communicate()
+        return Ended(process.returncode or 0, out.decode(), err.decode())
+
+    async def eventually(
+        self, question: Callable[[], Awaitable[T]], program: Program | None = None
+    ) -> T:
+        """Asks until the answer is true; tells what the program printed if that never comes."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not (answer := await question()):
+                    if program is not None:
+                        assert program.process.returncode is None, program.text
+                    await asyncio.sleep(0.05)
+                return answer
+        except TimeoutError:
+            raise AssertionError(program.text if program else "it never came true") from None
+
+    async def deployment(self, commit: str) -> Deployment | None:
+        """The deployment of a commit."""
+        found = await self.deployments()
+        return next((d for d in found if d.trigger.commit.hash == commit), None)
+
+    async def ended(self, commit: str) -> Deployment | None:
+        """The deployment of a commit once it is over."""
+        deployment = await self.deployment(commit)
+        if deployment and DeploymentStatus(deployment.status).is_completed:
+            return deployment
+        return None
+
+    async def stage(self, commit: str, name: str) -> tuple[str, str] | None:
+        """The ids of the deployment and of its stage of that name once the stage runs."""
+        deployment = await self.deployment(commit)
+        for one in deployment.stages if deployment else ():
+            if deployment and one.name == name and one.status == StageStatus.RUNNING:
+                return deployment.id, one.id
+        return None
