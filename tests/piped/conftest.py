@@ -73,6 +73,8 @@ class Gate(grpc.GenericRpcHandler):
     calls: list[str] = field(default_factory=list[str])
     refusals: dict[str, grpc.StatusCode] = field(default_factory=dict[str, grpc.StatusCode])
     lost_answers: set[str] = field(default_factory=set[str])
+    held_answers: set[str] = field(default_factory=set[str])
+    """Calls that are carried out and never answered, until the caller is killed."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         name = handler_call_details.method.rpartition("/")[2]
@@ -84,7 +86,18 @@ class Gate(grpc.GenericRpcHandler):
         if name in self.lost_answers and handler is not None:
             self.lost_answers.discard(name)
             return grpc.unary_unary_rpc_method_handler(_losing(handler.unary_unary))
+        if name in self.held_answers and handler is not None:
+            return grpc.unary_unary_rpc_method_handler(self._holding(name, handler.unary_unary))
         return handler
+
+    def _holding(self, name: str, serve: Any) -> Any:
+        async def hold(request: bytes, context: Any) -> bytes:
+            await serve(request, context)
+            self.calls.append(f"{name} done")
+            await asyncio.Event().wait()
+            return b""
+
+        return hold
 
     def count(self, name: str) -> int:
         return self.calls.count(name)

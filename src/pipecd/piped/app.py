@@ -157,6 +157,7 @@ def _trigger(shared: _Shared) -> Trigger:
         heads=shared.heads,
         mirrors=shared.mirrors,
         configs=shared.configs,
+        workspace=shared.settings.workspace,
         every=shared.settings.config.spec.sync_interval or _DEFAULT_EVERY,
     )
 

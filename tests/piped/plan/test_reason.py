@@ -211,6 +211,20 @@ ENABLED = OnOutOfSyncSpec(disabled=False, min_window=Duration(300))
             "out of sync",
             id="long enough ago",
         ),
+        pytest.param(
+            ENABLED,
+            LastDeployment(NOW + timedelta(seconds=299)),
+            False,
+            "9m59s are left",
+            id="a clock that was set back a little",
+        ),
+        pytest.param(
+            ENABLED,
+            LastDeployment(NOW + timedelta(hours=9)),
+            True,
+            "out of sync",
+            id="a clock that was set back by hours, for which nobody has to wait",
+        ),
     ],
 )
 def test_drift(

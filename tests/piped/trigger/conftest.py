@@ -50,6 +50,7 @@ class Scene:
                 heads=RepositoryHeads(mirrors),
                 mirrors=mirrors,
                 configs=Configs(load_catalog()),
+                workspace=self.plane.directory / "workspace",
                 every=every,
                 now=now,
             )

@@ -120,7 +120,8 @@ def on_out_of_sync(
     if last.completed_at is None:
         return Decision(False, "the application is being deployed already")
     passed = (now - last.completed_at).total_seconds()
-    if passed < spec.min_window:
+    # A deployment that ends in the future ended before the clock was set back.
+    if -spec.min_window < passed < spec.min_window:
         rest = Duration(max(1, round(spec.min_window - passed)))
         return Decision(False, f"onOutOfSync.minWindow has not passed, {rest} are left")
     return Decision(True, "the application is out of sync")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a deployment to the control plane, once, however often it is tried."""
 
+from collections.abc import Iterable
+
 import structlog
 
 from pipecd.config.application.spec import ApplicationSpec
@@ -18,6 +20,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.piped_pb2 import (
     CreateDeploymentRequest,
+    GetDeploymentRequest,
     ReportApplicationMostRecentDeploymentRequest,
 )
 
@@ -37,6 +40,22 @@ class Creation:
     ) -> None:
         self._api, self._deployments, self._now = api, deployments, now
         self._baselines = baselines
+        # Deployments that the control plane does not know as the last of their applications.
+        self._untold: dict[str, Deployment] = {}
+
+    async def take_up(
+        self, applications: Iterable[Application], made: Iterable[Deployment]
+    ) -> None:
+        """Learns of deployments that an earlier piped made and had no time to tell of."""
+        by_id = {application.id: application for application in applications}
+        found = {
+            deployment.application_id: deployment
+            for deployment in made
+            if (application := by_id.get(deployment.application_id)) is not None
+            and self._baselines.found(application, deployment)
+        }
+        for deployment in found.values():
+            await self._remember(deployment)
 
     async def create(
         self,
@@ -48,6 +67,7 @@ class Creation:
         repository: Repository,
     ) -> Deployment:
         """Creates a deployment; one that the same cause has already made is taken over."""
+        await self._remember_last(application)
         deployment = new_deployment(
             application, spec, cause, commit=commit, repository=repository, now=self._now()
         )
@@ -57,20 +77,33 @@ class Creation:
             else:
                 await self._api.create_deployment(CreateDeploymentRequest(deployment=deployment))
         except AlreadyExists:
-            log.info("deployment had been created before", deployment=deployment.id)
+            return await self._take_over(application, deployment.id, cause)
         self._deployments.refresh_soon()
-        self._baselines.triggered(deployment)
+        self._baselines.triggered(application, deployment)
         await self._remember(deployment)
         return deployment
 
+    async def _take_over(
+        self, application: Application, deployment_id: str, cause: Cause
+    ) -> Deployment:
+        """What was made then counts, which need not be what would be made now."""
+        log.info("deployment had been created before", deployment=deployment_id)
+        request = GetDeploymentRequest(id=deployment_id)
+        deployment = (await self._api.get_deployment(request)).deployment
+        if self._baselines.found(application, deployment, after=cause.after):
+            await self._remember(deployment)
+        return deployment
+
+    async def _remember_last(self, application: Application) -> None:
+        """Tells of the last deployment first: a restart finds those after it by it."""
+        last = self._untold.get(application.id)
+        if last is not None:
+            await self._tell(last)
+
     async def _remember(self, deployment: Deployment) -> None:
-        request = ReportApplicationMostRecentDeploymentRequest(
-            application_id=deployment.application_id,
-            status=deployment_pb2.DeploymentStatus.ValueType(DeploymentStatus.PENDING),
-            deployment=reference(deployment),
-        )
+        self._untold[deployment.application_id] = deployment
         try:
-            await self._api.report_application_most_recent_deployment(request)
+            await self._tell(deployment)
         except PipecdError as e:
             log.warning(
                 "last deployment not reported",
@@ -78,3 +111,12 @@ class Creation:
                 deployment=deployment.id,
                 error=str(e),
             )
+
+    async def _tell(self, deployment: Deployment) -> None:
+        request = ReportApplicationMostRecentDeploymentRequest(
+            application_id=deployment.application_id,
+            status=deployment_pb2.DeploymentStatus.ValueType(DeploymentStatus.PENDING),
+            deployment=reference(deployment),
+        )
+        await self._api.report_application_most_recent_deployment(request)
+        self._untold.pop(deployment.application_id, None)

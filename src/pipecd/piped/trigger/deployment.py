@@ -39,15 +39,27 @@ class Cause:
     """Why a deployment is made.
 
     `key` names the cause itself: the same cause always makes the deployment with the same id, so
-    that a piped that was killed in between does not make a second one.
+    that a piped that was killed in between does not make a second one. `after` is the deployment
+    that such a deployment follows, where the cause tells.
     """
 
     key: str
+    after: str | None = None
     commander: str = ""
     strategy: SyncStrategy = SyncStrategy.AUTO
     summary: str = ""
     chain_id: str = ""
     chain_block_index: int = 0
+
+
+def commit_cause(last_deployment_id: str, head: str) -> Cause:
+    """A new head after the last deployment; going back to an earlier commit is another cause."""
+    return Cause(key=f"commit\0{last_deployment_id}\0{head}", after=last_deployment_id)
+
+
+def drift_cause(last_deployment_id: str, head: str) -> Cause:
+    """What runs is not what the last deployment brought about."""
+    return Cause(key=f"drift\0{last_deployment_id}\0{head}", after=last_deployment_id)
 
 
 def new_deployment(

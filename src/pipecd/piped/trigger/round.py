@@ -17,7 +17,7 @@ from pipecd.git.mirror import Mirror
 from pipecd.model.application import ApplicationKind, SyncStatus
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import NotFound, PipecdError
+from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable
 from pipecd.model.moment import Now, from_unix
 from pipecd.piped.api import PipedApi
 from pipecd.piped.plan import reason
@@ -26,7 +26,7 @@ from pipecd.piped.source.sources import config_path
 from pipecd.piped.trigger.baseline import Baselines
 from pipecd.piped.trigger.commands import SyncCommands, cause_of
 from pipecd.piped.trigger.creation import Creation
-from pipecd.piped.trigger.deployment import Cause
+from pipecd.piped.trigger.deployment import Cause, commit_cause, drift_cause
 from pipecd.piped.trigger.states import ConfigStates
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
@@ -59,18 +59,24 @@ class Round:
         default_factory=dict[str, "tuple[str, ...] | None"]
     )
 
-    async def run(self, applications: tuple[Application, ...]) -> None:
-        """Looks at every application; trouble with one does not touch the others."""
+    async def run(self, applications: tuple[Application, ...]) -> bool:
+        """Looks at every application; whether all of them could be decided on.
+
+        Trouble with one does not touch the others.
+        """
         wanted = {a.id: a for a in applications if self._is_worth_a_look(a)}
         if not wanted:
-            return
+            return True
         paths = {id_: config_path(a.git_path) for id_, a in wanted.items()}
         configs = await self.tools.configs.at(self.mirror, self.head.hash, paths.values())
+        is_done = True
         for id_, application in wanted.items():
             try:
                 await self._look(application, configs, paths[id_])
             except PipecdError as e:
+                is_done = False
                 log.warning("application not triggered", application=id_, error=str(e))
+        return is_done
 
     def _is_worth_a_look(self, application: Application) -> bool:
         return (
@@ -109,6 +115,9 @@ class Round:
             deployment_id = await self._deploy(
                 application, spec, cause_of(command), because=decision.reason
             )
+        except (Unavailable, Unauthenticated):
+            # That passes, and the command is still there.
+            raise
         except PipecdError as e:
             await self.tools.commands.refused(command, str(e))
             return
@@ -128,7 +137,7 @@ class Round:
         if not decision.deploy:
             self.tools.baselines.seen(application, self.head.hash)
             return False
-        cause = Cause(key=f"commit\0{baseline.deployment_id}\0{self.head.hash}")
+        cause = commit_cause(baseline.deployment_id, self.head.hash)
         await self._deploy(application, spec, cause, because=decision.reason)
         return True
 
@@ -140,7 +149,7 @@ class Round:
         last = await self._last_deployment(baseline.deployment_id)
         decision = reason.on_out_of_sync(rule, last, now=self.tools.now())
         if decision.deploy:
-            cause = Cause(key=f"drift\0{baseline.deployment_id}\0{self.head.hash}")
+            cause = drift_cause(baseline.deployment_id, self.head.hash)
             await self._deploy(application, spec, cause, because=decision.reason)
 
     async def _last_deployment(self, deployment_id: str) -> reason.LastDeployment | None:

@@ -3,6 +3,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -21,6 +22,7 @@ from pipecd.piped.trigger.baseline import Baselines
 from pipecd.piped.trigger.commands import StrayCommands, SyncCommands
 from pipecd.piped.trigger.creation import Creation
 from pipecd.piped.trigger.round import Round, Tools
+from pipecd.piped.trigger.seen import SeenCommits
 from pipecd.piped.trigger.states import ConfigStates
 from pipecd.proto.model.application_pb2 import Application
 
@@ -40,13 +42,15 @@ class Trigger:
     heads: RepositoryHeads
     mirrors: Mirrors
     configs: Configs
+    workspace: Path
     every: float = 60.0
     now: Now = utc_now
 
     def __post_init__(self) -> None:
         self._commands = SyncCommands(self.commands)
         self._strays = StrayCommands(self._commands, self.applications)
-        baselines = Baselines()
+        self._seen = SeenCommits(self.workspace / "trigger" / "seen.json")
+        baselines = Baselines(self._seen)
         self._tools = Tools(
             api=self.api,
             configs=self.configs,
@@ -58,8 +62,11 @@ class Trigger:
         )
 
     async def run(self) -> None:
-        # Before the applications are known, nothing is known about what was triggered before.
+        # Before these are known, nothing is known about what was triggered before.
         await self.applications.read()
+        await self.deployments.read()
+        await self._seen.load()
+        await self._tools.creation.take_up(self.applications.all, self.deployments.all)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._strays.run(), name="commands for strangers")
             tasks.create_task(self._tend_homeless(), name="applications without a repository")
@@ -74,13 +81,17 @@ class Trigger:
         while True:
             at_most = self.every
             try:
-                await self._round(mirror)
+                is_done = await self._round(mirror)
             except PipecdError as e:
                 log.warning("repository not checked for triggers", repository=id_, error=str(e))
+                is_done = False
+            if not is_done:
                 at_most = min(at_most, _AGAIN_AFTER_TROUBLE)
+            await self._seen.save({application.id for application in self.applications.all})
             await watch.wait(at_most)
 
-    async def _round(self, mirror: Mirror) -> None:
+    async def _round(self, mirror: Mirror) -> bool:
+        """One look at everything of a repository; whether all of it could be decided on."""
         id_ = mirror.repository.id
         applications = self.applications.of_repository(id_)
         head = self.heads.of(id_)
@@ -90,9 +101,10 @@ class Trigger:
         if head.error is not None and not isinstance(head.error, Unavailable):
             await self._refuse(applications, str(head.error))
         elif head.commit is not None:
-            await Round(self._tools, mirror, head.commit).run(applications)
+            return await Round(self._tools, mirror, head.commit).run(applications)
         elif head != Head():
             log.debug("repository was never reached", repository=id_)
+        return True
 
     async def _tend_homeless(self) -> None:
         """Tells about applications whose repository is not in the configuration of this piped."""

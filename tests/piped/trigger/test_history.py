@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is killed, lost or late: each push is deployed, and none twice.
+
+The machine plays a piped by its own pure parts against a control plane that is a few dictionaries.
+What has to be deployed is worked out beside it, from the pushes and the looks at them alone.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application.trigger import OnCommitSpec
+from pipecd.git.commit import Commit
+from pipecd.git.mirror import Repository
+from pipecd.piped.plan.reason import CommitFacts, on_commit
+from pipecd.piped.trigger.baseline import Baselines
+from pipecd.piped.trigger.deployment import Cause, commit_cause, new_deployment, reference
+from pipecd.piped.trigger.seen import SeenCommits
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+RULE = OnCommitSpec(ignores=("cart/README",))
+FILES = {"own": "cart/app.yaml", "ignored": "cart/README", "other": "shop/app.yaml"}
+SITE = Repository("site", "git@github.com:shop/site.git", "main")
+BEGINNING = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+class Killed(Exception):
+    """Piped ends at this instruction."""
+
+
+@dataclass
+class Plane:
+    """What a control plane remembers."""
+
+    application: Application = field(default_factory=lambda: Application(id="cart", name="cart"))
+    deployments: dict[str, Deployment] = field(default_factory=dict[str, Deployment])
+    completed: set[str] = field(default_factory=set[str])
+    commands: list[str] = field(default_factory=list[str])
+
+    def copy(self) -> Application:
+        found = Application()
+        found.CopyFrom(self.application)
+        return found
+
+    def told(self, deployment: Deployment) -> None:
+        self.application.most_recently_triggered_deployment.CopyFrom(reference(deployment))
+
+    def open_ones(self) -> list[Deployment]:
+        return [d for id_, d in self.deployments.items() if id_ not in self.completed]
+
+
+class History(RuleBasedStateMachine):
+    """Pushes, looks, restarts and accidents in any order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.directory = Path(tempfile.mkdtemp())
+        self.loop = asyncio.new_event_loop()
+        self.plane = Plane()
+        self.pushed: list[str] = []
+        self.now = BEGINNING
+        self.kill_at = 0
+        # Since the last decision that outlives a restart: where it was, and what was pushed.
+        self.decided = -1
+        self.asked = 0
+        self.start()
+        self.push("own")
+
+    def teardown(self) -> None:
+        if hasattr(self, "directory"):
+            shutil.rmtree(self.directory)
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+    # What happens around piped
+
+    @rule(what=st.sampled_from(sorted(FILES)))
+    def push(self, what: str) -> None:
+        self.pushed.append(what)
+        self.now += timedelta(seconds=3)
+
+    @rule()
+    def ask_for_a_sync(self) -> None:
+        self.asked += 1
+        self.plane.commands.append(f"command-{self.asked}")
+
+    @rule()
+    def finish_a_deployment(self) -> None:
+        self.plane.completed.update(d.id for d in self.plane.open_ones()[:1])
+
+    @rule(hours=st.sampled_from([-24, -1, 1]))
+    def set_the_clock(self, hours: int) -> None:
+        self.now += timedelta(hours=hours)
+
+    # What piped does
+
+    @rule()
+    def refresh(self) -> None:
+        self.application = self.plane.copy()
+
+    @rule()
+    def look(self) -> None:
+        self.do_look()
+
+    @rule(instruction=st.integers(1, 6))
+    def be_killed_amid_a_look(self, instruction: int) -> None:
+        self.kill_at = instruction
+        try:
+            self.do_look()
+        except Killed:
+            self.start()
+        self.kill_at = 0
+
+    @rule()
+    def restart(self) -> None:
+        self.start()
+
+    @precondition(lambda self: self.plane.commands)
+    @rule()
+    def lose_the_answer_to_a_command(self) -> None:
+        command = self.plane.commands[0]
+        self.do_look()
+        # The control plane did not hear that it was handled.
+        self.plane.commands.insert(0, command)
+
+    # The parts
+
+    def start(self) -> None:
+        """A new process: all it knows is on disk or at the control plane."""
+        self.application = self.plane.copy()
+        self.seen = SeenCommits(self.directory / "seen.json")
+        self.loop.run_until_complete(self.seen.load())
+        self.baselines = Baselines(self.seen)
+        for deployment in self.plane.open_ones():
+            if self.baselines.found(self.application, deployment):
+                self.plane.told(deployment)
+
+    def do_look(self) -> None:
+        head = len(self.pushed) - 1
+        while self.plane.commands:
+            command = self.plane.commands[0]
+            self.create(Cause(key=f"command\0{command}", commander="ann"), head)
+            self.step()
+            self.plane.commands.pop(0)
+        self.look_at_commits(head)
+        self.step()
+        self.loop.run_until_complete(self.seen.save({"cart"}))
+        self.decide(head)
+
+    def look_at_commits(self, head: int) -> None:
+        baseline = self.baselines.of(self.application)
+        if baseline.commit == name(head):
+            return
+        since = int(baseline.commit[1:]) if baseline.commit else -1
+        changed = tuple(FILES[what] for what in self.pushed[since + 1 :])
+        facts = CommitFacts("cart", baseline.commit, name(head), changed)
+        if on_commit(RULE, facts).deploy:
+            self.create(commit_cause(baseline.deployment_id, name(head)), head)
+        else:
+            self.baselines.seen(self.application, name(head))
+
+    def create(self, cause: Cause, head: int) -> None:
+        """As `Creation` does, with a step wherever a kill leaves another state behind."""
+        made = new_deployment(
+            self.application,
+            ApplicationSpec(name="cart"),
+            cause,
+            commit=commit(head),
+            repository=SITE,
+            now=self.now,
+        )
+        self.step()
+        if (before := self.plane.deployments.get(made.id)) is not None:
+            if self.baselines.found(self.application, before, after=cause.after):
+                self.plane.told(before)
+            return
+        self.plane.deployments[made.id] = made
+        self.check(made)
+        self.step()
+        self.baselines.triggered(self.application, made)
+        self.plane.told(made)
+        self.step()
+
+    def step(self) -> None:
+        self.kill_at -= 1
+        if self.kill_at == 0:
+            raise Killed
+
+    # What must hold
+
+    def decide(self, head: int) -> None:
+        """A look is over: what was pushed since the last one is deployed, unless it is ignored."""
+        fresh = self.pushed[self.decided + 1 : head + 1]
+        first = self.decided + 1
+        newest = max((index(d) for d in self.plane.deployments.values()), default=-1)
+        if "own" in fresh and "ignored" not in fresh:
+            last_own = first + len(fresh) - 1 - fresh[::-1].index("own")
+            assert newest >= last_own, f"push {last_own} was lost"
+        assert newest >= 0, "the first deployment was lost"
+        self.decided = head
+
+    def check(self, made: Deployment) -> None:
+        if made.trigger.commander:
+            return
+        others = [
+            d
+            for d in self.plane.deployments.values()
+            if d.id != made.id and d.trigger.commit.hash == made.trigger.commit.hash
+        ]
+        assert not others, f"commit {made.trigger.commit.hash} was deployed twice"
+
+
+def name(number: int) -> str:
+    return f"c{number:039d}"
+
+
+def index(deployment: Deployment) -> int:
+    return int(deployment.trigger.commit.hash[1:])
+
+
+def commit(number: int) -> Commit:
+    written = BEGINNING + timedelta(seconds=number)
+    return Commit(name(number), "Ann", "a change", "", written, MappingProxyType({}))
+
+
+def test_no_trigger_is_lost_or_doubled() -> None:
+    often = settings(max_examples=150, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(History, settings=often)
