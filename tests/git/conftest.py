@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real repositories to be mirrored: in a directory, and behind a Git server over HTTP."""
+"""Real repositories to be mirrored, and mirrors of them."""
 
-import base64
 import os
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Mirror, Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.git.push import Change
 
 
 @dataclass
@@ -75,79 +78,35 @@ def origin(new_origin: Callable[[str], Origin]) -> Origin:
     return made
 
 
-@dataclass
-class GitServer:
-    """`git http-backend` behind a small server that asks for a password when it has one."""
-
-    port: int
-    expected: list[str] = field(default_factory=list[str])
-    requests: list[str] = field(default_factory=list[str])
-
-    def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.port}/{name}"
-
-    def require(self, username: str, password: str) -> None:
-        pair = base64.b64encode(f"{username}:{password}".encode()).decode()
-        self.expected[:] = [f"Basic {pair}"]
+Mirrored = Callable[..., AbstractAsyncContextManager[Mirror]]
 
 
 @pytest.fixture
-def git_server(tmp_path: Path) -> Iterator[GitServer]:
-    class Requests(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._serve()
+def mirrored(tmp_path: Path) -> Mirrored:
+    """Opens the mirror of a remote; a second one takes over what the first one left."""
 
-        def do_POST(self) -> None:
-            self._serve()
+    @asynccontextmanager
+    async def opened(
+        remote: str, *, branch: str = "main", access: GitAccess | None = None
+    ) -> AsyncGenerator[Mirror]:
+        repository = Repository("web", remote, branch)
+        async with open_mirrors(
+            [repository], directory=tmp_path / "m", access=access or GitAccess()
+        ) as mirrors:
+            yield mirrors.of("web")
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+    return opened
 
-        def _serve(self) -> None:
-            facts.requests.append(self.path)
-            if facts.expected and self.headers.get("Authorization") not in facts.expected:
-                self.send_response(401)
-                self.send_header("WWW-Authenticate", 'Basic realm="git"')
-                self.end_headers()
-                return
-            path, _, query = self.path.partition("?")
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            done = subprocess.run(
-                ["git", "http-backend"],
-                input=body,
-                capture_output=True,
-                check=False,
-                env={
-                    "PATH": os.environ["PATH"],
-                    "GIT_PROJECT_ROOT": str(tmp_path),
-                    "GIT_HTTP_EXPORT_ALL": "1",
-                    "GIT_CONFIG_COUNT": "1",
-                    "GIT_CONFIG_KEY_0": "safe.directory",
-                    "GIT_CONFIG_VALUE_0": "*",
-                    "PATH_INFO": path,
-                    "QUERY_STRING": query,
-                    "REQUEST_METHOD": self.command,
-                    "CONTENT_TYPE": self.headers.get("Content-Type") or "",
-                    "GIT_PROTOCOL": self.headers.get("Git-Protocol") or "",
-                    "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding") or "",
-                },
-            )
-            head, _, rest = done.stdout.partition(b"\r\n\r\n")
-            headers = [line.partition(b": ") for line in head.split(b"\r\n")]
-            status = next((v for k, _, v in headers if k == b"Status"), b"200")
-            self.send_response(int(status.split()[0]))
-            for key, _, value in headers:
-                if key and key != b"Status":
-                    self.send_header(key.decode(), value.decode())
-            self.send_header("Content-Length", str(len(rest)))
-            self.end_headers()
-            self.wfile.write(rest)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
-    facts = GitServer(server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield facts
-    server.shutdown()
-    thread.join()
-    server.server_close()
+@pytest.fixture
+def change() -> Callable[..., Change]:
+    """A change of some files of the main branch."""
+
+    def made(files: Mapping[str, bytes], **further: Any) -> Change:
+        async def edit(_: str) -> Mapping[str, bytes]:
+            return files
+
+        settings: dict[str, Any] = {"message": "by piped", "base": "main", "branch": "main"}
+        return Change(edit, **{**settings, **further})
+
+    return made

@@ -4,8 +4,6 @@
 import os
 import shutil
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,28 +11,16 @@ from typing import Any
 import pytest
 
 from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Mirror, Repository
 from pipecd.git.mirrors import open_mirrors
 from pipecd.model.errors import Denied, NotFound, Unavailable, UserMistake
 
 
-@asynccontextmanager
-async def mirrored(
-    remote: str, directory: Path, *, branch: str = "main", access: GitAccess | None = None
-) -> AsyncGenerator[Mirror]:
-    repository = Repository("web", remote, branch)
-    async with open_mirrors(
-        [repository], directory=directory, access=access or GitAccess()
-    ) as all_:
-        yield all_.of("web")
-
-
-async def test_the_head_is_a_commit_with_its_facts(origin: Any, tmp_path: Path) -> None:
+async def test_the_head_is_a_commit_with_its_facts(mirrored: Any, origin: Any) -> None:
     origin.commit(
         {"a": "1"},
         "deploy: a thing\n\nWhy it is done.\n\nPipecd-Dev-Trace-Trigger-Commit-Hash: abc123\nX: y",
     )
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+    async with mirrored(origin.remote) as mirror:
         head = await mirror.update()
     assert head.message == "deploy: a thing"
     assert head.author == "Ann"
@@ -44,24 +30,24 @@ async def test_the_head_is_a_commit_with_its_facts(origin: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("form", ["file://{}", "{}"], ids=["a file address", "a plain path"])
-async def test_a_push_is_noticed_without_asking_git(origin: Any, tmp_path: Path, form: str) -> None:
-    async with mirrored(form.format(origin.path), tmp_path / "m") as mirror:
+async def test_a_push_is_noticed_without_asking_git(mirrored: Any, origin: Any, form: str) -> None:
+    async with mirrored(form.format(origin.path)) as mirror:
         first = await mirror.update()
         assert (await mirror.update()) is first
         pushed = origin.commit({"a": "1"})
         assert (await mirror.update()).hash == pushed
 
 
-async def test_a_push_is_noticed_after_the_refs_were_packed(origin: Any, tmp_path: Path) -> None:
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+async def test_a_push_is_noticed_after_the_refs_were_packed(mirrored: Any, origin: Any) -> None:
+    async with mirrored(origin.remote) as mirror:
         await mirror.update()
         pushed = origin.commit({"a": "1"})
         origin.git("pack-refs", "--all")
         assert (await mirror.update()).hash == pushed
 
 
-async def test_a_push_is_noticed_at_once(origin: Any, tmp_path: Path) -> None:
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+async def test_a_push_is_noticed_at_once(mirrored: Any, origin: Any) -> None:
+    async with mirrored(origin.remote) as mirror:
         await mirror.update()
         origin.commit({"a": "1"})
         start = time.perf_counter()
@@ -70,9 +56,9 @@ async def test_a_push_is_noticed_at_once(origin: Any, tmp_path: Path) -> None:
 
 
 async def test_a_force_push_is_followed_and_the_old_commit_stays(
-    origin: Any, tmp_path: Path
+    mirrored: Any, origin: Any
 ) -> None:
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+    async with mirrored(origin.remote) as mirror:
         old = origin.commit({"a": "1"})
         await mirror.update()
         origin.git("reset", "-q", "--hard", "HEAD~1")
@@ -82,34 +68,34 @@ async def test_a_force_push_is_followed_and_the_old_commit_stays(
 
 
 async def test_a_commit_of_another_branch_is_fetched_when_needed(
-    origin: Any, tmp_path: Path
+    mirrored: Any, origin: Any
 ) -> None:
     origin.git("config", "uploadpack.allowAnySHA1InWant", "true")
     origin.git("checkout", "-q", "-b", "side")
     side = origin.commit({"side": "1"})
     origin.git("checkout", "-q", "main")
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+    async with mirrored(origin.remote) as mirror:
         await mirror.update()
         assert not await mirror.has(side)
         await mirror.ensure(side)
         assert await mirror.read_file(side, "side") == b"1"
 
 
-async def test_a_commit_that_is_nowhere_is_told(origin: Any, tmp_path: Path) -> None:
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+async def test_a_commit_that_is_nowhere_is_told(mirrored: Any, origin: Any) -> None:
+    async with mirrored(origin.remote) as mirror:
         with pytest.raises(NotFound, match=r"commit 1{40} is not in repository 'web'.*force push"):
             await mirror.ensure("1" * 40)
 
 
 @pytest.mark.parametrize("commit", ["", "HEAD", "--all", "main:x"])
-async def test_what_is_no_hash_is_not_asked_for(origin: Any, tmp_path: Path, commit: str) -> None:
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+async def test_what_is_no_hash_is_not_asked_for(mirrored: Any, origin: Any, commit: str) -> None:
+    async with mirrored(origin.remote) as mirror:
         with pytest.raises(NotFound, match="is not the hash of a commit"):
             await mirror.ensure(commit)
 
 
-async def test_a_deleted_branch_is_told_and_comes_back(origin: Any, tmp_path: Path) -> None:
-    async with mirrored(origin.remote, tmp_path / "m", branch="live") as mirror:
+async def test_a_deleted_branch_is_told_and_comes_back(mirrored: Any, origin: Any) -> None:
+    async with mirrored(origin.remote, branch="live") as mirror:
         with pytest.raises(UserMistake, match="the branch does not exist") as caught:
             await mirror.update()
         assert "repositories[].branch" in caught.value.hint
@@ -120,55 +106,55 @@ async def test_a_deleted_branch_is_told_and_comes_back(origin: Any, tmp_path: Pa
             await mirror.update()
 
 
-async def test_a_missing_repository_is_told(tmp_path: Path) -> None:
-    async with mirrored(f"file://{tmp_path}/nowhere", tmp_path / "m") as mirror:
+async def test_a_missing_repository_is_told(mirrored: Any, tmp_path: Path) -> None:
+    async with mirrored(f"file://{tmp_path}/nowhere") as mirror:
         with pytest.raises(
             UserMistake, match=r"repository 'web' \(file://.*nowhere\): there is no"
         ):
             await mirror.update()
 
 
-async def test_an_unreachable_host_is_told_and_may_be_tried_again(tmp_path: Path) -> None:
-    async with mirrored("http://127.0.0.1:9/x.git", tmp_path / "m") as mirror:
+async def test_an_unreachable_host_is_told_and_may_be_tried_again(mirrored: Any) -> None:
+    async with mirrored("http://127.0.0.1:9/x.git") as mirror:
         with pytest.raises(Unavailable, match="repository 'web'"):
             await mirror.update()
 
 
 async def test_a_mirror_is_taken_over_by_the_next_start(
-    origin: Any, git_server: Any, tmp_path: Path
+    mirrored: Any, origin: Any, git_http: Any
 ) -> None:
-    url = git_server.url("origin/.git")
-    async with mirrored(url, tmp_path / "m") as mirror:
+    url = git_http.url("origin/.git")
+    async with mirrored(url) as mirror:
         await mirror.update()
         (mirror.directory / "refs/heads/main.lock").touch()
-    git_server.requests.clear()
-    async with mirrored(url, tmp_path / "m") as mirror:
+    git_http.requests.clear()
+    async with mirrored(url) as mirror:
         await mirror.update()
     # One look at the server, no fetch.
-    assert len(git_server.requests) == 2
+    assert len(git_http.requests) == 2
     origin.commit({"a": "1"})
-    async with mirrored(url, tmp_path / "m") as mirror:
+    async with mirrored(url) as mirror:
         assert (await mirror.update()).hash == origin.git("rev-parse", "HEAD")
 
 
-async def test_a_damaged_mirror_is_made_anew(origin: Any, tmp_path: Path) -> None:
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+async def test_a_damaged_mirror_is_made_anew(mirrored: Any, origin: Any) -> None:
+    async with mirrored(origin.remote) as mirror:
         await mirror.update()
         shutil.rmtree(mirror.directory / "objects")
         (mirror.directory / "objects").mkdir()
     origin.commit({"a": "1"})
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+    async with mirrored(origin.remote) as mirror:
         head = await mirror.update()
         assert await mirror.read_file(head.hash, "README") == b"hello\n"
 
 
 async def test_the_password_is_sent_on_every_operation(
-    origin: Any, git_server: Any, tmp_path: Path
+    mirrored: Any, origin: Any, git_http: Any
 ) -> None:
-    git_server.require("ann", "s3cret")
-    url = git_server.url("origin/.git")
+    git_http.require("ann", "s3cret")
+    url = git_http.url("origin/.git")
     access = GitAccess(username="ann", password="s3cret")
-    async with mirrored(url, tmp_path / "m", access=access) as mirror:
+    async with mirrored(url, access=access) as mirror:
         await mirror.update()
         pushed = origin.commit({"a": "1"})
         assert (await mirror.update()).hash == pushed
@@ -186,10 +172,10 @@ async def test_the_password_is_sent_on_every_operation(
     ],
 )
 async def test_refused_access_is_told_without_the_password(
-    origin: Any, git_server: Any, tmp_path: Path, access: GitAccess
+    mirrored: Any, origin: Any, git_http: Any, access: GitAccess
 ) -> None:
-    git_server.require("ann", "s3cret")
-    async with mirrored(git_server.url("origin/.git"), tmp_path / "m", access=access) as mirror:
+    git_http.require("ann", "s3cret")
+    async with mirrored(git_http.url("origin/.git"), access=access) as mirror:
         with pytest.raises(Denied, match="access was refused") as caught:
             await mirror.update()
     assert "git.password" in caught.value.hint
@@ -197,28 +183,28 @@ async def test_refused_access_is_told_without_the_password(
 
 
 async def test_a_token_in_the_address_is_not_told(
-    origin: Any, git_server: Any, tmp_path: Path
+    mirrored: Any, origin: Any, git_http: Any
 ) -> None:
-    git_server.require("ann", "s3cret")
-    url = git_server.url("origin/.git").replace("http://", "http://ann:t0ken@")
-    async with mirrored(url, tmp_path / "m") as mirror:
+    git_http.require("ann", "s3cret")
+    url = git_http.url("origin/.git").replace("http://", "http://ann:t0ken@")
+    async with mirrored(url) as mirror:
         with pytest.raises(Denied) as caught:
             await mirror.update()
     assert "t0ken" not in str(caught.value)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_a_repository_of_another_user_is_read(origin: Any, tmp_path: Path) -> None:
+async def test_a_repository_of_another_user_is_read(mirrored: Any, origin: Any) -> None:
     for path in (origin.path, *origin.path.rglob("*")):
         os.chown(path, 12345, 12345, follow_symlinks=False)
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+    async with mirrored(origin.remote) as mirror:
         assert (await mirror.update()).message == "first"
 
 
 async def test_copies_of_repositories_that_left_the_configuration_are_removed(
-    origin: Any, tmp_path: Path
+    mirrored: Any, origin: Any, tmp_path: Path
 ) -> None:
-    async with mirrored(origin.remote, tmp_path / "m") as mirror:
+    async with mirrored(origin.remote) as mirror:
         await mirror.update()
     (tmp_path / "m" / "something-else").mkdir()
     async with open_mirrors([], directory=tmp_path / "m", access=GitAccess()):
@@ -233,7 +219,7 @@ async def test_an_unknown_repository_is_the_users_mistake(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("branch", ["", "--upload-pack=evil", "a b", "a*", "a:b"])
-async def test_what_is_no_branch_name_is_refused(branch: str, tmp_path: Path) -> None:
+async def test_what_is_no_branch_name_is_refused(mirrored: Any, branch: str) -> None:
     with pytest.raises(UserMistake, match="is not the name of a branch"):
-        async with mirrored("/nowhere", tmp_path / "m", branch=branch):
+        async with mirrored("/nowhere", branch=branch):
             pass

@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Mirror, Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob, Missing
 from pipecd.model.errors import NotFound, UserMistake
 
 
 @pytest.fixture
-async def mirror(origin: Any, tmp_path: Path) -> AsyncIterator[Mirror]:
-    repository = Repository("web", origin.remote, "main")
-    async with open_mirrors([repository], directory=tmp_path / "m", access=GitAccess()) as all_:
-        yield all_.of("web")
+async def mirror(mirrored: Any, origin: Any) -> AsyncIterator[Mirror]:
+    async with mirrored(origin.remote) as mirror:
+        yield mirror
 
 
 async def test_files_are_located_and_read_in_one_go(mirror: Mirror, origin: Any) -> None:

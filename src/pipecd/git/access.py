@@ -143,8 +143,9 @@ def _variables(directory: Path, owned: Sequence[Path]) -> dict[str, str]:
     }
     return variables | {
         "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ASKPASS": "true",
-        "SSH_ASKPASS": "true",
+        # Nobody is there to be asked, and an empty answer is asked for again and again.
+        "GIT_ASKPASS": "false",
+        "SSH_ASKPASS": "false",
         "LC_ALL": "C",
         "GIT_CONFIG_GLOBAL": str(_global_config(directory, owned)),
     }

@@ -32,7 +32,8 @@ _MEANINGS = (
         r"host key verification failed|host identification has changed",
         Denied,
         "the host is unknown, or shows another key than before",
-        "check the key of the host, then put it into the known hosts file of the user of piped",
+        "check the key of the host, then put it into ~/.ssh/known_hosts of the user of piped, and"
+        " take the old one out of git/known_hosts in its workspace",
     ),
     _meaning(
         r"permission denied \(|could not read (username|password)|authentication failed"
@@ -88,11 +89,12 @@ _ABSENCE = ("did not match any file", "reference is not a tree", "failed to unpa
 def explain(stderr: str, *, repository: str, remote: str) -> PipecdError:
     """The error a person gets for a git command that failed on a repository."""
     where = f"repository {repository!r} ({without_secrets(remote)})"
-    said = _last_line(without_secrets(stderr))
+    shown = without_secrets(stderr)
     for meaning in _MEANINGS:
-        if meaning.sign.search(stderr):
+        if match := meaning.sign.search(shown):
+            said = _stripped(_line_at(shown, match.start()))
             return meaning.kind(f"{where}: {meaning.problem} ({said})", hint=meaning.hint)
-    return Unavailable(f"{where}: git failed: {said}")
+    return Unavailable(f"{where}: git failed: {_telling_line(shown)}")
 
 
 def is_damaged(stderr: str) -> bool:
@@ -105,9 +107,17 @@ def is_missing(stderr: str) -> bool:
     return any(sign in stderr for sign in _ABSENCE)
 
 
-def _last_line(text: str) -> str:
+def _line_at(text: str, position: int) -> str:
+    start = text.rfind("\n", 0, position) + 1
+    return text[start:].partition("\n")[0]
+
+
+def _telling_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # Advice that git prints below its errors says less than the error itself.
     told = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))]
-    chosen = (told or lines or ["no message"])[0]
-    return chosen.removeprefix("fatal: ").removeprefix("error: ").removeprefix("remote: ")
+    return _stripped((told or lines or ["no message"])[0])
+
+
+def _stripped(line: str) -> str:
+    return re.sub(r"^(?:(?:fatal|error|remote): )+", "", line.strip())

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from pipecd.model.errors import UserMistake
 
 _URL_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
-_SCP_LIKE = re.compile(r"(?:[^/@\s]+@)?[^/:\s]+:(?!//)")
+_SCP_LIKE = re.compile(r"(?:[^/@\s]+@)?[^/:\s]+:(?!//|:)")
 _SERVED = ("http://", "https://", "ssh://", "git+ssh://", "git://")
 
 

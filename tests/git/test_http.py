@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server over HTTP is asked over one connection, and in git's own way when that fails."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.git.access import GitAccess, git_environment
+from pipecd.git.remote.branch import HTTP_EVERY, OTHER_EVERY, remote_branch
+from pipecd.git.remote.smart import RefsOverHttp, Unsure
+from pipecd.model.errors import Denied, Unavailable, UserMistake
+
+
+async def test_a_look_is_one_request_over_one_connection(
+    mirrored: Any, origin: Any, git_http: Any
+) -> None:
+    async with mirrored(git_http.url("origin/.git")) as mirror:
+        first = await mirror.update()
+        git_http.requests.clear()
+        for _ in range(3):
+            assert await mirror.update() is first
+        assert git_http.requests == ["/origin/.git/git-upload-pack"] * 3
+        pushed = origin.commit({"a": "1"})
+        assert (await mirror.update()).hash == pushed
+        assert mirror.look_every == pytest.approx(HTTP_EVERY, rel=0.11)
+
+
+async def test_a_server_of_the_older_protocol_is_understood(origin: Any, git_http: Any) -> None:
+    origin.git("config", "protocol.version", "0")
+    origin.git("branch", "other")
+    refs = RefsOverHttp(git_http.url("origin/.git"), "refs/heads/main")
+    older = RefsOverHttp(git_http.url("origin/.git"), "refs/heads/none")
+    try:
+        # The client asks for the newer protocol; a server that does not know it lists every ref.
+        refs._opened().headers.pop("Git-Protocol")  # pyright: ignore[reportPrivateUsage]
+        assert await refs.look() == origin.git("rev-parse", "main")
+        with pytest.raises(Unsure):
+            await older.look()
+    finally:
+        await refs.close()
+        await older.close()
+
+
+async def test_a_server_that_is_away_is_told_and_comes_back(
+    mirrored: Any, origin: Any, git_http: Any
+) -> None:
+    async with mirrored(git_http.url("origin/.git")) as mirror:
+        await mirror.update()
+        git_http.answers_with = 503
+        with pytest.raises(Unavailable, match="503"):
+            await mirror.update()
+        git_http.answers_with = 200
+        pushed = origin.commit({"a": "1"})
+        assert (await mirror.update()).hash == pushed
+
+
+async def test_credentials_that_are_withdrawn_are_told(
+    mirrored: Any, origin: Any, git_http: Any
+) -> None:
+    git_http.require("ann", "old")
+    access = GitAccess(username="ann", password="old")
+    async with mirrored(git_http.url("origin/.git"), access=access) as mirror:
+        await mirror.update()
+        git_http.require("ann", "new")
+        with pytest.raises(Denied, match="access was refused"):
+            await mirror.update()
+
+
+async def test_a_deleted_branch_and_an_empty_repository_are_told(
+    mirrored: Any, origin: Any, new_origin: Any, git_http: Any
+) -> None:
+    async with mirrored(git_http.url("origin/.git")) as mirror:
+        await mirror.update()
+        origin.git("branch", "-m", "main", "other")
+        with pytest.raises(UserMistake, match="the branch does not exist"):
+            await mirror.update()
+    new_origin("empty")
+    async with mirrored(git_http.url("empty/.git")) as mirror:
+        with pytest.raises(UserMistake, match="the branch does not exist"):
+            await mirror.update()
+
+
+async def test_a_repository_that_was_renamed_is_told(
+    mirrored: Any, origin: Any, git_http: Any, tmp_path: Path
+) -> None:
+    async with mirrored(git_http.url("origin/.git")) as mirror:
+        head = await mirror.update()
+        origin.path.rename(tmp_path / "renamed")
+        with pytest.raises(UserMistake, match="there is no repository"):
+            await mirror.update()
+        # What is known stays usable.
+        assert await mirror.read_file(head.hash, "README") == b"hello\n"
+
+
+async def test_what_only_git_can_reach_is_left_to_git(
+    origin: Any, git_http: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "gitconfig"
+    own.write_text(f'[url "{git_http.address}/"]\n\tinsteadOf = http://127.0.0.1:9/\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(own))
+    with git_environment(GitAccess(), directory=tmp_path / "p") as environment:
+        branch = remote_branch(
+            "http://127.0.0.1:9/origin/.git", "main", repository="web", environment=environment
+        )
+        for _ in range(4):
+            assert await branch.look() == origin.git("rev-parse", "main")
+        assert branch.every == pytest.approx(OTHER_EVERY, rel=0.11)
+        await branch.close()
+
+
+async def test_an_untrusted_certificate_is_told(mirrored: Any, origin: Any, git_https: Any) -> None:
+    async with mirrored(git_https.url("origin/.git")) as mirror:
+        with pytest.raises(Unavailable, match="the certificate of the host is not trusted"):
+            await mirror.update()
+
+
+async def test_an_authority_of_this_machine_is_trusted(
+    mirrored: Any,
+    origin: Any,
+    git_https: Any,
+    certificate: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GIT_SSL_CAINFO", certificate[0])
+    monkeypatch.setenv(ssl.get_default_verify_paths().openssl_cafile_env, certificate[0])
+    async with mirrored(git_https.url("origin/.git")) as mirror:
+        await mirror.update()
+        git_https.requests.clear()
+        await mirror.update()
+        assert git_https.requests == ["/origin/.git/git-upload-pack"]
+
+
+async def test_a_password_is_in_no_argument_of_any_program(
+    mirrored: Any, origin: Any, git_http: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git shows addresses to its helpers in their arguments, which every user can read."""
+    trace = tmp_path / "trace"
+    monkeypatch.setattr("pipecd.git.access._KEPT_VARIABLES", ("GIT_TRACE",))
+    monkeypatch.setenv("GIT_TRACE", str(trace))
+    git_http.require("ann", "t0ken")
+    url = git_http.url("origin/.git").replace("http://", "http://ann:t0ken@")
+    async with mirrored(url) as mirror:
+        await mirror.update()
+        pushed = origin.commit({"a": "1"})
+        assert (await mirror.update()).hash == pushed
+    assert "remote-http" in trace.read_text()
+    assert "t0ken" not in trace.read_text()
+    assert "YW5uOnQwa2Vu" not in trace.read_text()

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Piped commits and pushes changes, also when others push at the same time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pipecd.git.access import GitAccess
+from pipecd.git.push import Change, whole_message
+from pipecd.model.errors import Conflict, Denied, UserMistake
+
+
+@pytest.fixture
+def shared(origin: Any) -> Any:
+    """A repository that others can push to."""
+    origin.git("config", "receive.denyCurrentBranch", "updateInstead")
+    return origin
+
+
+async def test_a_change_becomes_a_commit_of_the_configured_author(
+    mirrored: Any, shared: Any, change: Any
+) -> None:
+    shared.commit({"run.sh": "old", "keep": "kept"})
+    shared.git("update-index", "--chmod=+x", "run.sh")
+    before = shared.git("commit", "-q", "-m", "executable") or shared.git("rev-parse", "HEAD")
+    shared.git("checkout", "-q", "-f", "HEAD")
+    access = GitAccess(username="bot", email="bot@example.com")
+    async with mirrored(shared.remote, access=access) as mirror:
+        made = await mirror.push(
+            change({"run.sh": b"new", "a/b.yaml": b"x"}, trailers={"Z": "1", "A": "2"})
+        )
+        assert (await mirror.update()).hash == made
+    assert shared.git("rev-parse", "HEAD^") == before
+    log = shared.git("log", "-1", "--format=%an <%ae> %cn <%ce>|%B")
+    assert log == "bot <bot@example.com> bot <bot@example.com>|by piped\n\nA: 2\nZ: 1"
+    assert shared.git("ls-tree", "HEAD", "run.sh").startswith("100755")
+    assert (shared.path / "run.sh").read_text() == "new"
+    assert (shared.path / "keep").read_text() == "kept"
+    assert (shared.path / "a" / "b.yaml").read_text() == "x"
+
+
+async def test_nothing_is_pushed_when_nothing_is_different(
+    mirrored: Any, shared: Any, change: Any
+) -> None:
+    before = shared.git("rev-parse", "HEAD")
+    async with mirrored(shared.remote) as mirror:
+        assert await mirror.push(change({"README": b"hello\n"})) is None
+    assert shared.git("rev-parse", "HEAD") == before
+
+
+async def test_whoever_was_faster_is_built_upon(mirrored: Any, shared: Any) -> None:
+    asked: list[str] = []
+
+    async def edit(commit: str) -> Mapping[str, bytes]:
+        asked.append(commit)
+        if len(asked) < 3:
+            shared.commit({f"others-{len(asked)}": "x"})
+        return {"count": str(len(asked)).encode()}
+
+    async with mirrored(shared.remote) as mirror:
+        made = await mirror.push(Change(edit, "by piped", "main", "main"))
+    assert shared.git("rev-parse", "HEAD") == made
+    assert len(asked) == len(set(asked)) == 3
+    assert (shared.path / "count").read_text() == "3"
+    assert (shared.path / "others-2").exists()
+
+
+async def test_who_is_always_slower_gives_up(mirrored: Any, shared: Any) -> None:
+    async def edit(commit: str) -> Mapping[str, bytes]:
+        shared.commit({"others": commit})
+        return {"count": b"1"}
+
+    async with mirrored(shared.remote) as mirror:
+        with pytest.raises(Conflict, match="was moved by others"):
+            await mirror.push(Change(edit, "by piped", "main", "main"))
+
+
+async def test_a_new_branch_begins_at_the_watched_one(
+    mirrored: Any, shared: Any, change: Any
+) -> None:
+    before = shared.git("rev-parse", "main")
+    async with mirrored(shared.remote) as mirror:
+        first = await mirror.push(change({"a": b"1"}, branch="updates/a"))
+        second = await mirror.push(change({"a": b"2"}, branch="updates/a"))
+    assert shared.git("rev-parse", "main") == before
+    assert shared.git("rev-parse", "updates/a", "updates/a^", "updates/a^^").split() == [
+        second,
+        first,
+        before,
+    ]
+
+
+async def test_a_push_over_http_carries_the_password(
+    mirrored: Any, shared: Any, git_http: Any, change: Any
+) -> None:
+    git_http.require("ann", "s3cret")
+    access = GitAccess(username="ann", password="s3cret")
+    async with mirrored(git_http.url("origin/.git"), access=access) as mirror:
+        made = await mirror.push(change({"a": b"1"}))
+    assert shared.git("rev-parse", "main") == made
+
+
+async def test_a_refused_push_is_told(mirrored: Any, origin: Any, change: Any) -> None:
+    hook = origin.path / ".git" / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho no pushes on Sunday >&2\nexit 1\n")
+    hook.chmod(0o755)
+    async with mirrored(origin.remote) as mirror:
+        with pytest.raises(Denied, match=r"was refused \(pre-receive hook declined"):
+            await mirror.push(change({"a": b"1"}))
+
+
+async def test_what_is_no_branch_or_no_path_is_refused(
+    mirrored: Any, shared: Any, change: Any
+) -> None:
+    async with mirrored(shared.remote) as mirror:
+        with pytest.raises(UserMistake):
+            await mirror.push(change({"a": b"1"}, branch="--force"))
+        with pytest.raises(UserMistake):
+            await mirror.push(change({"../a": b"1"}))
+
+
+def test_a_message_without_trailers_is_left_alone(change: Any) -> None:
+    assert whole_message(change({}, message="one\n\ntwo\n")) == "one\n\ntwo\n"
