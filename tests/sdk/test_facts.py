@@ -48,7 +48,9 @@ def test_shared_configuration_with(
     ("text", "told"),
     [
         pytest.param(shelf("many"), r"\.pipe/a\.yaml:3:\d+: spec\.books", id="a wrong value"),
-        pytest.param("kind: [", r"\.pipe/a\.yaml:2:1: not valid YAML", id="no YAML, and nothing else to read"),
+        pytest.param(
+            "kind: [", r"\.pipe/a\.yaml:2:1: not valid YAML", id="no YAML, and nothing else to read"
+        ),
     ],
 )
 def test_a_mistake_in_shared_configuration_is_told(tmp_path: Path, text: str, told: str) -> None:

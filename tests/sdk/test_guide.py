@@ -68,7 +68,9 @@ def load(
 
 
 def test_every_python_block_of_the_guide_is_a_file_that_is_run() -> None:
-    assert set(FILES) == {"tcpcheck.py", "test_tcpcheck.py", "maintenance.py"}
+    assert set(FILES) == {
+        "tcpcheck.py", "test_tcpcheck.py", "maintenance.py", "folder.py", "test_folder.py"
+    }  # fmt: skip
     assert len(CODE) == len(FILES)
 
 
@@ -92,7 +94,7 @@ def test_the_tests_of_the_guide_pass(directory: Path) -> None:
         check=False,
         env={**os.environ, "PYTHONPATH": str(directory)},
     )
-    assert "4 passed" in done.stdout, done.stdout + done.stderr
+    assert "5 passed" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
 
 
@@ -162,14 +164,6 @@ async def test_as_a_program_it_is_started_called_and_ended_by_piped(
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-@pytest.mark.slow
-async def test_as_a_program_it_needs_a_port(directory: Path) -> None:
-    url = (directory / "tcpcheck.py").as_uri()
-    with pytest.raises(sdk.UserMistake, match="plugin tcpcheck has no port"):
-        async with started([PluginSpec(name="tcpcheck", url=url)], MemoryHost()):
-            raise AssertionError("it has started")
-
-
 def install(directory: Path) -> None:
     """Makes the entry points of the guide known, as an installation would."""
     (project,) = re.findall(r"^```toml\n(.*?)^```$", GUIDE, re.M | re.S)
@@ -185,11 +179,24 @@ def install(directory: Path) -> None:
     (information / "entry_points.txt").write_text("\n".join(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("load")
-async def test_installed_beside_piped_it_needs_no_entry(directory: Path) -> None:
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(PluginSpec(name="tcpcheck"), id="in a process of its own"),
+        pytest.param(PluginSpec(name="tcpcheck", url="builtin://tcpcheck"), id="in that of piped"),
+    ],
+)
+async def test_installed_beside_piped_its_name_is_enough(
+    directory: Path, entry: PluginSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(directory)
+    monkeypatch.setenv("PYTHONPATH", str(directory))
     host = MemoryHost()
-    async with started([], host) as plugins, listening() as answering:
+    async with started([], host) as plugins:
+        assert "tcpcheck" not in plugins.names
+    async with started([entry], host) as plugins, listening() as answering:
         plugin = plugins.for_stage("TCP_CHECK", WANTED)
         assert plugin.name == "tcpcheck"
         status, _ = await answer_of(plugin, {"port": answering})

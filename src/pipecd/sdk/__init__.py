@@ -15,12 +15,22 @@ A plugin is a class with `stages` and `execute`; `serve` makes it a program:
 """
 
 from pipecd.gotemplate.template import render as render_template
+from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import ManualOperation, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.program.run import Finished
 from pipecd.sdk.config import Duration, PluginConfig, Spec
 from pipecd.sdk.facts import Commit, Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.log import StageLog
+from pipecd.sdk.look import (
+    Health,
+    LiveContext,
+    LiveState,
+    Preview,
+    PreviewContext,
+    Resource,
+    SyncState,
+)
 from pipecd.sdk.metadata import (
     APPROVED_USERS_KEY,
     DISPLAY_KEY,
@@ -30,8 +40,10 @@ from pipecd.sdk.metadata import (
 )
 from pipecd.sdk.plugin import (
     DeploymentPlugin,
+    LiveStatePlugin,
     PlanContext,
     PlannedStage,
+    PreviewPlugin,
     RequestedStage,
     Stage,
     StagePlugin,
@@ -52,13 +64,21 @@ __all__ = [
     "DeploymentPlugin",
     "Duration",
     "Finished",
+    "Health",
+    "LiveContext",
+    "LiveState",
+    "LiveStatePlugin",
     "ManualOperation",
     "PipecdError",
     "PlanContext",
     "PlannedStage",
     "PluginConfig",
     "PluginEntry",
+    "Preview",
+    "PreviewContext",
+    "PreviewPlugin",
     "RequestedStage",
+    "Resource",
     "Source",
     "Spec",
     "Stage",
@@ -71,6 +91,8 @@ __all__ = [
     "StageResult",
     "StageStatus",
     "Strategy",
+    "SyncState",
+    "SyncStatus",
     "SyncStrategy",
     "Unavailable",
     "UserMistake",

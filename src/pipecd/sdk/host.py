@@ -2,7 +2,7 @@
 """What a plugin may ask of the piped that runs it.
 
 The methods are the RPCs of upstream's PluginService. A built-in plugin calls the object of its
-piped directly, a plugin in a process of its own goes through `pipecd.sdk.remote`.
+piped directly, a plugin in a process of its own goes through `pipecd.sdk.serving.piped`.
 """
 
 from typing import Protocol

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pipecd.config.catalog import PluginConfig
 from pipecd.config.spec import Spec
 from pipecd.model.deployment import ManualOperation, SyncStrategy
 from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
+from pipecd.sdk.look import LiveContext, LiveState, Preview, PreviewContext
 from pipecd.sdk.options import OptionsT, decode
 from pipecd.sdk.stage import StageContext, StageResult
 
@@ -81,9 +83,17 @@ class Strategy:
 
 
 class StagePlugin(ABC):
-    """A plugin that offers stages and leaves the rest of a deployment to others."""
+    """A plugin that offers stages and leaves the rest of a deployment to others.
+
+    With `config` the settings of the plugin and of its deploy targets are checked at the start.
+    """
 
     stages: ClassVar[tuple[Stage, ...]]
+    config: ClassVar[PluginConfig | None] = None
+
+    async def prepare(self, entry: PluginEntry) -> None:
+        """Prepares what every stage needs; a failure keeps the plugin from starting."""
+        return
 
     @abstractmethod
     async def execute(self, stage: StageContext) -> StageResult:
@@ -122,3 +132,19 @@ class DeploymentPlugin(StagePlugin):
     async def strategy(self, plan: PlanContext) -> Strategy | None:
         """Pipeline or quick sync for this change; None leaves it at the pipeline."""
         return None
+
+
+class LiveStatePlugin(ABC):
+    """What a plugin adds that can tell what runs and whether it is what Git says."""
+
+    @abstractmethod
+    async def live_state(self, look: LiveContext) -> LiveState:
+        """What runs for the application now; asked about once a minute."""
+
+
+class PreviewPlugin(ABC):
+    """What a plugin adds that can tell what a change would do."""
+
+    @abstractmethod
+    async def preview(self, change: PreviewContext) -> Sequence[Preview]:
+        """What deploying the target source would change, for each deploy target."""

@@ -23,19 +23,21 @@ from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import UserMistake
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.log import configure
-from pipecd.proto.plugin import deployment_pb2
+from pipecd.proto.plugin import deployment_pb2, livestate_pb2, planpreview_pb2
 from pipecd.sdk.facts import DeployTarget, PluginEntry
 from pipecd.sdk.options import decode
 from pipecd.sdk.plugin import StagePlugin
-from pipecd.sdk.remote import RemoteHost
 from pipecd.sdk.serving import PluginServer, open_door
+from pipecd.sdk.serving.piped import RemoteHost
 from pipecd.wire.channel import open_channel
-from pipecd.wire.server import TlsFiles, grpc_server
+from pipecd.wire.server import About, TlsFiles, grpc_server
 
 logger = structlog.get_logger()
 
 GROUP = "pipecd.plugins"
 DEPLOYMENT_SERVICE = deployment_pb2.DESCRIPTOR.services_by_name["DeploymentService"]
+LIVESTATE_SERVICE = livestate_pb2.DESCRIPTOR.services_by_name["LivestateService"]
+PREVIEW_SERVICE = planpreview_pb2.DESCRIPTOR.services_by_name["PlanPreviewService"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class PluginProcess:
     grace: float = 30.0
     tls: TlsFiles | None = None
     with_metrics: bool = True
+    reflects: bool = False
 
 
 class _Flags(TypedDict):
@@ -106,7 +109,7 @@ def _command(plugin: Callable[[], StagePlugin]) -> click.Group:
     @flags.switch("tls", "Serve with TLS.")
     @flags.text("cert-file", "The certificate of the server.")
     @flags.text("key-file", "The private key of the server.")
-    @flags.switch("enable-grpc-reflection", "Accepted for compatibility; has no effect.")
+    @flags.switch("enable-grpc-reflection", "Describe the services to who asks.")
     @flags.every_command
     def start(**given: Unpack[_Flags]) -> None:  # pyright: ignore[reportUnusedFunction]
         configure(given["log_level"], given["log_encoding"], program="pipecd-plugin")
@@ -116,6 +119,7 @@ def _command(plugin: Callable[[], StagePlugin]) -> click.Group:
             grace=given["grace_period"],
             tls=TlsFiles(given["cert_file"], given["key_file"]) if given["tls"] else None,
             with_metrics=given["metrics"],
+            reflects=given["enable_grpc_reflection"],
         )
         asyncio.run(run_plugin(plugin(), how))
 
@@ -142,10 +146,18 @@ async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
         server = PluginServer(plugin, entry_of(how.spec), RemoteHost(channel))
         pages = standard_pages(REGISTRY if how.with_metrics else None)
         admin = await opened.enter_async_context(admin_server(pages, host="localhost", port=0))
+        await server.prepare()
         handlers = [open_door(DEPLOYMENT_SERVICE, server)]
+        handlers += [open_door(LIVESTATE_SERVICE, server)] if server.looks else []
+        handlers += [open_door(PREVIEW_SERVICE, server)] if server.previews else []
         port = await opened.enter_async_context(
             grpc_server(
-                handlers, host="localhost", port=how.spec.port, tls=how.tls, grace=how.grace
+                handlers,
+                host="localhost",
+                port=how.spec.port,
+                tls=how.tls,
+                grace=how.grace,
+                about=About(reflects=how.reflects),
             )
         )
         logger.info("plugin is ready", plugin=server.name, port=port, admin_port=admin)

@@ -17,13 +17,14 @@ from pipecd.piped.pluginhost import remote, tools
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.logs import LogRelay
 from pipecd.piped.pluginhost.plugin import PluginDied
-from pipecd.piped.pluginhost.remote import RemotePlugin, loopback_channel
+from pipecd.piped.pluginhost.remote import RemotePlugin
 from pipecd.piped.pluginhost.tools import Tool, Toolbox
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import host_pb2
 from pipecd.proto.service import piped_pb2
 from pipecd.sdk.log import CUT
+from pipecd.sdk.serving.launch import LARGEST_ANSWER, loopback_channel
 
 Answer = Callable[[bytes, grpc.aio.ServicerContext[Any, Any]], Any]
 
@@ -71,7 +72,7 @@ async def answering(answer: Answer) -> AsyncGenerator[tuple[RemotePlugin, Way], 
     [
         pytest.param(b"\xff" * 40, "plugin odd answered what nobody can understand", id="garbage"),
         pytest.param(b"\x12" + b"\xff\xff\xff\x7f" + b"x", "plugin odd answered what nobody can understand", id="a length that lies"),
-        pytest.param(bytes(remote.LARGEST_ANSWER + 1), "plugin odd: .*larger than max", id="more than piped will hold"),
+        pytest.param(bytes(LARGEST_ANSWER + 1), "plugin odd: .*larger than max", id="more than piped will hold"),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_understood(content: bytes, told: str) -> None:
@@ -165,6 +166,8 @@ async def test_a_flood_of_lines_is_cut_and_its_end_is_kept() -> None:
             deployment_id="d", stage_id="s", blocks=last, completed=True
         )
     )
+    (end,) = passing.take_end("d", "s")
+    await api.report_stage_logs_from_last_checkpoint(end)
     assert api.lines.pop(0) == "a line of another stage"
     assert sum(len(line) for line in api.lines.values()) <= 17 << 20
     assert api.lines[512] == CUT

@@ -17,12 +17,13 @@ from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.pluginhost.host import PLUGIN_SERVICE
-from pipecd.piped.pluginhost.process import Launch, Patience, entry_json
+from pipecd.piped.pluginhost.process import Launch, Patience
 from pipecd.piped.pluginhost.remote import RemotePlugin
 from pipecd.piped.pluginhost.supervisor import PluginSupervisor
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.sdk.serving import open_door
+from pipecd.sdk.serving.launch import entry_json
 from pipecd.sdk.stage import StageCommandKind
 from pipecd.sdk.testing import MemoryHost
 from pipecd.wire.server import grpc_server

@@ -22,8 +22,8 @@ from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
 from pipecd.sdk import PluginEntry
 from pipecd.sdk.process import DEPLOYMENT_SERVICE
-from pipecd.sdk.remote import RemoteHost
 from pipecd.sdk.serving import PluginServer, open_door
+from pipecd.sdk.serving.piped import RemoteHost
 from pipecd.sdk.testing import MemoryHost
 from pipecd.wire.server import grpc_server
 

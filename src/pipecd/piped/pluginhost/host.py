@@ -76,7 +76,7 @@ class PluginHost:
                     await supervisor.ready()
                     plugin: Plugin = supervisor.plugin
                 else:
-                    plugin = _builtin(spec, found, callbacks)
+                    plugin = await _builtin(spec, found, callbacks)
                 known.append(await _known(plugin, is_configured=True))
             others = found.keys() - foreign - {spec.name for spec in plugins}
             known += await _unconfigured({name: found[name] for name in others}, callbacks)
@@ -154,7 +154,7 @@ async def _running(supervisors: Sequence[PluginSupervisor]) -> AsyncGenerator[No
         raise failure
 
 
-def _builtin(
+async def _builtin(
     spec: PluginSpec, found: Mapping[str, Callable[[], StagePlugin]], callbacks: Callbacks
 ) -> Plugin:
     if spec.builtin not in found:
@@ -162,7 +162,12 @@ def _builtin(
             f"there is no built-in plugin {spec.builtin} yet",
             hint=f"use one of {', '.join(sorted(found))}, or give plugin {spec.name} a url",
         )
-    return LocalPlugin(PluginServer(found[spec.builtin](), entry_of(spec), callbacks))
+    return await _prepared(PluginServer(found[spec.builtin](), entry_of(spec), callbacks))
+
+
+async def _prepared(server: PluginServer) -> LocalPlugin:
+    await server.prepare()
+    return LocalPlugin(server)
 
 
 async def _unconfigured(
@@ -174,7 +179,7 @@ async def _unconfigured(
         plugin = found[name]()
         if not isinstance(plugin, DeploymentPlugin):
             server = PluginServer(plugin, PluginEntry(name), callbacks)
-            known.append(await _known(LocalPlugin(server), is_configured=False))
+            known.append(await _known(await _prepared(server), is_configured=False))
     return known
 
 

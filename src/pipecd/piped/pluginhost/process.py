@@ -2,7 +2,6 @@
 """One life of a plugin program: started, awaited, watched, and ended with piped."""
 
 import asyncio
-import json
 import signal
 import socket
 import sys
@@ -13,17 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import grpc
 import grpc.aio
 import structlog
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import UserMistake
-from pipecd.piped.pluginhost.remote import loopback_channel
 from pipecd.program import leash, output
-from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
-from pipecd.proto.plugin.deployment_pb2_grpc import DeploymentServiceStub
+from pipecd.sdk.serving.launch import answers, loopback_channel, start_arguments
 from pipecd.wire.server import refuse_busy
 
 logger = structlog.get_logger()
@@ -34,7 +29,6 @@ _LINES_A_SECOND = 500
 _DRAIN, _LAST_WORDS = 1.0, 0.2
 # What a dead plugin has left running gets no time to finish.
 _GRACE_OF_THE_DEAD = 1.0
-_Health = health_pb2.HealthCheckResponse
 
 
 @dataclass(frozen=True)
@@ -72,23 +66,7 @@ class Launch:
     def argv(self, port: int) -> list[str]:
         """The command line, with the port that the plugin is to listen on."""
         spec = self.spec.model_copy(update={"port": port})
-        piped = f"localhost:{self.service_port}"
-        return [
-            *self.command, "start", "--piped-plugin-service", piped, "--config", entry_json(spec)
-        ]  # fmt: skip
-
-
-def entry_json(spec: PluginSpec) -> str:
-    """The JSON of the plugin's entry, in upstream's shape."""
-    entry: dict[str, object] = {"name": spec.name, "url": spec.url, "port": spec.port}
-    if spec.config:
-        entry["config"] = spec.config
-    if spec.deploy_targets:
-        entry["deployTargets"] = [
-            {"name": t.name, **({"labels": t.labels} if t.labels else {}), "config": t.config}
-            for t in spec.deploy_targets
-        ]
-    return json.dumps(entry)
+        return [*self.command, *start_arguments(spec, service_port=self.service_port)]
 
 
 class PluginProgram:
@@ -159,7 +137,7 @@ class PluginProgram:
             try:
                 async with asyncio.timeout(within):
                     # A server says by itself that it is there, and not that it is ready.
-                    while not await _answers(channel, within):  # noqa: ASYNC110
+                    while not await answers(channel, within):  # noqa: ASYNC110
                         await asyncio.sleep(0.1)
             except TimeoutError:
                 return f"did not answer on port {port} within {within:g}s"
@@ -168,33 +146,11 @@ class PluginProgram:
             last = time.monotonic()
             while (silent := time.monotonic() - last) < self._patience.hung:
                 await asyncio.sleep(self._patience.look_every)
-                if await _answers(channel, self._patience.look_every):
+                if await answers(channel, self._patience.look_every):
                     last = time.monotonic()
                 else:
                     logger.warning("a plugin does not answer", plugin=self._launch.name)
             return f"stopped answering for {silent:.0f}s and was ended"
-
-
-async def _answers(channel: grpc.aio.Channel, within: float) -> bool:
-    """Whether the health service says so or, where there is none, the list of stages comes."""
-    try:
-        await asyncio.wait_for(channel.channel_ready(), within)
-        check: Any = health_pb2_grpc.HealthStub(channel)
-        checked: _Health = await check.Check(health_pb2.HealthCheckRequest(), timeout=within)
-    except TimeoutError:
-        return False
-    except grpc.aio.AioRpcError as e:
-        if e.code() is not grpc.StatusCode.UNIMPLEMENTED:
-            return False
-    else:
-        return checked.status == _Health.SERVING
-    try:
-        request = FetchDefinedStagesRequest()
-        await DeploymentServiceStub(channel).FetchDefinedStages(request, timeout=within)
-    except grpc.aio.AioRpcError as e:
-        # Whoever only tells what is live has no stages.
-        return e.code() is grpc.StatusCode.UNIMPLEMENTED
-    return True
 
 
 def _ending(code: int) -> str:

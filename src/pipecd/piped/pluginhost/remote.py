@@ -18,21 +18,9 @@ from pipecd.proto.plugin.planpreview_pb2_grpc import PlanPreviewServiceStub
 
 AnswerT = TypeVar("AnswerT")
 
-# Far more than any answer needs, and little enough for the memory of piped.
-LARGEST_ANSWER = 64 << 20
-_ON_LOOPBACK = (
-    ("grpc.max_receive_message_length", LARGEST_ANSWER),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.enable_http_proxy", 0),
-)
 # A question is answered from files and from the platform, a look at the platform may take longer;
 # how long a stage may take is the business of whoever runs it.
 _QUESTION, _LOOK = 300.0, 900.0
-
-
-def loopback_channel(port: int) -> grpc.aio.Channel:
-    """A channel to a plugin on this machine."""
-    return grpc.aio.insecure_channel(f"localhost:{port}", options=_ON_LOOPBACK)
 
 
 class Connection(Protocol):

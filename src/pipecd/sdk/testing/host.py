@@ -1,32 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the stages of a plugin without a piped, for the tests of its author.
-
-bench = StageBench(Greet(), tmp_path)
-result = await bench.run("GREET", {"name": "Ann"})
-assert bench.host.lines == ["Hello Ann"]
-"""
+"""A piped that keeps everything in memory."""
 
 import asyncio
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pipecd.model.command import CommandKind
-from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Conflict, NotFound
 from pipecd.model.ids import new_id
-from pipecd.model.moment import to_unix, utc_now
-from pipecd.proto.model import command_pb2, common_pb2, deployment_pb2
+from pipecd.proto.model import command_pb2
 from pipecd.proto.model.logblock_pb2 import LogBlock
-from pipecd.proto.plugin import deployment_pb2 as pb
-from pipecd.proto.plugin import host_pb2, source_pb2
-from pipecd.sdk.facts import PluginEntry
-from pipecd.sdk.plugin import StagePlugin
-from pipecd.sdk.serving import PluginServer
-from pipecd.sdk.stage import StageCommandKind, StageResult
+from pipecd.proto.plugin import host_pb2
+from pipecd.sdk.stage import StageCommandKind
 
 _KINDS = {
     StageCommandKind.APPROVE: CommandKind.APPROVE_STAGE,
@@ -177,80 +163,3 @@ class MemoryHost:
         for block in blocks:
             self.blocks.setdefault(block.index, block)
         self._called.set()
-
-
-@dataclass
-class StageBench:
-    """One plugin with a deployment of the application in `directory`."""
-
-    plugin: StagePlugin
-    directory: Path
-    entry: PluginEntry = field(default_factory=lambda: PluginEntry("tested"))
-    host: MemoryHost = field(default_factory=MemoryHost)
-    commit: str = "c0ffee"
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    commander: str = ""
-    config: str = "{apiVersion: pipecd.dev/v1beta1, kind: Application, spec: {name: tested}}"
-
-    async def run(
-        self,
-        stage: str,
-        options: Mapping[str, Any] | None = None,
-        *,
-        index: int = 0,
-        is_rollback: bool = False,
-    ) -> StageResult:
-        """Runs a stage of a new log to its end; cancel the call to stop it as piped would."""
-        self.host.is_log_completed = False
-        server = PluginServer(self.plugin, self.entry, self.host)
-        source = source_pb2.DeploymentSource(
-            application_directory=str(self.directory),
-            commit_hash=self.commit,
-            application_config=self.config.encode(),
-            application_config_filename="app.pipecd.yaml",
-            shared_config_directory=str(self.directory / ".pipe"),
-        )
-        answer = await server.ExecuteStage(
-            pb.ExecuteStageRequest(
-                input=pb.ExecutePluginInput(
-                    deployment=self.deployment(),
-                    stage=deployment_pb2.PipelineStage(
-                        id=f"stage-{index}", name=stage, index=index, rollback=is_rollback
-                    ),
-                    stage_config=json.dumps(options or {}).encode(),
-                    target_deployment_source=source,
-                )
-            )
-        )
-        return StageResult(StageStatus(answer.status), answer.message)
-
-    def deployment(self) -> deployment_pb2.Deployment:
-        """The deployment that the stage belongs to."""
-        now = to_unix(utc_now())
-        targets = deployment_pb2.DeployTargets(deploy_targets=[t.name for t in self.entry.targets])
-        return deployment_pb2.Deployment(
-            id="deployment-1",
-            application_id="application-1",
-            application_name="tested",
-            project_id="project-1",
-            piped_id="piped-1",
-            labels=self.labels,
-            git_path=common_pb2.ApplicationGitPath(
-                repo=common_pb2.ApplicationGitRepository(id="repo", remote="https://git.example/x"),
-                path="app",
-            ),
-            deploy_targets_by_plugin={self.entry.name: targets},
-            trigger=deployment_pb2.DeploymentTrigger(
-                commit=deployment_pb2.Commit(
-                    hash=self.commit,
-                    message="a change",
-                    author="ann",
-                    branch="main",
-                    created_at=now,
-                ),
-                commander=self.commander,
-                timestamp=now,
-            ),
-            summary="a summary",
-            created_at=now,
-        )

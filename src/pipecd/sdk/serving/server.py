@@ -22,13 +22,17 @@ from pipecd.proto.plugin import livestate_pb2, planpreview_pb2
 from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host
 from pipecd.sdk.log import StageLog
+from pipecd.sdk.look import LiveContext, PreviewContext
 from pipecd.sdk.plugin import (
     DeploymentPlugin,
+    LiveStatePlugin,
     PlanContext,
     PlannedStage,
+    PreviewPlugin,
     RequestedStage,
     StagePlugin,
 )
+from pipecd.sdk.serving.answer import live_state_message, previews_message
 from pipecd.sdk.stage import StageContext, StageResult
 from pipecd.wire.credentials import Metadata
 from pipecd.wire.table import RpcTable
@@ -49,11 +53,7 @@ class PluginServer:
     def __init__(
         self, plugin: StagePlugin, entry: PluginEntry, host: Host, *, now: Now = utc_now
     ) -> None:
-        if isinstance(plugin, DeploymentPlugin) and not entry.targets:
-            raise UserMistake(
-                f"plugin {entry.name} requires at least one deploy target to be configured",
-                hint="add one under plugins[].deployTargets in the configuration of piped",
-            )
+        _check_entry(plugin, entry)
         self._plugin, self._entry, self._host, self._now = plugin, entry, host, now
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -104,6 +104,11 @@ class PluginServer:
         planned = await self._asked(
             self._plugin.plan_pipeline(requested, rollback=request.rollback)
         )
+        if strange := {stage.index for stage in planned} - {stage.index for stage in requested}:
+            raise PipecdError(
+                f"plugin {self.name} planned a stage at {min(strange)}, where none was asked for",
+                hint="a planned stage has the index of the stage it belongs to",
+            )
         return pb.BuildPipelineSyncStagesResponse(stages=self._stages(planned))
 
     async def BuildQuickSyncStages(
@@ -132,12 +137,49 @@ class PluginServer:
     async def GetLivestate(
         self, request: livestate_pb2.GetLivestateRequest
     ) -> livestate_pb2.GetLivestateResponse:
-        raise Unsupported(f"plugin {self.name} does not tell what is running")
+        if not isinstance(self._plugin, LiveStatePlugin):
+            raise Unsupported(f"plugin {self.name} does not tell what is running")
+        look = LiveContext(
+            application_id=request.application_id,
+            application_name=request.application_name,
+            piped_id=request.piped_id,
+            source=Source.of(request.deploy_source),
+            targets=self._named(request.deploy_targets),
+            plugin=self._entry,
+        )
+        state = await self._asked(self._plugin.live_state(look))
+        return live_state_message(state, plugin=self.name, now=to_unix(self._now()))
 
     async def GetPlanPreview(
         self, request: planpreview_pb2.GetPlanPreviewRequest
     ) -> planpreview_pb2.GetPlanPreviewResponse:
-        raise Unsupported(f"plugin {self.name} has no plan preview")
+        if not isinstance(self._plugin, PreviewPlugin):
+            raise Unsupported(f"plugin {self.name} has no plan preview")
+        running = request.HasField("running_deployment_source")
+        change = PreviewContext(
+            application_id=request.application_id,
+            application_name=request.application_name,
+            piped_id=request.piped_id,
+            target=Source.of(request.target_deployment_source),
+            running=Source.of(request.running_deployment_source) if running else None,
+            targets=self._named(request.deploy_targets),
+            plugin=self._entry,
+        )
+        return previews_message(await self._asked(self._plugin.preview(change)))
+
+    async def prepare(self) -> None:
+        """Lets the plugin prepare itself, before anything else is asked of it."""
+        await self._asked(self._plugin.prepare(self._entry))
+
+    @property
+    def looks(self) -> bool:
+        """Whether the plugin tells what runs."""
+        return isinstance(self._plugin, LiveStatePlugin)
+
+    @property
+    def previews(self) -> bool:
+        """Whether the plugin tells what a change would do."""
+        return isinstance(self._plugin, PreviewPlugin)
 
     def stop_stages(self) -> None:
         """Cancels the stages that are running, because the process is to end."""
@@ -219,8 +261,10 @@ class PluginServer:
         """The deploy targets of the deployment; a plugin of stages only has none."""
         if not isinstance(self._plugin, DeploymentPlugin):
             return ()
+        return self._named(deployment.target_names.get(self.name, ()))
+
+    def _named(self, names: Sequence[str]) -> tuple[DeployTarget, ...]:
         known = {target.name: target for target in self._entry.targets}
-        names = deployment.target_names.get(self.name, ())
         if not names:
             raise UserMistake("no deploy targets provided")
         if unknown := [name for name in names if name not in known]:
@@ -246,6 +290,23 @@ class PluginServer:
             )
             for stage in planned
         ]
+
+
+def _check_entry(plugin: StagePlugin, entry: PluginEntry) -> None:
+    """Finds out at the start what would else be found out by the first deployment."""
+    needs_target = isinstance(plugin, DeploymentPlugin | LiveStatePlugin | PreviewPlugin)
+    if needs_target and not entry.targets:
+        raise UserMistake(
+            f"plugin {entry.name} requires at least one deploy target to be configured",
+            hint="add one under plugins[].deployTargets in the configuration of piped",
+        )
+    if (config := plugin.config) is None:
+        return
+    if config.piped is not None:
+        entry.settings(config.piped)
+    if (settings := config.deploy_target) is not None:
+        for target in entry.targets:
+            target.settings(settings)
 
 
 def open_door(service: ServiceDescriptor, answering: object) -> RpcTable[None]:

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One plugin with one deployment of one application."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipecd.model.deployment import StageStatus
+from pipecd.model.moment import to_unix, utc_now
+from pipecd.proto.model import common_pb2, deployment_pb2
+from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.proto.plugin import source_pb2
+from pipecd.sdk.facts import Deployment, PluginEntry, Source
+from pipecd.sdk.look import LiveContext, PreviewContext
+from pipecd.sdk.plugin import PlanContext, StagePlugin
+from pipecd.sdk.serving import PluginServer
+from pipecd.sdk.stage import StageResult
+from pipecd.sdk.testing.host import MemoryHost
+
+
+@dataclass
+class StageBench:
+    """One plugin with a deployment of the application in `directory`."""
+
+    plugin: StagePlugin
+    directory: Path
+    entry: PluginEntry = field(default_factory=lambda: PluginEntry("tested"))
+    host: MemoryHost = field(default_factory=MemoryHost)
+    commit: str = "c0ffee"
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    commander: str = ""
+    config: str = "{apiVersion: pipecd.dev/v1beta1, kind: Application, spec: {name: tested}}"
+
+    async def run(
+        self,
+        stage: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        index: int = 0,
+        is_rollback: bool = False,
+    ) -> StageResult:
+        """Runs a stage of a new log to its end; cancel the call to stop it as piped would."""
+        self.host.is_log_completed = False
+        server = PluginServer(self.plugin, self.entry, self.host)
+        answer = await server.ExecuteStage(
+            pb.ExecuteStageRequest(
+                input=pb.ExecutePluginInput(
+                    deployment=self.deployment(),
+                    stage=deployment_pb2.PipelineStage(
+                        id=f"stage-{index}", name=stage, index=index, rollback=is_rollback
+                    ),
+                    stage_config=json.dumps(options or {}).encode(),
+                    target_deployment_source=self._source(),
+                )
+            )
+        )
+        return StageResult(StageStatus(answer.status), answer.message)
+
+    def plan_context(self, *, running: Source | None = None) -> PlanContext:
+        """What `versions` and `strategy` of a platform are asked with."""
+        deployment, targets = Deployment.of(self.deployment()), self.entry.targets
+        return PlanContext(deployment, self.source, running, targets, self.entry)
+
+    def live_context(self) -> LiveContext:
+        """What `live_state` is asked with."""
+        made = self.deployment()
+        return LiveContext(
+            made.application_id,
+            made.application_name,
+            made.piped_id,
+            self.source,
+            self.entry.targets,
+            self.entry,
+        )
+
+    def preview_context(self, *, running: Source | None = None) -> PreviewContext:
+        """What `preview` is asked with."""
+        look = self.live_context()
+        return PreviewContext(
+            look.application_id,
+            look.application_name,
+            look.piped_id,
+            self.source,
+            running,
+            self.entry.targets,
+            self.entry,
+        )
+
+    @property
+    def source(self) -> Source:
+        """The application as it is in `directory`."""
+        return Source.of(self._source())
+
+    def _source(self) -> source_pb2.DeploymentSource:
+        return source_pb2.DeploymentSource(
+            application_directory=str(self.directory),
+            commit_hash=self.commit,
+            application_config=self.config.encode(),
+            application_config_filename="app.pipecd.yaml",
+            shared_config_directory=str(self.directory / ".pipe"),
+        )
+
+    def deployment(self) -> deployment_pb2.Deployment:
+        """The deployment that the stage belongs to."""
+        now = to_unix(utc_now())
+        targets = deployment_pb2.DeployTargets(deploy_targets=[t.name for t in self.entry.targets])
+        return deployment_pb2.Deployment(
+            id="deployment-1",
+            application_id="application-1",
+            application_name="tested",
+            project_id="project-1",
+            piped_id="piped-1",
+            labels=self.labels,
+            git_path=common_pb2.ApplicationGitPath(
+                repo=common_pb2.ApplicationGitRepository(id="repo", remote="https://git.example/x"),
+                path="app",
+            ),
+            deploy_targets_by_plugin={self.entry.name: targets},
+            trigger=deployment_pb2.DeploymentTrigger(
+                commit=deployment_pb2.Commit(
+                    hash=self.commit,
+                    message="a change",
+                    author="ann",
+                    branch="main",
+                    created_at=now,
+                ),
+                commander=self.commander,
+                timestamp=now,
+            ),
+            summary="a summary",
+            created_at=now,
+        )
