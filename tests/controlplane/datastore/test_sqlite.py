@@ -197,9 +197,14 @@ async def test_a_row_that_exists_is_a_duplicate(tmp_path: Path) -> None:
 
 
 async def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    def write(reading: Reading) -> None:
+        count(reading)
+        count(reading)
+        add("x")(reading)  # type: ignore[arg-type]
+
     async with open_sqlite(tmp_path / "pipecd.db") as database:
         with pytest.raises(Unavailable):
-            await database.read(add("x"))  # type: ignore[arg-type]
+            await database.read(write)
         assert await database.read(count) == 0
 
 

@@ -49,6 +49,15 @@ class Writing(Reading, Protocol):
         """How many rows were changed; Duplicate when a primary key is taken."""
         ...
 
+    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
+        """How many rows were changed by a statement that may be all there is to do.
+
+        It comes first, and nothing follows once it has changed a row, so that an engine need not
+        begin and end a transaction for it. After no change, or Duplicate, the work may go on. When
+        its answer is lost it is run again; the work must take what it finds done for its own.
+        """
+        ...
+
     def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
         """Runs the statement once for each of the values, in as few steps as the engine can."""
         ...

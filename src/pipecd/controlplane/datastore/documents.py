@@ -10,6 +10,7 @@ from sqlalchemy import Table, delete, insert, select, update
 
 from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode_cursor
 from pipecd.controlplane.datastore.database import (
+    AnySelect,
     Database,
     Duplicate,
     Reading,
@@ -17,7 +18,9 @@ from pipecd.controlplane.datastore.database import (
     Writing,
     given,
 )
+from pipecd.controlplane.datastore.engine.expression import SameDocument
 from pipecd.controlplane.datastore.fits import check_fits, label_text
+from pipecd.controlplane.datastore.known import Known
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
     OLDEST,
@@ -31,8 +34,8 @@ from pipecd.controlplane.datastore.query import (
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import EXT_LABEL
 from pipecd.controlplane.stores.documents import Page, PageRequest
-from pipecd.model.document import from_json, to_json
-from pipecd.model.errors import AlreadyExists, NotFound, UserMistake
+from pipecd.model.document import to_json
+from pipecd.model.errors import AlreadyExists, NotFound, PipecdError, UserMistake
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.wire.validation import check
 
@@ -72,6 +75,25 @@ class Kind(Generic[M]):
     labelled: bool = False
 
 
+@dataclass
+class _Update(Generic[M]):
+    """A change to make, and the text that may be stored already since its answer was lost."""
+
+    id: str
+    change: Callable[[M], None]
+    now: int
+    in_doubt: str = ""
+
+
+@dataclass(frozen=True)
+class _Swap(Generic[M]):
+    """The text a document should have, the one that replaces it, and the document of that."""
+
+    known: str
+    text: str
+    after: M
+
+
 class SqlDocuments(Generic[M]):
     """Documents of one kind on any engine."""
 
@@ -85,6 +107,8 @@ class SqlDocuments(Generic[M]):
         self._insert = insert(table).values(Id=id, Data=given("data"))
         # The name of a column may not serve as the name of a parameter here.
         self._update = update(table).where(table.c.Id == id).values(Data=given("data"))
+        self._swap = self._update.where(SameDocument(table.c.Data, given("known")))
+        self._known = Known(kind.message)
 
     async def get(self, id: str) -> M:
         return await self._database.read(lambda reading: self._one(reading, id))
@@ -107,8 +131,8 @@ class SqlDocuments(Generic[M]):
         await self._database.write(lambda writing: self._add(writing, document, text))
 
     async def update(self, id: str, change: Callable[[M], None], *, touch: bool = True) -> M:
-        now = to_unix(self._now()) if touch else 0
-        return await self._database.write(lambda writing: self._change(writing, id, change, now))
+        update = _Update(id, change, to_unix(self._now()) if touch else 0)
+        return await self._database.write(lambda writing: self._change(writing, update))
 
     async def all_of(self, conditions: Iterable[Condition], order: Order) -> tuple[M, ...]:
         """Every document that meets the conditions."""
@@ -156,19 +180,21 @@ class SqlDocuments(Generic[M]):
         if project := selection.project_by_label:
             await self._database.catch_up(self._kind.table.name, project)
         statement, values = selection.statement(), selection.values()
-        message = self._kind.message
+        parsed = self._known.parsed
 
         def work(reading: Reading) -> tuple[M, ...]:
-            return tuple(from_json(data, message) for (data,) in reading.rows(statement, values))
+            return tuple(parsed(data) for (data,) in reading.rows(statement, values))
 
         return await self._database.read(work)
 
-    def _one(self, reading: Reading, id: str, *, locked: bool = False) -> M:
-        statement = self._get_locked if locked else self._get
+    def _one(self, reading: Reading, id: str) -> M:
+        return self._known.parsed(self._stored_text(reading, id, self._get))
+
+    def _stored_text(self, reading: Reading, id: str, statement: AnySelect) -> str:
         rows = reading.rows(statement, {"id": row_id(id)})
         if not rows:
             raise NotFound(f"{self._kind.table.name} is not found")
-        return from_json(rows[0][0], self._kind.message)
+        return rows[0][0]
 
     def _add(self, writing: Writing, document: M, text: str) -> None:
         id = _stored(document).id
@@ -179,22 +205,66 @@ class SqlDocuments(Generic[M]):
         if self._kind.labelled:
             self._add_labels(writing, id, _labels(document))
 
-    def _change(self, writing: Writing, id: str, change: Callable[[M], None], now: int) -> M:
-        before = self._one(writing, id, locked=True)
+    def _change(self, writing: Writing, update: "_Update[M]") -> M:
+        row = row_id(update.id)
+        swap = self._swap_of(update)
+        if swap is not None and self._swapped(writing, update, swap):
+            return swap.after
+        stored = self._stored_text(writing, update.id, self._get_locked)
+        before = self._known.parsed(stored)
+        if stored == update.in_doubt:
+            return before
+        after = self._changed(before, update)
+        text = self._checked_change(before, after)
+        writing.run(self._update, {"id": row, "data": text})
+        if self._kind.labelled and _labels(before) != _labels(after):
+            writing.run(REMOVE_LABELS, {"kind": self._kind.table.name, "id": row})
+            self._add_labels(writing, update.id, _labels(after))
+        self._known.written(row, text, after)
+        return after
+
+    def _swap_of(self, update: "_Update[M]") -> "_Swap[M] | None":
+        """A change in one step, if the document is still the one known here; else it is read.
+
+        Comparing and writing in one statement loses as little as a lock does, and whoever changes
+        the same document again and again, as a running deployment is, saves all the reading.
+        """
+        known = self._known.latest(row_id(update.id))
+        if known is None:
+            return None
+        before = self._known.parsed(known)
+        try:
+            after = self._changed(before, update)
+            text = self._checked_change(before, after)
+        except PipecdError:
+            # Whether it is to be refused is judged by what is stored.
+            return None
+        if self._kind.labelled and _labels(before) != _labels(after):
+            return None
+        return _Swap(known, text, after)
+
+    def _swapped(self, writing: Writing, update: "_Update[M]", swap: "_Swap[M]") -> bool:
+        row = row_id(update.id)
+        values = {"id": row, "known": swap.known, "data": swap.text}
+        try:
+            done = writing.run_alone(self._swap, values) > 0
+        except Exception:
+            update.in_doubt = swap.text
+            raise
+        if done:
+            self._known.written(row, swap.text, swap.after)
+        return done
+
+    def _changed(self, before: M, update: "_Update[M]") -> M:
         after = self._kind.message()
         after.CopyFrom(before)
-        change(after)
+        update.change(after)
         stored, was = _stored(after), _stored(before)
         if stored.id != was.id:
             raise ValueError(f"an update must not change the id {was.id!r} to {stored.id!r}")
-        if now:
+        if update.now:
             # A clock that went back must not move a document down the pages of a list.
-            stored.updated_at = max(now, was.updated_at)
-        text = self._checked_change(before, after)
-        writing.run(self._update, {"id": row_id(id), "data": text})
-        if self._kind.labelled and _labels(before) != _labels(after):
-            writing.run(REMOVE_LABELS, {"kind": self._kind.table.name, "id": row_id(id)})
-            self._add_labels(writing, id, _labels(after))
+            stored.updated_at = max(update.now, was.updated_at)
         return after
 
     def _add_labels(self, writing: Writing, id: str, labels: Mapping[str, str]) -> None:

@@ -13,10 +13,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, delete, insert, select, update
+from sqlalchemy import ColumnElement, Table, and_, delete, false, insert, select, update
 
 from pipecd.controlplane.datastore.database import (
     Database,
+    Duplicate,
     Reading,
     Value,
     Values,
@@ -79,6 +80,19 @@ INDEXES = select(EXT_LOG_BLOCK.c.BlockIndex).where(
 )
 ADD_BLOCK = insert(EXT_LOG_BLOCK).values(
     **RUN_COLUMNS, BlockIndex=given("index"), Data=given("data")
+)
+# Holds the head, so that the log is not closed in the meantime.
+ADD_TO_OPEN_LOG = insert(EXT_LOG_BLOCK).from_select(
+    [*RUN_COLUMNS, "BlockIndex", "Data"],
+    select(
+        EXT_STAGE_LOG.c.DeploymentId,
+        EXT_STAGE_LOG.c.StageId,
+        EXT_STAGE_LOG.c.RetriedCount,
+        given("index"),
+        given("data"),
+    )
+    .where(_of_run(EXT_STAGE_LOG), EXT_STAGE_LOG.c.Completed == false())
+    .with_for_update(),
 )
 BLOCKS_AT_ONCE = 64
 REMOVE_BLOCKS = delete(EXT_LOG_BLOCK).where(
@@ -221,6 +235,8 @@ def _begin(writing: Writing, run: StageRun, file: LogFile) -> Head:
 
 def _append(writing: Writing, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
     """Adds rows for new blocks; False when the log is not known here yet."""
+    if len(blocks) == 1 and _added(writing, run, blocks[0]):
+        return True
     head = _head(writing, run, locked=True)
     if head is None:
         return False
@@ -228,6 +244,15 @@ def _append(writing: Writing, run: StageRun, blocks: Sequence[LogBlock]) -> bool
         raise already_completed()
     _add_blocks(writing, run, blocks)
     return True
+
+
+def _added(writing: Writing, run: StageRun, block: LogBlock) -> bool:
+    """Whether a block could be added at once: its log is open and it is new."""
+    values = {**_run_values(run), "index": block.index, "data": _block_text(block)}
+    try:
+        return writing.run_alone(ADD_TO_OPEN_LOG, values) > 0
+    except Duplicate:
+        return False
 
 
 def _gather(

@@ -181,3 +181,35 @@ def _same_text_by_mysql(element: SameText, compiler: Any, **options: Any) -> str
     column = compiler.process(element.column, **options)
     texts = ", ".join(compiler.process(text, **options) for text in element.texts)
     return f"({plain} AND CAST(CONVERT({column} USING utf8mb4) AS BINARY) IN ({texts}))"
+
+
+class SameDocument(ColumnElement[Any]):
+    """The document is still the one of this text."""
+
+    inherit_cache = False
+    type = NullType()
+
+    def __init__(self, column: ColumnElement[str], text: ColumnElement[str]) -> None:
+        self.column = column
+        self.text = text
+
+
+@compiles(SameDocument)
+def _same_document(element: SameDocument, compiler: Any, **options: Any) -> str:
+    column, text = (compiler.process(e, **options) for e in (element.column, element.text))
+    return f"{column} = {text}"
+
+
+@compiles(SameDocument, "mysql")
+def _same_document_by_mysql(element: SameDocument, compiler: Any, **options: Any) -> str:
+    column, text = (compiler.process(e, **options) for e in (element.column, element.text))
+    # MySQL stores no text but its meaning; MariaDB stores the text.
+    return (
+        f"{column} = {text}" if compiler.dialect.is_mariadb else f"{column} = CAST({text} AS JSON)"
+    )
+
+
+@compiles(SameDocument, "postgresql")
+def _same_document_by_postgresql(element: SameDocument, compiler: Any, **options: Any) -> str:
+    column, text = (compiler.process(e, **options) for e in (element.column, element.text))
+    return f"{column}::text = {text}"

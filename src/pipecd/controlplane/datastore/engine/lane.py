@@ -8,10 +8,10 @@ writes one commit, serves all of it.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pipecd.model.errors import Unavailable
 
@@ -19,8 +19,7 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a piece of work ended: with a result or with an error."""
 
     result: Any = None
@@ -57,7 +56,12 @@ Batch = Sequence[Job[C]]
 
 
 class Lane(Generic[C]):
-    """A number of threads that take turns at batches of waiting work."""
+    """A number of threads that take turns at batches of waiting work.
+
+    Only one thread runs Python at a time, and passing that right around costs more than a short
+    piece of work does. So another thread joins in only when the last one to begin has been busy for
+    longer than `patience`, which in seconds is that of a piece of work that waits for something.
+    """
 
     def __init__(
         self,
@@ -66,11 +70,22 @@ class Lane(Generic[C]):
         *,
         threads: int,
         most_at_once: int,
+        patience: float = 0.0,
     ) -> None:
         self._do_batch = do_batch
         self._most_at_once = most_at_once
-        self._free = self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._patience = patience
+        self._began_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._free = threads
+        # An executor would make two futures of every batch; a queue costs a tenth of that.
+        self._batches: SimpleQueue[Batch[C] | None] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._threads = [
+            Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
         self._waiting: deque[Job[C]] = deque()
         self._kicked = False
         self._closed = False
@@ -81,34 +96,59 @@ class Lane(Generic[C]):
         """The result of the work; a cancelled caller takes back only what has not begun."""
         if self._closed:
             raise Unavailable("the database is closed")
-        loop = asyncio.get_running_loop()
-        job = Job(work, loop.create_future())
+        job = Job(work, self._loop.create_future())
         self._waiting.append(job)
         self._idle.clear()
         if not self._kicked:
             # Whatever else arrives in this turn of the loop joins the same batch.
             self._kicked = True
-            loop.call_soon(self._start)
+            self._loop.call_soon(self._start)
         return await job.waiter
 
     async def close(self) -> None:
         """Finishes what was accepted and ends the threads."""
         self._closed = True
         await self._idle.wait()
-        await asyncio.to_thread(self._pool.shutdown)
+        for _ in self._threads:
+            self._batches.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+    def _work(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            try:
+                outcomes = self._do_batch(batch)
+            except Exception as e:  # noqa: BLE001 - it is raised again where the work is awaited.
+                outcomes = [Outcome(error=e)] * len(batch)
+            self._loop.call_soon_threadsafe(self._finish, batch, outcomes)
 
     def _start(self) -> None:
         self._kicked = False
-        while self._free and (batch := self._next_batch()):
-            self._free -= 1
-            running = asyncio.get_running_loop().run_in_executor(self._pool, self._do_batch, batch)
-            running.add_done_callback(lambda done, batch=batch: self._finish(batch, done))
-        if not self._waiting and self._free == self._threads:
+        while self._free and self._waiting and not self._has_to_wait():
+            if batch := self._next_batch():
+                self._free -= 1
+                self._began_at = self._loop.time()
+                self._batches.put(batch)
+        if not self._waiting and self._free == len(self._threads):
             self._idle.set()
+
+    def _has_to_wait(self) -> bool:
+        """Whether a thread that has only just begun is to be awaited."""
+        left = self._began_at + self._patience - self._loop.time()
+        if left <= 0 or self._free == len(self._threads):
+            return False
+        if self._timer is None:
+            self._timer = self._loop.call_later(left, self._start_late)
+        return True
+
+    def _start_late(self) -> None:
+        self._timer = None
+        self._start()
 
     def _next_batch(self) -> list[Job[C]]:
         """A fair share of what waits, without the work that nobody awaits any more."""
-        share = -(-len(self._waiting) // self._free)
+        # Whoever is patient leaves all of it to one thread.
+        share = len(self._waiting) if self._patience else -(-len(self._waiting) // self._free)
         batch: list[Job[C]] = []
         while self._waiting and len(batch) < min(share, self._most_at_once):
             job = self._waiting.popleft()
@@ -116,13 +156,8 @@ class Lane(Generic[C]):
                 batch.append(job)
         return batch
 
-    def _finish(self, batch: Batch[C], done: asyncio.Future[Sequence[Outcome]]) -> None:
+    def _finish(self, batch: Batch[C], outcomes: Sequence[Outcome]) -> None:
         self._free += 1
-        error = done.exception()
-        if error is not None:
-            for job in batch:
-                job.settle(Outcome(error=error))
-        else:
-            for job, outcome in zip(batch, done.result(), strict=True):
-                job.settle(outcome)
+        for job, outcome in zip(batch, outcomes, strict=True):
+            job.settle(outcome)
         self._start()

@@ -25,23 +25,21 @@ from pipecd.controlplane.datastore.database import (
 from pipecd.controlplane.datastore.engine.lane import Batch, Job, Lane, Outcome
 from pipecd.controlplane.datastore.engine.link import Begin, Collided, Link, Lost
 from pipecd.controlplane.datastore.engine.pool import Pool
+from pipecd.controlplane.datastore.engine.question import AskedTwice, OneQuestion
 from pipecd.controlplane.datastore.engine.statement import Statements
-from pipecd.model.errors import Unavailable
+from pipecd.model.errors import StoreAway, Unavailable
 
 T = TypeVar("T")
 
 READERS, WRITERS = 4, 8
 MOST_READS_AT_ONCE = 16
 MOST_WRITES_AT_ONCE = 4
+READ_PATIENCE = 0.001
 MOST_LOSSES = 1
 MOST_COLLISIONS = 12
 MOST_DUPLICATES = 3
 # How long a caller waits for an answer.
 PATIENCE = 30.0
-
-
-class AskedTwice(Exception):
-    """The work has a second question, which must see the same state as the first."""
 
 
 class Transaction:
@@ -59,23 +57,40 @@ class Transaction:
         ready = self._statements.ready(statement)
         return self._link.run(ready.text, ready.arguments(values))
 
+    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
+        return self.run(statement, values)
+
     def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
         ready = self._statements.ready(statement)
         self._link.run_many(ready.text, [ready.arguments(v) for v in values])
 
 
-class OneQuestion(Transaction):
-    """Answers a single question, for which no transaction has to be begun and ended."""
+class WriteTransaction(Transaction):
+    """Begins with its first statement, unless that one stands alone."""
 
     def __init__(self, link: Link, statements: Statements) -> None:
         super().__init__(link, statements)
-        self._asked = False
+        self.begun = False
 
     def rows(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
-        if self._asked:
-            raise AskedTwice
-        self._asked = True
+        self._begin()
         return super().rows(statement, values)
+
+    def run(self, statement: Insert | Update | Delete, values: Values = NOTHING) -> int:
+        self._begin()
+        return super().run(statement, values)
+
+    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
+        return Transaction.run(self, statement, values)
+
+    def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
+        self._begin()
+        super().run_many(statement, values)
+
+    def _begin(self) -> None:
+        if not self.begun:
+            self._link.begin(Begin.WRITE)
+            self.begun = True
 
 
 class PooledDatabase:
@@ -86,8 +101,13 @@ class PooledDatabase:
         self._statements = statements
         self._patience = patience
         self._reads: Lane[Reading] = Lane(
-            "database-read", self._read_batch, threads=READERS, most_at_once=MOST_READS_AT_ONCE
+            "database-read",
+            self._read_batch,
+            threads=READERS,
+            most_at_once=MOST_READS_AT_ONCE,
+            patience=READ_PATIENCE,
         )
+        # One that waits for a lock must not hold up the others, so that each begins at once.
         self._writes: Lane[Writing] = Lane(
             "database-write", self._write_batch, threads=WRITERS, most_at_once=MOST_WRITES_AT_ONCE
         )
@@ -113,7 +133,7 @@ class PooledDatabase:
                 return await answer
         except TimeoutError as e:
             self._pool.abort_stuck(self._patience)
-            raise Unavailable(
+            raise StoreAway(
                 f"the database gave no answer in {self._patience:g} s", hint="try again later"
             ) from e
 
@@ -138,7 +158,7 @@ class PooledDatabase:
                     link = self._pool.take()
                 except Unavailable as e:
                     return Outcome(error=e), None
-            outcome = job.attempt(OneQuestion(link, self._statements))
+            outcome = job.attempt(OneQuestion(Transaction(link, self._statements)))
             if isinstance(outcome.error, AskedTwice):
                 outcome = self._snapshot(job, link)
             if isinstance(outcome.error, Lost):
@@ -190,9 +210,11 @@ class PooledDatabase:
         return outcome
 
     def _transaction(self, job: Job[Writing], link: Link) -> Outcome:
+        transaction = WriteTransaction(link, self._statements)
+        outcome = job.attempt(transaction)
+        if not transaction.begun:
+            return outcome
         try:
-            link.begin(Begin.WRITE)
-            outcome = job.attempt(Transaction(link, self._statements))
             if outcome.error is None:
                 _commit(link)
             elif not isinstance(outcome.error, Lost):
@@ -217,14 +239,14 @@ def for_the_caller(error: BaseException | None) -> BaseException | None:
     """The error in words for whoever asked, who knows nothing of connections."""
     match error:
         case Lost():
-            told = Unavailable(f"the database went away: {error}", hint="try again later")
+            told = StoreAway(f"the database went away: {error}", hint="try again later")
         case InDoubt():
-            told = Unavailable(
+            told = StoreAway(
                 f"the database went away before it confirmed the change: {error}",
                 hint="look whether it was stored, then try again",
             )
         case Collided():
-            told = Unavailable(
+            told = StoreAway(
                 f"too many others use the same rows of the database: {error}",
                 hint="try again later",
             )

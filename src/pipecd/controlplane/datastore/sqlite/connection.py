@@ -24,6 +24,8 @@ PRAGMAS = (
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16000",
     "PRAGMA journal_size_limit = 67108864",
+    # The log is moved into the file after so many pages; it takes the time of a few syncs.
+    "PRAGMA wal_autocheckpoint = 4000",
 )
 
 
@@ -66,6 +68,9 @@ class Transaction:
         except sqlite3.Error as e:
             raise while_running(e, self._path) from e
 
+    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
+        return self.run(statement, values)
+
     def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
         ready = STATEMENTS.ready(statement)
         try:
@@ -76,3 +81,29 @@ class Transaction:
     def _execute(self, statement: AnyStatement, values: Values) -> sqlite3.Cursor:
         ready = STATEMENTS.ready(statement)
         return self._connection.execute(ready.text, ready.arguments(values))
+
+
+class WriteTransaction(Transaction):
+    """Begins with its first statement, unless that one stands alone."""
+
+    def rows(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
+        self._begin()
+        return super().rows(statement, values)
+
+    def run(self, statement: Insert | Update | Delete, values: Values = NOTHING) -> int:
+        self._begin()
+        return super().run(statement, values)
+
+    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
+        return super().run(statement, values)
+
+    def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
+        self._begin()
+        super().run_many(statement, values)
+
+    def _begin(self) -> None:
+        if not self._connection.in_transaction:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as e:
+                raise while_running(e, self._path) from e

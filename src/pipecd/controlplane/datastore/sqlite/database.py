@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from pipecd.controlplane.datastore.database import Reading, Writing
 from pipecd.controlplane.datastore.engine.lane import Batch, Job, Lane, Outcome
-from pipecd.controlplane.datastore.sqlite.connection import Transaction
+from pipecd.controlplane.datastore.engine.question import AskedTwice, OneQuestion
+from pipecd.controlplane.datastore.sqlite.connection import Transaction, WriteTransaction
 from pipecd.controlplane.datastore.sqlite.errors import while_running
 from pipecd.controlplane.datastore.sqlite.files import SqliteFiles
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 
 READERS = 3
 MOST_READS_AT_ONCE = 16
+READ_PATIENCE = 0.002
 MOST_WRITES_AT_ONCE = 128
 BUSY_SECONDS = 5.0
 
@@ -42,7 +44,11 @@ class SqliteDatabase:
     def __init__(self, files: SqliteFiles) -> None:
         self._files = files
         self._reads: Lane[Reading] = Lane(
-            "sqlite-read", self._read_batch, threads=READERS, most_at_once=MOST_READS_AT_ONCE
+            "sqlite-read",
+            self._read_batch,
+            threads=READERS,
+            most_at_once=MOST_READS_AT_ONCE,
+            patience=READ_PATIENCE,
         )
         self._writes: Lane[Writing] = Lane(
             "sqlite-write", self._write_batch, threads=1, most_at_once=MOST_WRITES_AT_ONCE
@@ -64,14 +70,10 @@ class SqliteDatabase:
         await asyncio.to_thread(self._files.close)
 
     def _read_batch(self, batch: Batch[Reading]) -> Sequence[Outcome]:
-        """All of a batch sees one state, which is no older than the latest of its requests."""
         connection = self._files.readers.pop()
-        transaction = Transaction(connection, self._files.path)
         try:
-            connection.execute("BEGIN")
-            return [job.attempt(transaction) for job in batch]
+            return [_read(connection, self._files.path, job) for job in batch]
         finally:
-            _roll_back(connection)
             self._files.readers.append(connection)
 
     def _write_batch(self, batch: Batch[Writing]) -> Sequence[Outcome]:
@@ -80,9 +82,23 @@ class SqliteDatabase:
             try:
                 return _commit_together(connection, path, batch)
             except _TransactionLost:
-                # A full or failing disk undoes everything; each then gets its own verdict.
+                # It happens seldom; each then gets its own transaction and verdict.
                 pass
         return [_commit_alone(connection, path, job) for job in batch]
+
+
+def _read(connection: sqlite3.Connection, path: Path, job: Job[Reading]) -> Outcome:
+    transaction = Transaction(connection, path)
+    outcome = job.attempt(OneQuestion(transaction))
+    if not isinstance(outcome.error, AskedTwice):
+        return outcome
+    try:
+        connection.execute("BEGIN")
+        return job.attempt(transaction)
+    except sqlite3.Error as e:
+        return Outcome(error=while_running(e, path))
+    finally:
+        _roll_back(connection)
 
 
 class _TransactionLost(Exception):
@@ -92,7 +108,7 @@ class _TransactionLost(Exception):
 def _commit_together(
     connection: sqlite3.Connection, path: Path, batch: Batch[Writing]
 ) -> Sequence[Outcome]:
-    """One transaction for all; work that fails is undone up to its own savepoint."""
+    """One transaction for all, unless one of them fails after it has changed something."""
     transaction = Transaction(connection, path)
     outcomes: list[Outcome] = []
     try:
@@ -101,11 +117,12 @@ def _commit_together(
         return [Outcome(error=while_running(e, path)) for _ in batch]
     try:
         for job in batch:
-            connection.execute("SAVEPOINT job")
+            before = connection.total_changes
             outcome = job.attempt(transaction)
-            if outcome.error is not None:
-                connection.execute("ROLLBACK TO job")
-            connection.execute("RELEASE job")
+            if outcome.error is not None and (
+                connection.total_changes != before or not connection.in_transaction
+            ):
+                raise _TransactionLost
             outcomes.append(outcome)
         connection.execute("COMMIT")
     except sqlite3.Error as e:
@@ -117,9 +134,8 @@ def _commit_together(
 
 def _commit_alone(connection: sqlite3.Connection, path: Path, job: Job[Writing]) -> Outcome:
     try:
-        connection.execute("BEGIN IMMEDIATE")
-        outcome = job.attempt(Transaction(connection, path))
-        if outcome.error is None:
+        outcome = job.attempt(WriteTransaction(connection, path))
+        if outcome.error is None and connection.in_transaction:
             connection.execute("COMMIT")
     except sqlite3.Error as e:
         return Outcome(error=while_running(e, path))
