@@ -8,17 +8,9 @@ admit, decode, validate, call the part and measure it, map errors, log.
 
 import asyncio
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Mapping,
-    Sequence,
-)
-from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -113,6 +105,10 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         A plain table lets everybody in whom it knows.
         """
 
+    def open_streams(self) -> int:
+        """How many callers listen now."""
+        return len(self._open_streams)
+
     def drain(self) -> None:
         """Ends the open streams, so that a stopping server does not wait for them."""
         now = asyncio.get_running_loop().time()
@@ -156,26 +152,26 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         return serve
 
     async def _answer(self, name: str, request: bytes, metadata: Metadata) -> bytes:
-        async with self._told(name):
+        with _Told(name):
             caller = await self._admitted(name, metadata)
             rpc = self._unary.get(name)
             if rpc is None:
                 raise Unsupported(f"{self.service_name} does not offer {name}")
             message = _decoded(rpc, request)
-            with self._measured(name) as sent:
+            with _Measured(self._observer, self.service_name, name) as measured:
                 answer = await rpc.method(message, caller)
                 if not isinstance(answer, rpc.response_type):
                     raise TypeError(f"{name} answered {type(answer).__name__}")
-                sent()
+                measured.sent()
                 return answer.SerializeToString()
 
     async def _pour(self, stream: Stream, request: bytes, context: Context) -> None:
-        async with self._told(stream.name):
+        with _Told(stream.name):
             caller = await self._admitted(stream.name, _metadata(context))
             message = _decoded(stream, request)
-            with self._measured(stream.name) as sent:
+            with _Measured(self._observer, self.service_name, stream.name) as measured:
                 async with self._endable():
-                    await _write_all(stream.method(message, caller), context, sent)
+                    await _write_all(stream.method(message, caller), context, measured.sent)
 
     async def _admitted(self, name: str, metadata: Metadata) -> CallerT:
         caller = await self._authenticate(metadata)
@@ -197,42 +193,58 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         finally:
             self._open_streams.discard(limit)
 
-    @asynccontextmanager
-    async def _told(self, name: str) -> AsyncGenerator[None, None]:
-        """Logs a call that failed, and hides what we did not expect from the caller."""
-        try:
-            yield
-        except PipecdError as e:
-            code, text = to_status(e)
-            log.info("call refused", rpc=name, code=code.name, error=text)
-            raise
-        except Exception as e:
-            log.exception("call failed", rpc=name)
-            raise PipecdError(INTERNAL) from e
 
-    @contextmanager
-    def _measured(self, name: str) -> Generator[Callable[[], None], None, None]:
-        observer, service = self._observer, self.service_name
-        if observer is None:
-            yield _untold
-            return
-        observer.started(service, name)
-        started = time.perf_counter()
-        code = grpc.StatusCode.OK
-        try:
-            yield lambda: observer.sent(service, name)
-        except asyncio.CancelledError:
-            code = grpc.StatusCode.CANCELLED
-            raise
-        except Exception as e:
-            code, _ = to_status(e)
-            raise
-        finally:
-            observer.observed(service, name, code, time.perf_counter() - started)
+class _Told:
+    """Logs a call that failed, and hides what we did not expect from the caller."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        """Nothing to tell yet."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, PipecdError):
+            code, _ = to_status(error)
+            log.info("call refused", rpc=self._name, code=code.name, error=str(error))
+        elif isinstance(error, Exception):
+            log.error("call failed", rpc=self._name, exc_info=True)  # noqa: LOG014 It is handled here.
+            raise PipecdError(INTERNAL) from error
 
 
-def _untold() -> None:
-    """Nobody counts."""
+class _Measured:
+    """Tells an observer how a call goes."""
+
+    __slots__ = ("_began", "_name", "_observer", "_service")
+
+    def __init__(self, observer: RpcObserver | None, service: str, name: str) -> None:
+        self._observer, self._service, self._name = observer, service, name
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        if self._observer is not None:
+            self._observer.started(self._service, self._name)
+            self._began = time.perf_counter()
+        return self
+
+    def sent(self) -> None:
+        if self._observer is not None:
+            self._observer.sent(self._service, self._name)
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._observer is not None:
+            seconds = time.perf_counter() - self._began
+            self._observer.observed(self._service, self._name, _code_of(error), seconds)
+
+
+def _code_of(error: BaseException | None) -> grpc.StatusCode:
+    if error is None:
+        return grpc.StatusCode.OK
+    if isinstance(error, asyncio.CancelledError):
+        return grpc.StatusCode.CANCELLED
+    return to_status(error)[0]
 
 
 async def _write_all(
