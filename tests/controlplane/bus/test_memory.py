@@ -71,6 +71,21 @@ async def test_a_subscriber_hears_what_concerns_it(
         assert [s.id for s in await taken(signals)] == heard
 
 
+async def test_a_piped_hears_the_shared_topics_of_its_project_and_nothing_else_of_others() -> None:
+    bus = MemoryBus()
+    shared = frozenset({Topic.EVENT})
+    async with bus.subscribe(project="p", piped="a", shared=shared) as signals:
+        wanted = [Signal(Topic.EVENT, "1", "p"), Signal(Topic.EVENT, "2", "p", "b")]
+        for signal in (
+            *wanted,
+            Signal(Topic.EVENT, "3", "q"),
+            Signal(Topic.STAGE_LOG, "4", "p"),
+            deployment("5", piped="b"),
+        ):
+            await bus.publish(signal)
+        assert await taken(signals) == wanted
+
+
 async def test_too_many_signals_become_one_that_says_everything() -> None:
     bus = MemoryBus(most_waiting=3)
     async with bus.subscribe(project="p", piped="a") as slow, bus.subscribe() as other:
@@ -110,7 +125,7 @@ async def test_a_subscription_ends_with_its_context() -> None:
     assert await waiting is None
     await bus.publish(deployment("d"))
     assert [s async for s in signals] == []
-    assert not bus._subscriptions
+    assert not bus._listeners
 
 
 async def test_a_subscriber_may_come_and_go_while_signals_are_published() -> None:
@@ -125,4 +140,4 @@ async def test_a_subscriber_may_come_and_go_while_signals_are_published() -> Non
         await asyncio.sleep(0)
         await bus.publish(deployment("d"))
     assert all(v.done() for v in visits)
-    assert not bus._subscriptions
+    assert not bus._listeners

@@ -2,7 +2,8 @@
 """The bus of a control plane that is one process."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -10,6 +11,9 @@ from pipecd.controlplane.bus.encoding import EVERYTHING
 from pipecd.controlplane.bus.signal import Signal, Topic
 
 MOST_WAITING = 256
+
+# A project, and the piped or the topic that is listened to in it; empty for any of them.
+Address = tuple[str, str | Topic]
 
 
 class Subscription:
@@ -27,8 +31,8 @@ class Subscription:
         self._closed = False
 
     def offer(self, signal: Signal) -> None:
-        """Takes the signal if it is wanted; too many become one EVERYTHING."""
-        if self._closed or not self._wants(signal) or self._everything in self._waiting:
+        """Takes the signal; too many become one EVERYTHING."""
+        if self._closed or self._everything in self._waiting:
             return
         if signal.topic is Topic.EVERYTHING or len(self._waiting) >= self._most_waiting:
             self._waiting = {self._everything: None}
@@ -61,36 +65,56 @@ class Subscription:
         del self._waiting[signal]
         return signal
 
-    def _wants(self, signal: Signal) -> bool:
-        if signal.topic is Topic.EVERYTHING:
-            return signal.project in ("", self._project) or not self._project
-        return (not self._project or signal.project == self._project) and (
-            not self._piped or signal.piped == self._piped
-        )
-
 
 class MemoryBus:
-    """Publish and subscribe within one process."""
+    """Publish and subscribe within one process.
+
+    A signal costs as much as it has listeners, however many subscribe to something else.
+    """
 
     def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
         self._most_waiting = most_waiting
-        self._subscriptions: set[Subscription] = set()
+        # Sets without an order would make the order of events a matter of chance.
+        self._listeners: defaultdict[Address, dict[Subscription, None]] = defaultdict(dict)
 
     async def run(self) -> None:
         """Nothing to do: there is nobody to connect to."""
 
     async def publish(self, signal: Signal) -> None:
-        for subscription in self._subscriptions:
-            subscription.offer(signal)
+        if signal.topic is Topic.EVERYTHING:
+            for (project, _), listeners in self._listeners.items():
+                if not signal.project or project in ("", signal.project):
+                    _offer(listeners, signal)
+            return
+        wanted: set[Address] = {
+            ("", ""),
+            (signal.project, ""),
+            ("", signal.piped),
+            (signal.project, signal.piped),
+            (signal.project, signal.topic),
+        }
+        for address in wanted:
+            if listeners := self._listeners.get(address):
+                _offer(listeners, signal)
 
     @asynccontextmanager
     async def subscribe(
-        self, *, project: str = "", piped: str = ""
+        self, *, project: str = "", piped: str = "", shared: frozenset[Topic] = frozenset()
     ) -> AsyncIterator[AsyncIterator[Signal]]:
         subscription = Subscription(project, piped, self._most_waiting)
-        self._subscriptions.add(subscription)
+        addresses: list[Address] = [(project, piped), *((project, topic) for topic in shared)]
+        for address in addresses:
+            self._listeners[address][subscription] = None
         try:
             yield subscription
         finally:
-            self._subscriptions.discard(subscription)
+            for address in addresses:
+                del self._listeners[address][subscription]
+                if not self._listeners[address]:
+                    del self._listeners[address]
             subscription.close()
+
+
+def _offer(listeners: Iterable[Subscription], signal: Signal) -> None:
+    for listener in listeners:
+        listener.offer(signal)

@@ -7,7 +7,7 @@ both of its ends hears EVERYTHING.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -15,13 +15,17 @@ import structlog
 
 from pipecd.controlplane.bus.encoding import EVERYTHING, decode_signal, encode_signal
 from pipecd.controlplane.bus.memory import MemoryBus, Subscription
-from pipecd.controlplane.bus.signal import Signal
+from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.model.ids import new_id
 
 log = structlog.get_logger()
 
 MOST_WAITING = 4096
 MOST_AT_ONCE = 100
+# A message holds as many signals as every wire takes at once.
+LONGEST_MESSAGE = 7000
+# The first signal goes out at once, those that follow go together.
+PAUSE_BETWEEN_MESSAGES = 0.02
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 
@@ -70,9 +74,9 @@ class RelayBus:
         self._outgoing.offer(signal)
 
     def subscribe(
-        self, *, project: str = "", piped: str = ""
+        self, *, project: str = "", piped: str = "", shared: frozenset[Topic] = frozenset()
     ) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
-        return self._here.subscribe(project=project, piped=piped)
+        return self._here.subscribe(project=project, piped=piped, shared=shared)
 
     async def run(self) -> None:
         """Connects, again and again, and carries signals in both directions."""
@@ -110,10 +114,23 @@ class RelayBus:
     async def _send(self, connected: Connected) -> None:
         async for signal in self._outgoing:
             signals = [signal, *self._outgoing.taken(MOST_AT_ONCE - 1)]
-            await connected.send([self._origin + encode_signal(s) for s in signals])
+            await connected.send([self._origin + part for part in _packed(signals)])
+            await asyncio.sleep(PAUSE_BETWEEN_MESSAGES)
 
     async def _receive(self, connected: Connected) -> None:
         own = len(self._origin)
         async for message in connected.received():
             if message[:own] != self._origin:
-                await self._here.publish(decode_signal(message[own:]))
+                for line in message[own:].split(b"\n"):
+                    await self._here.publish(decode_signal(line))
+
+
+def _packed(signals: Iterable[Signal]) -> Iterator[bytes]:
+    """The signals as lines, as many of them together as a message may hold."""
+    packed = b""
+    for line in map(encode_signal, signals):
+        if packed and len(packed) + len(line) >= LONGEST_MESSAGE:
+            yield packed
+            packed = b""
+        packed = packed + b"\n" + line if packed else line
+    yield packed

@@ -47,10 +47,11 @@ class Bus(Protocol):
         ...
 
     def subscribe(
-        self, *, project: str = "", piped: str = ""
+        self, *, project: str = "", piped: str = "", shared: frozenset[Topic] = frozenset()
     ) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
         """Signals from now on, those of a project or piped only when one is given.
 
+        Beside those of its piped, a subscriber may hear the `shared` topics of its project.
         A subscriber that falls behind gets one EVERYTHING instead of what it missed.
         """
         ...

@@ -20,6 +20,8 @@ Hint = tuple[Wakeup.Kind.ValueType, str]
 
 CONNECTED: Hint = (Wakeup.CONNECTED, "")
 
+# What concerns every piped of a project; the rest is heard by the piped it names only.
+SHARED = frozenset({Topic.EVENT, Topic.CHAIN})
 _KINDS: dict[Topic, Wakeup.Kind.ValueType] = {
     Topic.COMMAND: Wakeup.COMMANDS,
     Topic.APPLICATION: Wakeup.APPLICATIONS,
@@ -38,7 +40,8 @@ class Wakeups:
         self, _request: WatchWakeupsRequest, caller: PipedCaller
     ) -> AsyncGenerator[Wakeup, None]:
         """CONNECTED first, then one wake-up per change; ends when the key is no longer good."""
-        async with self._bus.subscribe(project=caller.project) as signals:
+        mine = self._bus.subscribe(project=caller.project, piped=caller.piped, shared=SHARED)
+        async with mine as signals:
             pending = Pending()
             # A task group would have to span the yields below, which its cancellation does not
             # survive; so this one task is ended by hand.
