@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The databases that a figure is taken on: those of the tests, empty, on loopback."""
+
+import importlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+
+from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+
+# The servers are those of the tests.
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+databases: Any = importlib.import_module("servers.databases")
+NotInstalled: type[Exception] = importlib.import_module("servers.programs").NotInstalled
+
+
+@contextmanager
+def engine(name: str) -> Iterator[DatastoreSpec]:
+    """An empty database of that name's kind; NotInstalled when its program is missing."""
+    if name == "sqlite":
+        with tempfile.TemporaryDirectory() as directory:
+            path = str(Path(directory) / "pipecd.db")
+            yield DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=path))
+        return
+    kind, create = {
+        "mariadb": (databases.MariaDb, _mysql),
+        "postgres": (databases.Postgres, _postgresql),
+        "dolt": (databases.Dolt, _mysql),
+    }[name]
+    server = kind()
+    try:
+        yield create(server)
+    finally:
+        server.close()
+
+
+def _mysql(server: Any) -> DatastoreSpec:
+    with pymysql.connect(host="127.0.0.1", port=server.port, user="root") as connection:
+        connection.cursor().execute("CREATE DATABASE bench")
+    url = f"root@tcp(127.0.0.1:{server.port})/bench"
+    return DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url))
+
+
+def _postgresql(server: Any) -> DatastoreSpec:
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE bench")
+    return DatastoreSpec(type="POSTGRESQL", config=DatastoreConfig(url=server.url("bench")))

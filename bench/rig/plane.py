@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pipecd server` as a process of its own, and what it takes of the machine."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipecd.config.controlplane.storage import DatastoreSpec
+
+START_SECONDS = 60.0
+DOORS = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A server that is up: its process and its ports by the name of their flag."""
+
+    process: "subprocess.Popen[bytes]"
+    ports: dict[str, int]
+
+    def address(self, door: str) -> str:
+        return f"127.0.0.1:{self.ports[door]}"
+
+    def cpu_seconds(self) -> float:
+        """Processor time it has taken since it began."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def memory(self) -> float:
+        """Megabytes that it holds now."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+
+
+@contextmanager
+def plane(datastore: DatastoreSpec) -> Iterator[Plane]:
+    """Runs the program on this database until the block ends."""
+    with tempfile.TemporaryDirectory() as directory:
+        ports = {door: _free_port() for door in DOORS}
+        process = subprocess.Popen(_command(Path(directory), datastore, ports))
+        try:
+            _wait(process, ports)
+            yield Plane(process, ports)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _command(directory: Path, datastore: DatastoreSpec, ports: dict[str, int]) -> list[str]:
+    config, key = directory / "control-plane.yaml", directory / "key"
+    filestore = {"type": "LOCAL", "config": {"path": str(directory / "files")}}
+    spec = {
+        "address": "http://127.0.0.1",
+        "stateKey": "bench",
+        "datastore": datastore.model_dump(by_alias=True, exclude_defaults=True),
+        "filestore": filestore,
+    }
+    document = {"apiVersion": "pipecd.dev/v1beta1", "kind": "ControlPlane", "spec": spec}
+    # JSON is YAML too.
+    config.write_text(json.dumps(document))
+    key.write_text("k" * 64)
+    flags = [f"--{door}{'' if door == 'port' else '-port'}={port}" for door, port in ports.items()]
+    files = [f"--config-file={config}", f"--encryption-key-file={key}"]
+    quiet = ["--host=127.0.0.1", "--log-level=warn", "--grace-period=1s"]
+    return [sys.executable, "-m", "pipecd", "server", *files, *quiet, *flags]
+
+
+def _wait(process: "subprocess.Popen[bytes]", ports: dict[str, int]) -> None:
+    end = time.monotonic() + START_SECONDS
+    # The one port is opened last.
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", ports["port"]), timeout=1).close()
+        except OSError:
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("the server does not start") from None
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

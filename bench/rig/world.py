@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in a database before a figure is taken: a project with pipeds and their deployments.
+
+It is written through the stores, before the server opens the database. All pipeds share one key,
+since a thousand slow hashes would say nothing about the server.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.datastore.assemble import assemble_stores
+from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.filestore.local import LocalFiles
+from pipecd.controlplane.stores import Stores
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.ids import new_id
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger, PipelineStage
+from pipecd.proto.model.piped_pb2 import Piped, PipedKey
+from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
+from pipecd.secrets.keys import hash_key, new_piped_key
+from pipecd.wire.credentials import piped_token
+
+PROJECT = "bench"
+STAGES = 5
+BEGAN = 1_790_000_000
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A piped: its `authorization`, and a running deployment of its own."""
+
+    id: str
+    token: str
+    deployment: Deployment
+
+
+def settle(datastore: DatastoreSpec, *, pipeds: int) -> list[Agent]:
+    """Fills the database and closes it again."""
+    return asyncio.run(_settle(datastore, pipeds))
+
+
+async def _settle(datastore: DatastoreSpec, pipeds: int) -> list[Agent]:
+    with TemporaryDirectory() as directory:
+        files = await LocalFiles.open(Path(directory))
+        async with open_datastore(datastore) as database:
+            stores = assemble_stores(database, files, MemoryCache())
+            admin = ProjectStaticUser(username="admin", password_hash="no password")
+            await stores.projects.add(Project(id=PROJECT, desc="d", static_admin=admin))
+            key = new_piped_key()
+            hashed = PipedKey(hash=hash_key(key), creator="c", created_at=BEGAN)
+            return [await _agent(stores, key, hashed, number) for number in range(pipeds)]
+
+
+async def _agent(stores: Stores, key: str, hashed: PipedKey, number: int) -> Agent:
+    piped = Piped(
+        id=new_id(),
+        name=f"piped-{number}",
+        desc="d",
+        project_id=PROJECT,
+        keys=[hashed],
+        status=Piped.ONLINE,
+        created_at=BEGAN,
+        updated_at=BEGAN,
+    )
+    await stores.pipeds.add(piped)
+    running = deployment(new_id(), piped.id)
+    await stores.deployments.add(running)
+    return Agent(piped.id, piped_token(PROJECT, piped.id, key), running)
+
+
+def deployment(application: str, piped: str) -> Deployment:
+    """A running deployment of five stages, as most of them are."""
+    repository = ApplicationGitRepository(id="repo", remote="git@host:o/r.git", branch="main")
+    commit = Commit(hash="c" * 40, message="change", author="dev", branch="main", created_at=BEGAN)
+    stages = [
+        PipelineStage(id=f"stage-{i}", name="K8S_SYNC", created_at=BEGAN, updated_at=BEGAN)
+        for i in range(STAGES)
+    ]
+    return Deployment(
+        id=new_id(),
+        application_id=application,
+        application_name="web",
+        piped_id=piped,
+        project_id=PROJECT,
+        git_path=ApplicationGitPath(repo=repository, path="web", config_filename="app.pipecd.yaml"),
+        trigger=DeploymentTrigger(commit=commit, timestamp=BEGAN),
+        labels={"env": "dev"},
+        stages=stages,
+        status=int(DeploymentStatus.RUNNING),  # type: ignore[arg-type]
+        created_at=BEGAN,
+        updated_at=BEGAN,
+    )
