@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
 from pipecd.config.catalog import load_catalog
@@ -19,6 +19,8 @@ from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import Mirrors, open_mirrors
 from pipecd.observe.admin import admin_server, standard_pages
+from pipecd.observe.metrics import Labelled
+from pipecd.observe.version import build_version
 from pipecd.piped.api import PipedApi
 from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.deploy.deployer import Deployer
@@ -33,6 +35,7 @@ from pipecd.piped.mirror.restart import RestartRequested, RestartWatch
 from pipecd.piped.mirror.wakeups import WakeupStream
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY, PluginHost
+from pipecd.piped.pluginhost.process import Patience
 from pipecd.piped.pluginhost.store import PluginStore
 from pipecd.piped.pluginhost.tools import Toolbox
 from pipecd.piped.source.configs import Configs
@@ -61,6 +64,8 @@ class PipedSettings:
     admin_port: int | None = None
     plugin_service_port: int = 0
     launcher_version: str = ""
+    with_metrics: bool = True
+    grace: float = 30.0
 
 
 async def run_piped(settings: PipedSettings, *, ready: Callable[[], None] | None = None) -> None:
@@ -75,13 +80,13 @@ async def run_piped(settings: PipedSettings, *, ready: Callable[[], None] | None
 async def _run(
     settings: PipedSettings, opened: AsyncExitStack, ready: Callable[[], None] | None
 ) -> None:
-    spec, registry = settings.config.spec, _metrics()
+    spec, registry = settings.config.spec, _metrics(settings)
     api = await opened.enter_async_context(_connect(settings))
     keys, catalog = _keys(settings), load_catalog()
     presence = Presence(
         api=api,
         meta=piped_meta(settings.config, catalog, public_key=keys.public if keys else b""),
-        metrics=lambda: generate_latest(registry),
+        metrics=lambda: generate_latest(registry) if registry is not None else b"",
     )
     await presence.introduce()
     if settings.admin_port is not None:
@@ -171,6 +176,7 @@ async def _deployer(shared: _Shared, sources: Sources, opened: AsyncExitStack) -
         callbacks=callbacks,
         service_port=settings.plugin_service_port,
         store=PluginStore(settings.plugins_dir, redownload=settings.fetch_plugins_anew),
+        patience=Patience(grace=settings.grace),
     )
     return Deployer(
         api=shared.api,
@@ -179,6 +185,10 @@ async def _deployer(shared: _Shared, sources: Sources, opened: AsyncExitStack) -
         applications=shared.applications,
         sources=sources,
         plugins=await opened.enter_async_context(host),
+        targets={
+            plugin.name: tuple(target.name for target in plugin.deploy_targets)
+            for plugin in settings.config.spec.plugins
+        },
         callbacks=callbacks,
         metadata=metadata,
         workspace=settings.workspace,
@@ -236,8 +246,19 @@ def _git_access(settings: PipedSettings) -> GitAccess:
     )
 
 
-def _metrics() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    return registry
+def _metrics(settings: PipedSettings) -> CollectorRegistry | None:
+    """What piped counts, with the labels that tell it from the others of its project."""
+    if not settings.with_metrics:
+        return None
+    inner, shown = CollectorRegistry(), CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=inner)
+    labels = {
+        "pipecd_component": "piped",
+        "project": settings.config.spec.project_id,
+        "piped": settings.config.spec.piped_id,
+        "piped_version": build_version(),
+        "launcher_version": settings.launcher_version,
+    }
+    shown.register(Labelled(inner, labels))
+    return shown

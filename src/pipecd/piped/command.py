@@ -4,6 +4,7 @@
 import base64
 import binascii
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 from pipecd.commandline import flags
 from pipecd.commandline.longrunning import run_until_signal
 from pipecd.config.catalog import load_catalog
+from pipecd.config.piped.translate import with_default_kubernetes
 from pipecd.config.read import PipedConfig, read_piped
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
@@ -43,11 +45,14 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
             flags.text("plugins-dir", "Where plugins are kept.", default=str(_HOME / "plugins")),
             flags.text("workspace-dir", "Where sources are kept.", default=str(_HOME / "work")),
             flags.switch("add-login-user-to-passwd", "Accepted for compatibility; has no effect."),
-            flags.duration("grace-period", "How long work may take at the end.", default="30s"),
+            flags.duration("grace-period", "How long piped may take to end.", default="30s"),
             flags.text("launcher-version", "The version of the launcher, for metrics."),
             flags.switch("force-plugin-redownload", "Fetch external plugins anew."),
             flags.number("app-manifest-cache-count", "Accepted, has no effect.", default=150),
-            flags.switch("enable-default-kubernetes-cloud-provider", "Accepted, has no effect."),
+            flags.switch(
+                "enable-default-kubernetes-cloud-provider",
+                "Deploy to the cluster that piped runs in, as kubernetes-default.",
+            ),
         )
     ):
         command = add(command)
@@ -70,8 +75,17 @@ def piped(**given: Any) -> None:
 
 def _run(given: dict[str, Any]) -> None:
     configure(given["log_level"], given["log_encoding"], program="piped")
-    settings = PipedSettings(
-        config=load_config(given),
+    settings = settings_of(given)
+    run_until_signal(run_piped(settings), grace=settings.grace)
+
+
+def settings_of(given: dict[str, Any]) -> PipedSettings:
+    """What the flags mean."""
+    config = load_config(given)
+    if given["enable_default_kubernetes_cloud_provider"]:
+        config = replace(config, spec=with_default_kubernetes(config.spec))
+    return PipedSettings(
+        config=config,
         insecure=given["insecure"],
         cert_file=given["cert_file"],
         workspace=Path(given["workspace_dir"]).absolute(),
@@ -81,8 +95,9 @@ def _run(given: dict[str, Any]) -> None:
         fetch_plugins_anew=given["force_plugin_redownload"],
         plugin_service_port=given["plugin_service_port"],
         launcher_version=given["launcher_version"],
+        with_metrics=given["metrics"],
+        grace=given["grace_period"],
     )
-    run_until_signal(run_piped(settings))
 
 
 def load_config(given: dict[str, Any]) -> PipedConfig:

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flags of piped do what they say."""
+
+import asyncio
+import base64
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.piped.command import run, settings_of
+
+CONFIG = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Piped
+spec:
+  projectID: shop
+  pipedID: {piped}
+  pipedKeyData: {key}
+  apiAddress: {address}
+  syncInterval: 1s
+  repositories: [{{repoID: site, remote: "{remote}", branch: main}}]
+"""
+STUBBORN = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  pipeline:
+    stages:
+      - name: SCRIPT_RUN
+        with: {run: "trap '' TERM; echo $$ > TRACE; while :; do sleep 1; done"}
+"""
+
+
+def write_config(directory: Path, **facts: str) -> Path:
+    path = directory / "piped.yaml"
+    given = {"piped": "p", "key": "a2V5", "address": "localhost:1", "remote": "file:///nowhere"}
+    path.write_text(CONFIG.format(**given | facts))
+    return path
+
+
+def settings(tmp_path: Path, *flags: str) -> Any:
+    arguments = ["--config-file", str(write_config(tmp_path)), *flags]
+    return settings_of(run.make_context("run", arguments).params)
+
+
+def test_the_cluster_that_piped_runs_in_is_a_deploy_target_when_wanted(tmp_path: Path) -> None:
+    assert settings(tmp_path).config.spec.plugins == ()
+    (plugin,) = settings(
+        tmp_path, "--enable-default-kubernetes-cloud-provider=true"
+    ).config.spec.plugins
+    assert plugin.name == "kubernetes"
+    assert [target.name for target in plugin.deploy_targets] == ["kubernetes-default"]
+
+
+def test_flags_become_settings(tmp_path: Path) -> None:
+    given = settings(tmp_path, "--grace-period=90s", "--metrics=false", "--launcher-version=v1")
+    assert (given.grace, given.with_metrics, given.launcher_version) == (90, False, "v1")
+
+
+@asynccontextmanager
+async def piped(plane: Any, remote: str, *flags: str) -> AsyncGenerator[Any, None]:
+    key = base64.b64encode(plane.registered.key.encode()).decode()
+    facts = {"piped": plane.registered.id, "key": key, "address": plane.address, "remote": remote}
+    config = write_config(plane.directory, **facts)
+    places = [f"--{what}-dir={plane.directory / what}" for what in ("tools", "workspace")]
+    main = "import sys; from pipecd.cli import piped_main; sys.argv[0] = 'piped'; piped_main()"
+    arguments = ["run", "--insecure", "--config-file", str(config), *places, *flags]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", main, *arguments)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def page(port: int, path: str) -> str:
+    """A page of the admin port as soon as somebody answers there."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("localhost", port)
+                break
+            except OSError:
+                await asyncio.sleep(0.05)
+        writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+    return answer.decode().partition("\r\n\r\n")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metrics", ["true", "false"])
+async def test_metrics_say_whose_they_are(open_plane: Any, origin: Any, metrics: str) -> None:
+    origin.commit()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    flags = [f"--admin-port={port}", f"--metrics={metrics}", "--launcher-version=v9"]
+    async with open_plane() as plane, piped(plane, origin.remote, *flags):
+        shown = await page(port, "/metrics")
+        if metrics == "false":
+            assert shown == ""
+            return
+        (line,) = [line for line in shown.splitlines() if line.startswith("process_open_fds{")]
+        for label in (
+            'pipecd_component="piped"',
+            'project="shop"',
+            f'piped="{plane.registered.id}"',
+            'launcher_version="v9"',
+            "piped_version=",
+        ):
+            assert label in line
+
+
+@pytest.mark.slow
+async def test_the_end_takes_no_longer_than_the_grace_period(
+    open_plane: Any, origin: Any, eventually: Any
+) -> None:
+    async with open_plane() as plane:
+        trace = plane.directory / "trace"
+        origin.commit({"cart/app.pipecd.yaml": STUBBORN.replace("TRACE", str(trace))})
+        await plane.add_repository("site", origin.remote)
+        await plane.add_application("cart")
+        flags = ["--admin-port=0", "--grace-period=500ms"]
+        async with piped(plane, origin.remote, *flags) as process:
+            await eventually(lambda: trace.exists() and trace.read_text().strip(), 30)
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(5):
+                assert await process.wait() == 1
+        script = Path(f"/proc/{trace.read_text().strip()}")
+        await eventually(lambda: not script.exists(), 5)
