@@ -2,7 +2,9 @@
 """Upstream's piped for plugins and upstream's plugins, with our control plane and with our piped."""
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.wire.server import TlsFiles
+from servers.prometheus import Prometheus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -58,40 +61,85 @@ spec:
 """
 
 
+ANALYSIS = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  planner: {alwaysUsePipeline: true}
+  pipeline:
+    stages:
+      - name: ANALYSIS
+        with:
+          duration: 3s
+          metrics:
+            - {provider: numbers, query: "errors{app='cart'}", expected: {max: 1}, interval: 1s}
+"""
+
 PLUGINS = ("wait", "scriptrun", "waitapproval")
 
 
-def plugins_of(directory: Path, free_port: Callable[[], int]) -> str:
-    entries = "".join(
-        f"    - {{name: {name}, url: 'file://{directory / name}', port: {free_port()}}}\n"
-        for name in PLUGINS
+@dataclass(frozen=True)
+class Sides:
+    """A piped, and a directory with its plugins as programs."""
+
+    piped: Path
+    plugins: Path
+
+    def entries(self, free_port: Callable[[], int], names: Sequence[str], config: str = "") -> str:
+        """The plugins in the file of the piped."""
+        lines = "".join(
+            f"    - {{name: {name}, url: 'file://{self.plugins / name}', port: {free_port()}{config}}}\n"
+            for name in names
+        )
+        return f"  plugins:\n{lines}"
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("theirs", "theirs"), id="upstream's plugins under upstream's piped"),
+        pytest.param(("ours", "theirs"), id="upstream's plugins under our piped"),
+        pytest.param(("theirs", "ours"), id="our plugins under upstream's piped"),
+    ]
+)
+def sides(request: pytest.FixtureRequest, tmp_path: Path) -> Sides:
+    piped, plugins = request.param
+    return Sides(
+        piped=OUR_PIPED if piped == "ours" else request.getfixturevalue("upstream_pipedv1"),
+        plugins=our_plugins(tmp_path / "plugins")
+        if plugins == "ours"
+        else request.getfixturevalue("upstream_plugins"),
     )
-    return f"  plugins:\n{entries}"
+
+
+def our_plugins(directory: Path) -> Path:
+    """Our plugins as programs of one file, as upstream's piped wants them."""
+    directory.mkdir()
+    for name in (*PLUGINS, "analysis"):
+        program = directory / name
+        program.write_text(
+            f"#!{sys.executable}\n"
+            "from pipecd.sdk.process import installed_plugin, serve\n"
+            f'serve(installed_plugin("{name}"))\n'
+        )
+        program.chmod(0o755)
+    return directory
 
 
 def outcome(deployment: Deployment) -> list[tuple[str, StageStatus]]:
     return [(stage.name, StageStatus(stage.status)) for stage in deployment.stages]
 
 
-@pytest.fixture(params=["their piped", "our piped"])
-def piped_program(request: pytest.FixtureRequest) -> Path:
-    """Each piped in turn; both with the plugins of upstream."""
-    if request.param == "our piped":
-        return OUR_PIPED
-    program: Path = request.getfixturevalue("upstream_pipedv1")
-    return program
-
-
-async def test_a_pipeline_of_upstreams_plugins_goes_through_and_rolls_back(
-    open_bed: Any, free_port: Callable[[], int], piped_program: Path, upstream_plugins: Path
+async def test_a_pipeline_goes_through_and_rolls_back(
+    open_bed: Any, free_port: Callable[[], int], sides: Sides
 ) -> None:
     async with open_bed(all_answered=True) as bed:
         first = bed.origin.commit({"cart/app.pipecd.yaml": APP})
-        agent = await bed.enrol("v1", plugins_of(upstream_plugins, free_port))
+        agent = await bed.enrol("v1", sides.entries(free_port, PLUGINS))
         id_ = await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
-        async with bed.running(piped_program, "run", *flags) as piped:
+        async with bed.running(sides.piped, "run", *flags) as piped:
             known = await bed.eventually(lambda: bed.introduced(agent.id), piped)
             assert tuple(p.name for p in known.plugins) == PLUGINS
             waiting = await bed.eventually(lambda: bed.stage(first, "WAIT_APPROVAL"), piped)
@@ -116,6 +164,31 @@ async def test_a_pipeline_of_upstreams_plugins_goes_through_and_rolls_back(
             assert "backwards" in (await bed.logs(done))["SCRIPT_RUN_ROLLBACK"]
 
 
+async def test_an_analysis_of_metrics_decides(
+    open_bed: Any, free_port: Callable[[], int], sides: Sides, prometheus: Prometheus
+) -> None:
+    if not (sides.plugins / "analysis").exists():
+        pytest.skip("upstream's plugin analysis is not there")
+    now = int(time.time())
+    prometheus.write("errors", {"app": "cart"}, [(now + i, 0.5) for i in range(-60, 120, 5)])
+    provider = f"{{name: numbers, type: PROMETHEUS, config: {{address: '{prometheus.url}'}}}}"
+    config = f", config: {{analysisProviders: [{provider}]}}"
+    async with open_bed(all_answered=True) as bed:
+        good = bed.origin.commit({"cart/app.pipecd.yaml": ANALYSIS})
+        agent = await bed.enrol("v1", sides.entries(free_port, ["analysis"], config))
+        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
+        ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
+        flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
+        async with bed.running(sides.piped, "run", *flags) as piped:
+            done = await bed.eventually(lambda: bed.ended(good), piped)
+            assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, piped.text
+            limit = ANALYSIS.replace("max: 1", "max: 0.1")
+            bad = bed.origin.commit({"cart/app.pipecd.yaml": limit})
+            done = await bed.eventually(lambda: bed.ended(bad), piped)
+            assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
+            assert outcome(done)[0] == ("ANALYSIS", StageStatus.FAILURE)
+
+
 async def test_tls_and_a_disabled_piped(
     open_bed: Any,
     free_port: Callable[[], int],
@@ -124,7 +197,8 @@ async def test_tls_and_a_disabled_piped(
     upstream_plugins: Path,
 ) -> None:
     async with open_bed(tls=TlsFiles(*certificate)) as bed:
-        agent = await bed.enrol("v1", plugins_of(upstream_plugins, free_port))
+        sides = Sides(upstream_pipedv1, upstream_plugins)
+        agent = await bed.enrol("v1", sides.entries(free_port, PLUGINS))
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", f"--cert-file={certificate[0]}", *ports)
         async with bed.running(upstream_pipedv1, "run", *flags) as piped:

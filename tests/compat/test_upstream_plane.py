@@ -54,11 +54,22 @@ spec:
 
 # Upstream's control plane ends when it is asked for a list without options.
 LISTS: tuple[tuple[str, Message], ...] = (
-    ("ListPipeds", web_pb2.ListPipedsRequest(options={})),
-    ("ListApplications", web_pb2.ListApplicationsRequest(options={})),
-    ("ListDeployments", web_pb2.ListDeploymentsRequest(options={}, page_size=10)),
-    ("ListAPIKeys", web_pb2.ListAPIKeysRequest(options={})),
-    ("ListEvents", web_pb2.ListEventsRequest(options={}, page_size=10)),
+    ("ListPipeds", web_pb2.ListPipedsRequest(options=web_pb2.ListPipedsRequest.Options())),
+    (
+        "ListApplications",
+        web_pb2.ListApplicationsRequest(options=web_pb2.ListApplicationsRequest.Options()),
+    ),
+    (
+        "ListDeployments",
+        web_pb2.ListDeploymentsRequest(
+            options=web_pb2.ListDeploymentsRequest.Options(), page_size=10
+        ),
+    ),
+    ("ListAPIKeys", web_pb2.ListAPIKeysRequest(options=web_pb2.ListAPIKeysRequest.Options())),
+    (
+        "ListEvents",
+        web_pb2.ListEventsRequest(options=web_pb2.ListEventsRequest.Options(), page_size=10),
+    ),
     ("GetProject", web_pb2.GetProjectRequest()),
 )
 

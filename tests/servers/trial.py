@@ -173,7 +173,7 @@ spec:
         return Ended(process.returncode or 0, out.decode(), err.decode())
 
     async def eventually(
-        self, question: Callable[[], Awaitable[T]], program: Program | None = None
+        self, question: Callable[[], Awaitable[T | None]], program: Program | None = None
     ) -> T:
         """Asks until the answer is true; tells what the program printed if that never comes."""
         try:

@@ -233,7 +233,8 @@ def main(arguments: Sequence[str]) -> int:
     by_name = {recipe.name: recipe for recipe in RECIPES}
     wanted = arguments[1:] if arguments[:1] == ["path"] else arguments
     if unknown := sorted(set(wanted) - by_name.keys()):
-        print(f"testbed: no recipe for {', '.join(unknown)}; there are {', '.join(by_name)}")
+        told = f"no recipe for {', '.join(unknown)}; there are {', '.join(by_name)}"
+        print(f"testbed: {told}", file=sys.stderr)
         return 2
     if arguments[:1] == ["path"]:
         print(*(path for name in wanted if (path := program(by_name[name]))))
