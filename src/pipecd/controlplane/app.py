@@ -22,14 +22,17 @@ from pipecd.controlplane.api.web.grpcweb import GrpcWeb
 from pipecd.controlplane.auth.origin import Networks
 from pipecd.controlplane.auth.sso.shared import shared_configs
 from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.bus.counted import CountedBus
 from pipecd.controlplane.bus.open import RunningBus, choose_bus
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache.counted import CountedCache
 from pipecd.controlplane.cache.open import choose_cache, open_redis, pinged
 from pipecd.controlplane.console.pages import create_console
 from pipecd.controlplane.datastore.assemble import assemble_stores
+from pipecd.controlplane.datastore.engine.watched import WatchedDatabase
 from pipecd.controlplane.datastore.open import notify_address, open_datastore
 from pipecd.controlplane.filestore.open import open_filestore
+from pipecd.controlplane.filestore.watched import WatchedFiles
 from pipecd.controlplane.jobs import JobMetrics, Pace, upkeep
 from pipecd.controlplane.owner.metrics import InstallationMetrics
 from pipecd.controlplane.owner.pages import create_owner_pages
@@ -45,7 +48,10 @@ from pipecd.controlplane.webhooks.door import create_webhooks
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
+from pipecd.observe.eyes import Eyes
+from pipecd.observe.insides import Insides
 from pipecd.observe.metrics import ServerMetrics
+from pipecd.observe.traces import Tracer
 from pipecd.wire.server import UNIX, About, TlsFiles, grpc_server
 from pipecd.wire.splitter import one_port, tls_context
 from pipecd.wire.table import RpcTable
@@ -76,7 +82,8 @@ class ServerSettings:
     """How a control plane is run; its stores are told by `spec`.
 
     `port` is the one address of pages and gRPC, `ports` the separate ones; either may be absent.
-    `trace_collector` is where traces of pipeds are handed on to; without one they are dropped.
+    `trace_collector` is where traces of pipeds are handed on to; without one they are dropped. With
+    `traces` it gets those of this server too.
     `cache_address` is the Redis that all replicas share; one server alone needs none.
     `trusted_proxies` stand in front and are believed when they tell whom they speak for.
     """
@@ -93,6 +100,7 @@ class ServerSettings:
     with_ops: bool = True
     reflection: bool = False
     trace_collector: str = ""
+    traces: bool = False
     cache_address: str = ""
     trusted_proxies: Networks = ()
 
@@ -111,8 +119,9 @@ class ControlPlane:
 async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane, None]:
     """Opens the stores and the doors, and closes them in the opposite order."""
     async with AsyncExitStack() as opened:
-        metrics = ServerMetrics.new() if settings.metrics else None
-        opening = await _open_stores(settings.spec, settings.cache_address, opened, metrics)
+        collector = await _collector(settings, opened)
+        eyes = _eyes(settings, collector)
+        opening = await _open_stores(settings.spec, settings.cache_address, opened, eyes)
         stores, bus = opening.stores, opening.bus
         cases = build_use_cases(
             stores,
@@ -121,14 +130,18 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             encryption_key=settings.encryption_key,
             projects_from_config=_projects(settings.spec),
         )
-        port = await _open_doors(settings, cases, opening.ready, metrics, opened)
+        traces = TraceDoor(cases.credentials, collector.export if collector else None)
+        doors = _Doors(settings, cases, opening.ready, eyes, traces)
+        port = await _open_doors(doors, opened)
         async with asyncio.TaskGroup() as loops:
             background = [
                 loops.create_task(bus.run(), name="bus"),
                 loops.create_task(cases.run(), name="use cases"),
             ]
+            if eyes.tracer is not None:
+                background.append(loops.create_task(eyes.tracer.run(), name="traces"))
             if settings.with_ops:
-                pace = Pace(JobMetrics(metrics.registry, "server") if metrics else None)
+                pace = Pace(JobMetrics(eyes.metrics.registry, "server") if eyes.metrics else None)
                 jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector, pace)
                 background.append(loops.create_task(jobs.run(), name="upkeep"))
             try:
@@ -164,9 +177,10 @@ class Operations:
 async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
     """The jobs, the pages of the owner and the figures of the installation, in one process."""
     async with AsyncExitStack() as opened:
-        opening = await _open_stores_beside_servers(settings, opened)
-        stores, bus = opening.stores, opening.bus
         registry = CollectorRegistry()
+        eyes = Eyes(insides=Insides(registry, "ops"))
+        opening = await _open_stores_beside_servers(settings, opened, eyes)
+        stores, bus = opening.stores, opening.bus
         projects = Projects(stores, bus, Access(stores), b"", _projects(settings.spec))
         shared_sso = [shared.name for shared in settings.spec.shared_sso_configs]
         web = WebServer(create_owner_pages(projects, shared_sso=shared_sso))
@@ -203,10 +217,12 @@ class _Opening:
     ready: Readiness
 
 
-async def _open_stores_beside_servers(settings: OpsSettings, opened: AsyncExitStack) -> _Opening:
+async def _open_stores_beside_servers(
+    settings: OpsSettings, opened: AsyncExitStack, eyes: Eyes
+) -> _Opening:
     spec = settings.spec
     try:
-        return await _open_stores(spec, settings.cache_address, opened)
+        return await _open_stores(spec, settings.cache_address, opened, eyes)
     except Unavailable as e:
         if spec.datastore.type != "SQLITE":
             raise
@@ -221,7 +237,7 @@ async def _open_stores(
     spec: ControlPlaneSpec,
     cache_address: str,
     opened: AsyncExitStack,
-    metrics: ServerMetrics | None = None,
+    eyes: Eyes,
 ) -> _Opening:
     """The stores, and the bus on which replicas tell each other what changed in them."""
     redis = None
@@ -232,10 +248,15 @@ async def _open_stores(
     database = await opened.enter_async_context(open_datastore(spec.datastore))
     files = await opened.enter_async_context(open_filestore(spec.filestore))
     cache = choose_cache(redis)
-    if metrics is not None:
+    if eyes.metrics is not None:
         kind = "inmemory" if redis is None else "redis"
-        cache = CountedCache(cache, kind, metrics.cache_asked)
+        cache = CountedCache(cache, kind, eyes.metrics.cache_asked)
     bus = choose_bus(redis=redis, postgres=notify_address(spec.datastore))
+    if eyes.insides is not None:
+        bus = CountedBus(bus, eyes.insides)
+    if eyes.watchers:
+        database = WatchedDatabase(database, eyes.watchers)
+        files = WatchedFiles(files, eyes.watchers)
     stores = assemble_stores(database, files, cache)
     return _Opening(stores, bus, Readiness(stores, pinged(redis) if redis is not None else None))
 
@@ -247,13 +268,38 @@ def _projects(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
     ]
 
 
-def _web_server(
-    settings: ServerSettings,
-    cases: UseCases,
-    people: RpcTable[Person],
-    metrics: ServerMetrics | None,
-) -> WebServer:
+def _eyes(settings: ServerSettings, collector: Collector | None) -> Eyes:
+    metrics = ServerMetrics.new() if settings.metrics else None
+    insides = Insides(metrics.registry, "server") if metrics else None
+    if not settings.traces:
+        return Eyes(metrics, insides)
+    if collector is None:
+        raise UserMistake(
+            "--traces needs a collector to send them to", hint="add --trace-collector-address"
+        )
+    return Eyes(metrics, insides, Tracer("pipecd-server", collector.export))
+
+
+async def _collector(settings: ServerSettings, opened: AsyncExitStack) -> Collector | None:
+    if not settings.trace_collector:
+        return None
+    return await opened.enter_async_context(Collector.at(settings.trace_collector))
+
+
+@dataclass(frozen=True)
+class _Doors:
+    """What is behind everything that listens."""
+
+    settings: ServerSettings
+    cases: UseCases
+    ready: Readiness
+    eyes: Eyes
+    traces: TraceDoor
+
+
+def _web_server(doors: _Doors, people: RpcTable[Person]) -> WebServer:
     """Pages and, beside them, the calls of scripts in pages."""
+    settings, cases, eyes = doors.settings, doors.cases, doors.eyes
     spec = settings.spec
     sso = SsoSettings(
         spec.address,
@@ -268,40 +314,28 @@ def _web_server(
         sso=sso,
         proxies=settings.trusted_proxies,
     )
+    if eyes.insides is not None:
+        eyes.insides.streams("console", pages.state.live.count)
     calls = GrpcWeb(people)
-    doors = ByPrefix({WEBHOOKS: create_webhooks(cases.webhooks)}, pages)
+    visited = ByPrefix({WEBHOOKS: create_webhooks(cases.webhooks)}, pages)
     return WebServer(
         ByPrefix(
             dict.fromkeys(calls.prefixes(), calls),
-            Counted(doors, metrics.http.answered) if metrics else doors,
+            Counted(visited, eyes.metrics.http.answered) if eyes.metrics else visited,
         )
     )
 
 
-async def _trace_door(
-    settings: ServerSettings, cases: UseCases, opened: AsyncExitStack
-) -> TraceDoor:
-    if not settings.trace_collector:
-        return TraceDoor(cases.credentials)
-    collector = await opened.enter_async_context(Collector.at(settings.trace_collector))
-    return TraceDoor(cases.credentials, collector.export)
-
-
-async def _open_doors(
-    settings: ServerSettings,
-    cases: UseCases,
-    ready: Readiness,
-    metrics: ServerMetrics | None,
-    opened: AsyncExitStack,
-) -> int:
+async def _open_doors(doors: _Doors, opened: AsyncExitStack) -> int:
     """Listens everywhere it should; answers the one port, or 0 when there is none."""
-    observer = metrics.rpc if metrics else None
+    settings, cases, metrics = doors.settings, doors.cases, doors.eyes.metrics
     created = metrics.deployment_created if metrics else None
-    piped = piped_table(cases, observer=observer, created=created)
-    external = external_table(cases, observer=observer)
-    people = web_table(cases, observer=observer)
-    traces = await _trace_door(settings, cases, opened)
-    web = _web_server(settings, cases, people, metrics)
+    piped = piped_table(cases, observer=doors.eyes.rpc, created=created)
+    external = external_table(cases, observer=doors.eyes.rpc)
+    people = web_table(cases, observer=doors.eyes.rpc)
+    if doors.eyes.insides is not None:
+        doors.eyes.insides.streams("wakeups", piped.open_streams)
+    web = _web_server(doors, people)
     opened.push_async_callback(web.stop)
 
     async def serve(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> None:
@@ -311,18 +345,18 @@ async def _open_doors(
             port=port,
             tls=None if host.startswith(UNIX) else settings.tls,
             grace=settings.grace_period,
-            about=About(settings.reflection, ready.is_ready),
+            about=About(settings.reflection, doors.ready.is_ready),
         )
         await opened.enter_async_context(server)
 
     if (ports := settings.ports) is not None:
-        await serve([piped, traces], settings.host, ports.piped_api)
+        await serve([piped, doors.traces], settings.host, ports.piped_api)
         await serve([people], settings.host, ports.web_api)
         await serve([external], settings.host, ports.api)
         await serve([authz_table(cases)], settings.host, ports.envoy_authz)
         http = http_port(web, host=settings.host, port=ports.http)
         await opened.enter_async_context(http)
-        pages = standard_pages(metrics.registry if metrics else None, ready.page)
+        pages = standard_pages(metrics.registry if metrics else None, doors.ready.page)
         admin = admin_server(pages, host=settings.host, port=ports.admin)
         await opened.enter_async_context(admin)
     if settings.port is None:
@@ -330,7 +364,7 @@ async def _open_doors(
     # The path of a socket must be short, which that of a data directory may not be.
     directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="pipecd-"))
     socket = Path(directory) / "grpc.sock"
-    await serve([piped, external, people, traces], f"{UNIX}{socket}", 0)
+    await serve([piped, external, people, doors.traces], f"{UNIX}{socket}", 0)
     tls = tls_context(settings.tls) if settings.tls else None
     door = one_port(web.protocol, socket, host=settings.host, port=settings.port, tls=tls)
     return await opened.enter_async_context(door)

@@ -51,6 +51,7 @@ _EVERYWHERE = "0.0.0.0"  # noqa: S104
 @flags.text("config-file", "The configuration of the control plane.", required=True)
 @flags.switch("with-ops", "Do the upkeep here too, when no other replica does.", default=True)
 @flags.switch("enable-grpc-reflection", "Describe the gRPC services to anyone who asks.")
+@flags.switch("traces", "Send traces of this server to the collector as well.")
 @flags.strings("trusted-proxies", "Proxies in front whose X-Forwarded-For is believed.")
 @flags.text("trace-collector-address", "The OTLP collector (gRPC, host:port) for traces of pipeds.")
 def server(**given: Any) -> None:
@@ -76,6 +77,7 @@ def server(**given: Any) -> None:
         with_ops=given["with_ops"],
         reflection=given["enable_grpc_reflection"],
         trace_collector=given["trace_collector_address"],
+        traces=given["traces"],
         cache_address=given["cache_address"],
         trusted_proxies=networks(given["trusted_proxies"]),
     )

@@ -79,7 +79,8 @@ def create_console(
     once = Once(now)
     elsewhere = SingleSignOn(cases.projects, cases.sessions, sso, now)
     errors = ErrorPages(door)
-    return Starlette(
+    live = Live(door, bus, renderer)
+    console = Starlette(
         routes=[
             *assets.routes(),
             *SignIn(door, elsewhere).routes(),
@@ -87,7 +88,7 @@ def create_console(
             *ApplicationPages(door, once).routes(),
             *DeploymentPages(door, once).routes(),
             *SettingsPages(door, once).routes(),
-            *Live(door, bus, renderer).routes(),
+            *live.routes(),
         ],
         middleware=[
             Middleware(SafeAnswers, secure=not insecure_cookie),
@@ -99,6 +100,8 @@ def create_console(
             Exception: errors.unexpected,
         },
     )
+    console.state.live = live
+    return console
 
 
 class ErrorPages:

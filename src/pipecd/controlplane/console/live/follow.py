@@ -35,6 +35,10 @@ class Live:
     def routes(self) -> list[Route]:
         return [Route("/_/stream", self._door.page(self._stream), methods=["GET"])]
 
+    def count(self) -> int:
+        """How many pages listen now."""
+        return sum(map(len, self._open.values()))
+
     async def _stream(self, request: Request, visitor: Visitor) -> ASGIApp:
         topics = read_topics(request.query_params.get("t", ""))
         await self._check(topics, visitor)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A database whose pieces of work are counted and traced."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pipecd.controlplane.datastore.database import Database, Reading, Writing
+from pipecd.observe.watch import Watched, Watcher
+
+T = TypeVar("T")
+_PART = "datastore"
+
+
+class WatchedDatabase:
+    """Passes everything on and tells watchers of it."""
+
+    def __init__(self, database: Database, watchers: Sequence[Watcher]) -> None:
+        self._database, self._watchers = database, tuple(watchers)
+
+    async def read(self, work: Callable[[Reading], T]) -> T:
+        with Watched(self._watchers, _PART, "read"):
+            return await self._database.read(work)
+
+    async def write(self, work: Callable[[Writing], T]) -> T:
+        with Watched(self._watchers, _PART, "write"):
+            return await self._database.write(work)
+
+    async def catch_up(self, table: str, project: str) -> None:
+        with Watched(self._watchers, _PART, "catch up"):
+            await self._database.catch_up(table, project)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A filestore whose reads and writes are counted and traced."""
+
+from collections.abc import Sequence
+
+from pipecd.controlplane.stores.files import Files
+from pipecd.observe.watch import Watched, Watcher
+
+_PART = "filestore"
+
+
+class WatchedFiles:
+    """Passes everything on and tells watchers of it."""
+
+    def __init__(self, files: Files, watchers: Sequence[Watcher]) -> None:
+        self._files, self._watchers = files, tuple(watchers)
+
+    async def get(self, path: str) -> bytes:
+        with Watched(self._watchers, _PART, "get"):
+            return await self._files.get(path)
+
+    async def put(self, path: str, content: bytes) -> None:
+        with Watched(self._watchers, _PART, "put"):
+            await self._files.put(path, content)
+
+    async def delete(self, path: str) -> None:
+        with Watched(self._watchers, _PART, "delete"):
+            await self._files.delete(path)
+
+    async def list(self, prefix: str) -> tuple[str, ...]:
+        with Watched(self._watchers, _PART, "list"):
+            return await self._files.list(prefix)

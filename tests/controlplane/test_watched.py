@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators see of the insides of a control plane: figures and traces."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipecd.controlplane.app import Ports
+from pipecd.model.errors import UserMistake
+from pipecd.observe import traces
+from pipecd.proto.gateway import otlp_pb2 as otlp
+from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service.api_pb2_grpc import APIServiceStub
+from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
+from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
+from pipecd.wire.channel import open_channel
+from pipecd.wire.credentials import api_key, piped_token
+from pipecd.wire.server import grpc_server
+from servers.server import free_port
+
+EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+WATCH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
+
+
+class OtherCollector(grpc.GenericRpcHandler):
+    """Takes traces as a collector of OpenTelemetry does."""
+
+    def __init__(self) -> None:
+        self.spans: list[otlp.Span] = []
+        self.services: set[str] = set()
+        self.arrived = asyncio.Event()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        if handler_call_details.method != EXPORT:
+            return None
+        serve: Any = self._serve
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    async def _serve(self, request: bytes, _context: Any) -> bytes:
+        for whole in otlp.ExportTraceServiceRequest.FromString(request).resource_spans:
+            about = {a.key: a.value.string_value for a in whole.resource.attributes}
+            self.services.add(about["service.name"])
+            for batch in whole.scope_spans:
+                self.spans += batch.spans
+        self.arrived.set()
+        return b""
+
+    async def named(self, name: str) -> otlp.Span:
+        """The first span of that name, once it has arrived."""
+        async with asyncio.timeout(10):
+            while True:
+                for span in self.spans:
+                    if span.name == name:
+                        return span
+                self.arrived.clear()
+                await self.arrived.wait()
+
+
+async def refused(call: Any) -> grpc.StatusCode:
+    try:
+        await call
+    except grpc.aio.AioRpcError as e:
+        return e.code()
+    return grpc.StatusCode.OK
+
+
+async def test_a_call_is_traced_down_to_the_stores(
+    start_plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "FLUSH_SECONDS", 0.05)
+    collector = OtherCollector()
+    async with (
+        grpc_server([collector], host="127.0.0.1", port=0, grace=0) as port,
+        start_plane(trace_collector=f"127.0.0.1:{port}", traces=True) as plane,
+        open_channel(plane.address, authorization=api_key(plane.api_key), insecure=True) as channel,
+    ):
+        stub = APIServiceStub(channel)
+        await stub.ListApplications(pb.ListApplicationsRequest())
+        call = await collector.named("grpc.service.apiservice.APIService/ListApplications")
+        store = await collector.named("datastore read")
+        missing = pb.GetApplicationRequest(application_id="x")
+        assert await refused(stub.GetApplication(missing)) is grpc.StatusCode.NOT_FOUND
+        failed = await collector.named("grpc.service.apiservice.APIService/GetApplication")
+    assert collector.services == {"pipecd-server"}
+    assert (len(call.trace_id), len(call.span_id), call.kind) == (16, 8, otlp.Span.SERVER)
+    assert (store.trace_id, store.parent_span_id) == (call.trace_id, call.span_id)
+    assert call.start_time_unix_nano <= store.start_time_unix_nano
+    assert store.end_time_unix_nano <= call.end_time_unix_nano
+    about = {a.key: a.value.string_value for a in failed.attributes}
+    assert about["rpc.method"] == "GetApplication"
+    assert about["rpc.grpc.status_code"] == "5"
+    # That the caller asked for nothing is no error of the server.
+    assert failed.status.code == otlp.Span.Status.UNSET
+    assert failed.trace_id != call.trace_id
+
+
+async def test_a_collector_that_is_away_holds_up_nobody(
+    start_plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "FLUSH_SECONDS", 0.01)
+    where = f"127.0.0.1:{free_port()}"
+    async with (
+        start_plane(trace_collector=where, traces=True) as plane,
+        open_channel(plane.address, authorization=api_key(plane.api_key), insecure=True) as channel,
+    ):
+        for _ in range(20):
+            await APIServiceStub(channel).ListApplications(pb.ListApplicationsRequest())
+
+
+async def test_traces_without_a_collector_are_a_mistake(start_plane: Any) -> None:
+    with pytest.raises(UserMistake, match="add --trace-collector-address"):
+        async with start_plane(traces=True):
+            pass
+
+
+def figures(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def of_server(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return name, tuple(sorted({"pipecd_component": "server", **labels}.items()))
+
+
+@asynccontextmanager
+async def wakeups(plane: Any) -> AsyncIterator[Any]:
+    """A piped on its stream."""
+    piped = await plane.running.cases.pipeds.register("edge", "", by=plane.admin)
+    token = piped_token("demo", piped.id, piped.key)
+    async with open_channel(plane.address, authorization=token, insecure=True) as channel:
+        assert PipedServiceStub(channel)
+        call: Any = channel.unary_stream(WATCH, response_deserializer=Wakeup.FromString)(
+            WatchWakeupsRequest().SerializeToString()
+        )
+        await call.read()
+        yield call
+        call.cancel()
+
+
+async def test_stores_bus_streams_and_jobs_are_counted(start_plane: Any) -> None:
+    ports = Ports(*(free_port() for _ in range(6)))
+    async with AsyncExitStack() as opened:
+        plane = await opened.enter_async_context(start_plane(ports=ports))
+        http = await opened.enter_async_context(httpx2.AsyncClient())
+
+        async def shown() -> dict[Any, float]:
+            answer = await http.get(f"http://127.0.0.1:{ports.admin}/metrics")
+            return figures(answer.text)
+
+        before = await shown()
+        async with wakeups(plane):
+            token = plane.running.cases.sessions.issue(plane.admin)
+            page = f"http://{plane.address}/_/stream?t=apps"
+            headers = {"cookie": f"token={token}"}
+            async with http.stream("GET", page, headers=headers) as events:
+                await anext(events.aiter_lines())
+                during = await shown()
+    read = {"store": "datastore", "operation": "read"}
+    assert during[of_server("pipecd_store_operations_total", **read, result="ok")] > 0
+    assert during[of_server("pipecd_store_operation_seconds_count", **read)] > 0
+    assert during[of_server("pipecd_bus_signals_total", topic="piped")] >= 1
+    assert during[of_server("pipecd_streams", kind="wakeups")] == 1
+    assert during[of_server("pipecd_streams", kind="console")] == 1
+    subscribers = of_server("pipecd_bus_subscribers")
+    assert during[subscribers] == before[subscribers] + 2
+    ran = of_server("pipecd_job_runs_total", job="key-uses", result="success")
+    assert during[ran] == 1
