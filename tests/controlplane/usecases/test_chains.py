@@ -10,7 +10,9 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.chains import Matcher, Turn, turn_of
-from pipecd.model.errors import Denied, NotFound, UserMistake
+from pipecd.controlplane.usecases.commands import Handled
+from pipecd.model.command import CommandStatus
+from pipecd.model.errors import AlreadyExists, Denied, NotFound, Unavailable, UserMistake
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
@@ -95,6 +97,51 @@ async def test_a_chain_of_a_foreign_deployment_leaves_nothing_behind(
     assert (await stores.chains.listed("shop")).items == ()
 
 
+async def test_a_chain_that_was_begun_is_finished_by_asking_again(
+    cases: UseCases,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+    followers: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def die(_command: Command) -> None:
+        raise Unavailable("the server is killed")
+
+    first, matchers = new_deployment(), [Matcher(name="web"), Matcher(name="infra")]
+    for store in (stores.deployments, stores.commands):
+        with monkeypatch.context() as killed, pytest.raises(Unavailable):
+            killed.setattr(store, "add", die)
+            await cases.chains.create(first, matchers, by=piped)
+    with pytest.raises(AlreadyExists):
+        await cases.chains.create(first, matchers, by=piped)
+    (made,) = (await stores.chains.listed("shop")).items
+    assert (await stores.deployments.get(first.id)).deployment_chain_id == made.id
+    asked = await stores.commands.unhandled_of(piped.piped)
+    assert {c.application_id for c in asked} == {followers["web"], followers["infra"]}
+    # Those that were answered meanwhile are not asked again.
+    await cases.commands.handled(Handled(asked[0].id, CommandStatus.SUCCEEDED, 1), by=piped)
+    with pytest.raises(AlreadyExists):
+        await cases.chains.create(first, matchers, by=piped)
+    assert len(await stores.commands.unhandled_of(piped.piped)) == 1
+
+
+async def test_a_deployment_that_is_in_no_chain_does_not_begin_one_later(
+    cases: UseCases,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+) -> None:
+    first = new_deployment()
+    await cases.deployment_reports.create(first, by=piped)
+    with pytest.raises(AlreadyExists):
+        await cases.chains.create(first, [Matcher(name="web")], by=piped)
+    with pytest.raises(Denied):
+        await cases.chains.create(first, [Matcher(name="web")], by=other_piped)
+    assert (await stores.chains.listed("shop")).items == ()
+
+
 def chain(*statuses: pb.ChainBlockStatus.ValueType) -> pb.DeploymentChain:
     return pb.DeploymentChain(blocks=[pb.ChainBlock(status=status) for status in statuses])
 
@@ -159,10 +206,11 @@ async def test_a_turn_is_asked_for_by_the_owner_of_the_deployment(
         await cases.chains.get(made.id, by=stranger)
 
 
-async def test_chains_are_for_administrators(
+async def test_chains_are_for_everyone_with_a_role(
     cases: UseCases, admin: Person, viewer: Person
 ) -> None:
+    assert (await cases.chains.listed(by=viewer)).items == ()
     with pytest.raises(Denied):
-        await cases.chains.listed(by=viewer)
+        await cases.chains.listed(by=Person("shop", "nobody", ()))
     with pytest.raises(NotFound):
         await cases.chains.get("nope", by=admin)

@@ -3,6 +3,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
@@ -16,8 +17,7 @@ from pipecd.controlplane.usecases.commands import Commands
 from pipecd.controlplane.usecases.enumeration import named
 from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
 from pipecd.model.application import ApplicationKind
-from pipecd.model.errors import Denied, NotFound, UserMistake
-from pipecd.model.ids import new_id
+from pipecd.model.errors import AlreadyExists, Denied, NotFound, UserMistake
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model import common_pb2 as common
@@ -71,25 +71,32 @@ class Chains:
     async def create(
         self, first: Deployment, matchers: Sequence[Matcher], *, by: PipedCaller
     ) -> None:
-        """Starts a chain with this deployment and asks the applications after it to follow."""
+        """Starts a chain with this deployment and asks the applications after it to follow.
+
+        Sent again, as its answer was lost or its server killed, it finishes what was begun before
+        it says that the deployment exists.
+        """
         await self._access.own_application(first.application_id, by=by)
         followers = [await self._matched(matcher, by) for matcher in matchers]
+        first.deployment_chain_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"chain/{first.id}"))
+        first.deployment_chain_block_index = 0
         chain = DeploymentChain(
-            id=new_id(),
+            id=first.deployment_chain_id,
             project_id=by.project,
             status=pb.DEPLOYMENT_CHAIN_PENDING,
             blocks=[_first_block(first, to_unix(self._now())), *map(_block, followers)],
         )
-        first.deployment_chain_id = chain.id
-        first.deployment_chain_block_index = 0
-        # The deployment is checked before anything is stored, so a refusal leaves no chain behind.
+        # Both are checked before anything is stored, so a refusal leaves no chain behind.
         self._reports.check_new(first, by=by)
-        await self._stores.chains.add(chain)
-        await self._reports.create(first, by=by)
-        for index, applications in enumerate(followers, start=1):
-            for application in applications:
-                await self._commands.add(_follow(chain, index, application))
+        was_begun = await self._was_begun(first, by)
+        with suppress(AlreadyExists):
+            await self._stores.chains.add(chain)
+        if not was_begun:
+            await self._reports.create(first, by=by)
+        await self._ask_to_follow(chain.id)
         await self._bus.publish(Signal(Topic.CHAIN, chain.id, by.project))
+        if was_begun:
+            raise AlreadyExists(f"deployment {first.id} exists already")
 
     async def turn(
         self, deployment_id: str, chain_id: str, block_index: int, *, by: PipedCaller
@@ -114,6 +121,26 @@ class Chains:
         chain = await found(self._stores.chains.get(id), "Deployment chain is not found")
         check_project(by, chain.project_id, "deployment chain")
         return chain
+
+    async def _was_begun(self, first: Deployment, by: PipedCaller) -> bool:
+        """Whether the deployment exists as the first of this chain; as any other it is refused."""
+        try:
+            existing = await self._access.own_deployment(first.id, by=by)
+        except NotFound:
+            return False
+        if existing.deployment_chain_id != first.deployment_chain_id:
+            raise AlreadyExists(f"deployment {first.id} exists already")
+        return True
+
+    async def _ask_to_follow(self, chain_id: str) -> None:
+        """Gives the commands that were not given yet to those who are in the stored chain."""
+        chain = await self._stores.chains.get(chain_id)
+        for index, block in enumerate(chain.blocks[1:], start=1):
+            ids = tuple(node.application_ref.application_id for node in block.nodes)
+            found = await self._stores.applications.get_many(ids)
+            for application in (found[id] for id in ids if id in found):
+                with suppress(AlreadyExists):
+                    await self._commands.add(_follow(chain, index, application))
 
     async def _matched(self, matcher: Matcher, by: PipedCaller) -> tuple[Application, ...]:
         if not (matcher.name or matcher.kind or matcher.labels):
