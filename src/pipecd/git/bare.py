@@ -94,10 +94,13 @@ class BareCopy(Objects):
         made = self._made
         try:
             await self._checkout(commit, into, paths, index)
-        except DamagedCopy as e:
+        except (DamagedCopy, NotFound) as e:
             async with self._lock:
-                # Many may find the damage at the same time; one of them mends it.
+                # Many may find the damage at the same time; one of them mends it, and others see
+                # an empty copy in the meantime.
                 if made == self._made:
+                    if isinstance(e, NotFound):
+                        raise
                     log.warning("local copy is damaged, made anew", repository=self._id, error=e)
                     await self._create()
             await self.ensure(commit)
@@ -212,9 +215,7 @@ class BareCopy(Objects):
             return NotFound(f"commit {commit} or a path in it was not found ({first})")
         if is_damaged(said):
             return DamagedCopy(f"the copy of {self.name} is damaged ({first})")
-        if "No space left" in said:
-            return self._failure(done)
-        return Unavailable(f"the files of commit {commit} could not be written: {first}")
+        return self._failure(done)
 
     @contextmanager
     def _index(self, given: Path | None) -> Generator[Path]:

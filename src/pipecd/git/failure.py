@@ -23,6 +23,13 @@ def _meaning(sign: str, kind: type[PipecdError], problem: str, hint: str) -> _Me
 # The first that fits is taken, so the precise ones come first.
 _MEANINGS = (
     _meaning(
+        # Git does not say why a write failed; a disk without room is the usual reason.
+        r"no space left|disk quota exceeded|out of diskspace|unable to write file",
+        Unavailable,
+        "the disk of piped is full",
+        "make room in its working directory",
+    ),
+    _meaning(
         r"couldn't find remote ref",
         UserMistake,
         "the branch does not exist",
@@ -67,12 +74,6 @@ _MEANINGS = (
         UserMistake,
         "there is no repository, or it is hidden from piped",
         "check repositories[].remote and the credentials in the piped configuration",
-    ),
-    _meaning(
-        r"no space left|disk quota exceeded",
-        Unavailable,
-        "the disk of piped is full",
-        "make room in its working directory",
     ),
 )
 

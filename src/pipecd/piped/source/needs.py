@@ -39,6 +39,10 @@ class _Need:
             above = posixpath.dirname(above)
         return "." in self.paths
 
+    def contains(self, directory: str) -> bool:
+        """Whether a directory above is needed."""
+        return any(path in self.paths for path in _parents(directory))
+
 
 class Needs:
     """Finds out what applications need; a file that was read once is not read again."""
@@ -60,10 +64,8 @@ class Needs:
         await _take_files_above(objects, need, directory)
         wanted: Iterable[str] = [directory, SHARED_CONFIG, *named]
         while wanted:
-            if any(_is_above(path, directory) for path in wanted):
-                return None
             unread = await self._take(objects, need, wanted)
-            if len(need.files) > _MOST_FILES:
+            if len(need.files) > _MOST_FILES or need.contains(directory):
                 return None
             told = await self._references(objects, unread)
             if any(each.climbs for each in told.values()):
@@ -77,11 +79,11 @@ class Needs:
         """Adds what exists of some paths and returns the files that came with it."""
         new: dict[str, TreeEntry] = {}
         for path in paths:
-            found = None if need.has(path) else await _find(objects, need.commit, path)
-            if found is None or need.has(found[0]):
-                continue
-            need.paths.add(found[0])
-            await _collect(objects, *found, new)
+            found = {} if need.has(path) else await _find(objects, need.commit, path)
+            for at, entry in found.items():
+                if not need.has(at):
+                    need.paths.add(at)
+                    await _collect(objects, at, entry, new)
         need.files |= new
         return new
 
@@ -105,15 +107,24 @@ class Needs:
         return told
 
 
-async def _find(objects: Objects, commit: str, path: str) -> tuple[str, TreeEntry] | None:
-    """What is at a path, or the submodule that the path leads into."""
-    entry, at = await objects.entry(commit, path), path
-    while entry is None and (at := posixpath.dirname(at)):
-        above = await objects.entry(commit, at)
-        if above is not None and not above.is_submodule:
-            return None
-        entry = above
-    return None if entry is None else (at, entry)
+async def _find(objects: Objects, commit: str, path: str) -> dict[str, TreeEntry]:
+    """What is at a path; else the submodule that it leads into, or what begins with its name."""
+    entry = await objects.entry(commit, path)
+    if entry is not None:
+        return {path: entry}
+    parent, name = posixpath.split(path)
+    for above in _parents(path)[1:]:
+        part = await objects.entry(commit, above)
+        if part is not None and part.is_submodule:
+            return {above: part}
+    directory = await objects.entry(commit, parent or ".")
+    if directory is None or not directory.is_directory:
+        return {}
+    return {
+        posixpath.join(parent, each.name): each
+        for each in await objects.entries(directory.id)
+        if each.name.startswith(name)
+    }
 
 
 async def _collect(
@@ -150,14 +161,10 @@ def _candidates(path: str, told: References) -> Iterable[str]:
             yield posixpath.join(above, below)
 
 
-def _parents(path: str) -> Iterable[str]:
+def _parents(path: str) -> list[str]:
     """The directories above a path; the root has no name."""
     names = path.split("/") if path else []
     return ["/".join(names[:count]) for count in range(len(names))]
-
-
-def _is_above(path: str, directory: str) -> bool:
-    return directory.startswith(f"{path}/")
 
 
 def literal_prefix(pattern: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 # counts up to the first character that a program would have to compute.
 _UPWARD = re.compile(
     rb"(?:(?<=^)|(?<=[/\s\"'`=:,;(){}\[\]<>|&@!]))\.\.(?=[/\s\"'`,;(){}\[\]<>|&!\\]|$)"
-    rb"((?:/+[^/\s\"'`,;(){}\[\]<>|&!$*?\\#%]+)*)",
+    rb"((?:/+[^/\s\"'`:,;(){}\[\]<>|&!$*?\\#%]+)*)",
     re.MULTILINE,
 )
 # Ways to climb that do not write `..`.
@@ -28,6 +28,7 @@ _TEXT_SAMPLE = 8000
 class References:
     """Paths that a file names above itself, without their leading `..`.
 
+    The end of one may be missing where a name has a space in it or is computed by a program.
     `climbs` means that the file may reach anything: it names a directory above, or computes it.
     """
 

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What disks, kills and other people do to a mirror, and how it gets over it."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.model.errors import NotFound, PipecdError, Unavailable
+
+
+async def written(mirror: Any, commit: str, into: Path) -> list[str]:
+    await asyncio.to_thread(into.mkdir)
+    await mirror.materialise(commit, into)
+    return sorted(path.name for path in await asyncio.to_thread(lambda: list(into.iterdir())))
+
+
+async def test_a_commit_that_left_the_remote_stays_usable(
+    mirrored: Any, origin: Any, tmp_path: Path
+) -> None:
+    old = origin.commit({"a": "1"})
+    async with mirrored(origin.remote) as mirror:
+        await mirror.update()
+        origin.git("reset", "-q", "--hard", "HEAD^")
+        new = origin.commit({"b": "1"})
+        origin.git("reflog", "expire", "--expire=now", "--all")
+        origin.git("gc", "-q", "--prune=now")
+        assert (await mirror.update()).hash == new
+        await mirror.ensure(old)
+        assert await written(mirror, old, tmp_path / "w") == ["README", "a"]
+        shutil.rmtree(origin.path)
+        await mirror.ensure(old)
+
+
+async def test_packing_throws_nothing_away(
+    mirrored: Any, origin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipecd.git.bare._TIDY_AFTER", 3)
+    async with mirrored(origin.remote) as mirror:
+        kept: list[str] = []
+        for i in range(6):
+            kept.append(origin.commit({f"file-{i}": str(i)}))
+            await mirror.update()
+            await mirror.tidy()
+            origin.git("reset", "-q", "--hard", "HEAD^")
+        for i, commit in enumerate(kept):
+            assert await mirror.read_file(commit, f"file-{i}") == str(i).encode()
+        packs = list((mirror.directory / "objects" / "pack").glob("*.pack"))
+        assert 0 < len(packs) < 6
+
+
+@pytest.mark.parametrize("how", ["empty", "garbage", "gone"])
+async def test_a_broken_object_is_mended_when_it_is_needed(
+    mirrored: Any, origin: Any, tmp_path: Path, how: str
+) -> None:
+    head = origin.commit({"a": "content of a"})
+    blob = origin.git("rev-parse", "HEAD:a")
+    async with mirrored(origin.remote) as mirror:
+        await mirror.update()
+        break_object(mirror.directory, blob, how)
+        names = await asyncio.gather(*(written(mirror, head, tmp_path / f"w{i}") for i in range(3)))
+    assert names == [["README", "a"]] * 3
+    assert (tmp_path / "w2" / "a").read_text() == "content of a"
+
+
+def break_object(repository: Path, id_: str, how: str) -> None:
+    """Takes every object out of its pack and spoils one."""
+    packs = [pack.read_bytes() for pack in repository.glob("objects/pack/*.pack")]
+    shutil.rmtree(repository / "objects" / "pack")
+    for pack in packs:
+        subprocess.run(["git", "unpack-objects", "-q"], cwd=repository, input=pack, check=True)
+    file = repository / "objects" / id_[:2] / id_[2:]
+    file.chmod(0o644)
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(b"" if how == "empty" else b"junk")
+
+
+async def test_a_reader_that_was_killed_is_started_again(mirrored: Any, origin: Any) -> None:
+    async with mirrored(origin.remote) as mirror:
+        head = await mirror.update()
+        assert await mirror.read_file(head.hash, "README") == b"hello\n"
+        for process in children_named("cat-file"):
+            os.kill(process, 9)
+        with pytest.raises(Unavailable, match="git cannot read"):
+            while True:
+                await mirror.read_file(head.hash, "README")
+        assert await mirror.read_file(head.hash, "README") == b"hello\n"
+
+
+async def test_a_question_that_is_given_up_does_not_spoil_the_next(
+    mirrored: Any, origin: Any
+) -> None:
+    origin.commit({f"file-{i}": str(i) * 5000 for i in range(50)})
+    async with mirrored(origin.remote) as mirror:
+        head = await mirror.update()
+        paths = [f"file-{i}" for i in range(50)]
+        blobs = await mirror.locate(head.hash, paths)
+        for pause in (0, 0.0005, 0.001, 0.002):
+            reading = asyncio.create_task(mirror.read(blobs.values()))
+            await asyncio.sleep(pause)
+            reading.cancel()
+            await asyncio.wait({reading})
+            assert await mirror.read_file(head.hash, "file-7") == b"7" * 5000
+
+
+def children_named(word: str) -> Iterator[int]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (entry / "cmdline").read_bytes()
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if word.encode() in arguments and int(parent) == os.getpid():
+            yield int(entry.name)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for four megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    if os.getuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root may have a disk of its own")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def test_a_full_disk_is_told_and_recovered_from(
+    origin: Any, small_disk: Path, tmp_path: Path
+) -> None:
+    first = origin.git("rev-parse", "HEAD")
+    repository = Repository("web", origin.remote, "main")
+    async with open_mirrors(
+        [repository], directory=small_disk / "git", access=GitAccess()
+    ) as mirrors:
+        mirror = mirrors.of("web")
+        await mirror.update()
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(os.urandom(3 * 1024 * 1024))
+        big = origin.commit({"big": os.urandom(2 * 1024 * 1024)})
+        with pytest.raises(Unavailable, match="the disk of piped is full"):
+            await mirror.update()
+        assert mirror.head is not None
+        assert mirror.head.hash == first
+        assert await mirror.read_file(first, "README") == b"hello\n"
+        # No half of a pack keeps the disk full.
+        used = sum(file.stat().st_size for file in (small_disk / "git").rglob("*"))
+        assert used < 512 * 1024
+        ballast.unlink()
+        assert (await mirror.update()).hash == big
+        with pytest.raises(Unavailable, match="the disk of piped is full"):
+            await written(mirror, big, small_disk / "w")
+        shutil.rmtree(small_disk / "w")
+        assert await written(mirror, big, tmp_path / "w") == ["README", "big"]
+
+
+async def test_a_huge_file_is_written_but_not_read(
+    mirrored: Any, origin: Any, tmp_path: Path
+) -> None:
+    head = origin.commit({"huge": b"0" * (5 * 1024 * 1024)})
+    async with mirrored(origin.remote) as mirror:
+        await mirror.update()
+        with pytest.raises(NotFound, match="is larger than 4 MiB"):
+            await mirror.read_file(head, "huge")
+        assert await written(mirror, head, tmp_path / "w") == ["README", "huge"]
+
+
+async def test_a_path_that_is_nowhere_is_told(mirrored: Any, origin: Any, tmp_path: Path) -> None:
+    async with mirrored(origin.remote) as mirror:
+        head = await mirror.update()
+        with pytest.raises(NotFound, match="was not found"):
+            await mirror.materialise(head.hash, tmp_path, paths=["nowhere"])
+        with pytest.raises(PipecdError):
+            await mirror.ensure("f" * 40)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A working copy has what its application needs, where it belongs, and little else."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.piped.source.sources import Source, Sources
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+
+CONFIG = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: web\n"
+OTHERS = {"apps/other/huge.yaml": "x", "docs/a.md": "x", "lib/log.sh": "log", "base/b.yaml": "b"}
+
+Sourced = Callable[..., AbstractAsyncContextManager[Sources]]
+
+
+@pytest.fixture
+def sourced(origin: Any, tmp_path: Path) -> Sourced:
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Sources]:
+        repository = Repository("site", origin.remote, "main")
+        async with open_mirrors(
+            [repository], directory=tmp_path / "workspace" / "git", access=GitAccess()
+        ) as mirrors:
+            yield Sources(mirrors, load_catalog())
+
+    return opened
+
+
+async def at(sources: Sources, commit: str, into: Path, path: str = "apps/web") -> Source:
+    repo = ApplicationGitRepository(id="site", remote="", branch="main")
+    git_path = ApplicationGitPath(repo=repo, path=path, config_filename="app.pipecd.yaml")
+    return await sources.at(git_path, commit, into=into)
+
+
+def names(directory: Path) -> set[str]:
+    return {
+        str(file.relative_to(directory))
+        for file in directory.rglob("*")
+        if file.is_file() or file.is_symlink()
+    }
+
+
+def app(files: dict[str, Any], config: str = CONFIG) -> dict[str, Any]:
+    return {
+        "apps/web/app.pipecd.yaml": config,
+        **{f"apps/web/{name}": content for name, content in files.items()},
+    }
+
+
+OWN = {"apps/web/app.pipecd.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "expected"),
+    [
+        pytest.param({}, CONFIG, set(), id="its own directory"),
+        pytest.param(
+            {"deep/er/x.yaml": "a"}, CONFIG, {"apps/web/deep/er/x.yaml"}, id="all that is below"
+        ),
+        pytest.param(
+            {"kustomization.yaml": "resources: [../../base]"},
+            CONFIG,
+            {"apps/web/kustomization.yaml", "base/b.yaml"},
+            id="a base beside",
+        ),
+        pytest.param(
+            {"run.sh": "../../lib/log.sh"},
+            CONFIG,
+            {"apps/web/run.sh", "lib/log.sh"},
+            id="one file beside",
+        ),
+        pytest.param(
+            {"run.sh": "../../li$REST/log.sh '../../do cs/a.md'"},
+            CONFIG,
+            {"apps/web/run.sh", "lib/log.sh", "docs/a.md"},
+            id="whatever begins with an incomplete name",
+        ),
+        pytest.param(
+            {"k.yaml": "../none ../../none/x"},
+            CONFIG,
+            {"apps/web/k.yaml"},
+            id="not what is nowhere",
+        ),
+        pytest.param(
+            {},
+            CONFIG + "  trigger: {onCommit: {paths: ['docs/**']}}\n",
+            {"docs/a.md"},
+            id="what its triggers name",
+        ),
+        pytest.param(
+            {},
+            CONFIG + "  attachment: {sources: {n: ../../docs/a.md}, targets: [app.pipecd.yaml]}\n",
+            {"docs/a.md"},
+            id="what its configuration attaches",
+        ),
+    ],
+)
+async def test_what_a_working_copy_contains(
+    origin: Any,
+    sourced: Sourced,
+    tmp_path: Path,
+    files: dict[str, Any],
+    config: str,
+    expected: set[str],
+) -> None:
+    commit = origin.commit({**OTHERS, **app(files, config)})
+    async with sourced() as sources:
+        source = await at(sources, commit, tmp_path / "w")
+    assert names(source.directory) == OWN | expected
+
+
+async def test_references_are_followed_through_what_they_lead_to(
+    origin: Any, sourced: Sourced, tmp_path: Path
+) -> None:
+    files = app({"kustomization.yaml": "- ../../overlays/dev"})
+    files |= {"overlays/dev/kustomization.yaml": "- ../../base", "overlays/prod/x": "x"}
+    commit = origin.commit({**OTHERS, **files})
+    async with sourced() as sources:
+        source = await at(sources, commit, tmp_path / "w")
+    expected = {"apps/web/kustomization.yaml", "overlays/dev/kustomization.yaml", "base/b.yaml"}
+    assert names(source.directory) == OWN | expected
+
+
+async def test_files_directly_above_and_the_shared_configuration_come_along(
+    origin: Any, sourced: Sourced, tmp_path: Path
+) -> None:
+    above = {".sops.yaml": "a", "apps/defaults.yaml": "a", ".pipe/analysis.yaml": "a"}
+    commit = origin.commit({**OTHERS, **above, **app({})})
+    async with sourced() as sources:
+        source = await at(sources, commit, tmp_path / "w")
+    assert names(source.directory) == OWN | set(above)
+    assert (source.shared_config_directory / "analysis.yaml").exists()
+
+
+async def test_a_link_leads_where_it_should(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
+    origin.commit({**OTHERS, **app({})})
+    (origin.path / "apps/web/base").symlink_to("../../base")
+    commit = origin.commit()
+    async with sourced() as sources:
+        source = await at(sources, commit, tmp_path / "w")
+    assert (source.application_directory / "base" / "b.yaml").read_text() == "b"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"run.sh": "cd ../.. && make"}, id="a script that climbs"),
+        pytest.param({"run.sh": 'cat "$(dirname "$PWD")/other/x"'}, id="a script that computes"),
+        pytest.param({"x": "../../apps"}, id="a directory that contains it"),
+    ],
+)
+async def test_who_may_reach_anything_gets_everything(
+    origin: Any, sourced: Sourced, tmp_path: Path, files: dict[str, Any]
+) -> None:
+    commit = origin.commit({**OTHERS, **app(files)})
+    async with sourced() as sources:
+        source = await at(sources, commit, tmp_path / "w")
+    assert names(source.directory) >= set(OTHERS) | OWN
+
+
+async def test_an_application_at_the_root_has_everything(
+    origin: Any, sourced: Sourced, tmp_path: Path
+) -> None:
+    commit = origin.commit({**OTHERS, "app.pipecd.yaml": CONFIG})
+    async with sourced() as sources:
+        for path in ("", "."):
+            source = await at(sources, commit, tmp_path / "w", path)
+            assert names(source.directory) >= {*OTHERS, "app.pipecd.yaml"}
+
+
+async def test_whole_commits_share_their_files_and_working_copies_own_theirs(
+    origin: Any, sourced: Sourced, tmp_path: Path
+) -> None:
+    first = origin.commit({**OTHERS, **app({"run.sh": "cd .."})})
+    second = origin.commit({"base/b.yaml": "changed", "docs/a.md": None})
+    async with sourced() as sources:
+        one = (await at(sources, first, tmp_path / "one")).directory
+        two = (await at(sources, second, tmp_path / "two")).directory
+        assert (one / "lib/log.sh").stat().st_ino == (two / "lib/log.sh").stat().st_ino
+        own = "apps/web/run.sh"
+        assert (one / own).stat().st_ino != (two / own).stat().st_ino
+        assert (one / "base/b.yaml").read_text() == "b"
+        assert (two / "base/b.yaml").read_text() == "changed"
+        assert (one / "docs/a.md").exists()
+        assert not (two / "docs/a.md").exists()
+
+
+async def test_what_a_stage_writes_reaches_no_other_working_copy(
+    origin: Any, sourced: Sourced, tmp_path: Path
+) -> None:
+    commit = origin.commit({**OTHERS, **app({"run.sh": "cd ..", "x.yaml": "as in Git"})})
+    async with sourced() as sources:
+        one = await at(sources, commit, tmp_path / "one")
+        (one.application_directory / "x.yaml").write_text("spoilt")
+        (one.application_directory / "new").write_text("new")
+        # Even a file that is shared is mended before the next working copy is made of it.
+        (one.directory / "lib/log.sh").write_text("spoilt as well")
+        two = await at(sources, commit, tmp_path / "two")
+    assert (two.application_directory / "x.yaml").read_text() == "as in Git"
+    assert not (two.application_directory / "new").exists()
+    assert (two.directory / "lib/log.sh").read_text() == "log"
+
+
+async def test_many_working_copies_at_once(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
+    apps = {f"apps/a{i}/app.pipecd.yaml": CONFIG for i in range(20)}
+    scripts = {f"apps/a{i}/run.sh": "cd .." for i in range(0, 20, 5)}
+    commit = origin.commit({**OTHERS, **apps, **scripts})
+    async with sourced() as sources:
+        made = await asyncio.gather(
+            *(at(sources, commit, tmp_path / f"w{i}", f"apps/a{i}") for i in range(20))
+        )
+    sizes = [len(names(source.directory)) for source in made]
+    assert sizes == [28 if i % 5 == 0 else 1 for i in range(20)]
+
+
+async def test_leftovers_of_a_killed_piped_are_removed(
+    origin: Any, sourced: Sourced, tmp_path: Path
+) -> None:
+    commit = origin.commit({**OTHERS, **app({"run.sh": "cd .."})})
+    async with sourced() as sources:
+        await at(sources, commit, tmp_path / "w")
+    whole = tmp_path / "workspace" / "git" / "whole"
+    assert any(whole.iterdir())
+    async with sourced():
+        assert not whole.exists()
+
+
+async def test_names_that_are_no_text_are_written_as_they_are(
+    origin: Any, sourced: Sourced, tmp_path: Path
+) -> None:
+    odd = b"apps/web/caf\xe9 \xff.yaml"
+    origin.commit(app({}))
+    (Path(str(origin.path)) / "apps/web").mkdir(exist_ok=True)
+    with open(bytes(origin.path) + b"/" + odd, "wb") as file:  # noqa: ASYNC230, PTH123
+        file.write(b"odd")
+    commit = origin.commit()
+    async with sourced() as sources:
+        source = await at(sources, commit, tmp_path / "w")
+    found = [
+        bytes(each.name, "utf-8", "surrogateescape")
+        for each in source.application_directory.iterdir()
+    ]
+    assert b"caf\xe9 \xff.yaml" in found
