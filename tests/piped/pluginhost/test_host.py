@@ -18,6 +18,7 @@ from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.proto.model.analysis_pb2 import AnalysisResult
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import deployment_pb2 as pb
@@ -189,6 +190,26 @@ async def test_objects_are_kept_with_the_application(open_plane: OpenPlane) -> N
             )
         )
         assert (await callbacks.GetApplicationSharedObject(ask)).object == b"\0x"
+
+
+async def test_the_analysis_of_a_first_generation_piped_is_found(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+        application = (await new_deployment(plane)).application_id
+        ask = host_pb2.GetApplicationSharedObjectRequest(
+            application_id=application, plugin_name="analysis", key="latest-analysis-result"
+        )
+        with pytest.raises(NotFound):
+            await callbacks.GetApplicationSharedObject(ask)
+        older = AnalysisResult(start_time=1_700_000_000)
+        await plane.cases.objects.put_analysis_result(application, older, by=plane.caller)
+        found = (await callbacks.GetApplicationSharedObject(ask)).object
+        assert found == b'{"start_time":1700000000}'
+        await callbacks.PutApplicationSharedObject(
+            host_pb2.PutApplicationSharedObjectRequest(
+                application_id=application, plugin_name="analysis", key=ask.key, object=b"newer"
+            )
+        )
+        assert (await callbacks.GetApplicationSharedObject(ask)).object == b"newer"
 
 
 async def test_secrets_do_not_reach_the_log(open_plane: OpenPlane) -> None:

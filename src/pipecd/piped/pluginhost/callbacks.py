@@ -9,7 +9,8 @@ mirror.
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from pipecd.model.errors import UserMistake
+from pipecd.model.document import to_json
+from pipecd.model.errors import NotFound, UserMistake
 from pipecd.piped.api import PipedApi
 from pipecd.piped.pluginhost.logs import LogRelay
 from pipecd.piped.pluginhost.tools import Tool, Toolbox
@@ -17,6 +18,9 @@ from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.service import piped_pb2
 from pipecd.sdk.host import CommandWatch
+
+# The one object that has a place of its own in the first generation.
+_ANALYSIS_RESULT = ("analysis", "latest-analysis-result")
 
 
 class Metadata(Protocol):
@@ -154,14 +158,16 @@ class Callbacks(LogRelay):
     async def GetApplicationSharedObject(
         self, request: pb.GetApplicationSharedObjectRequest
     ) -> pb.GetApplicationSharedObjectResponse:
-        answer = await self._api.get_application_shared_object(
-            piped_pb2.GetApplicationSharedObjectRequest(
-                application_id=request.application_id,
-                plugin_name=request.plugin_name,
-                key=request.key,
-            )
+        asked = piped_pb2.GetApplicationSharedObjectRequest(
+            application_id=request.application_id, plugin_name=request.plugin_name, key=request.key
         )
-        return pb.GetApplicationSharedObjectResponse(object=answer.object)
+        try:
+            kept = (await self._api.get_application_shared_object(asked)).object
+        except NotFound:
+            if (request.plugin_name, request.key) != _ANALYSIS_RESULT:
+                raise
+            kept = await self._analysis_result(request.application_id)
+        return pb.GetApplicationSharedObjectResponse(object=kept)
 
     async def PutApplicationSharedObject(
         self, request: pb.PutApplicationSharedObjectRequest
@@ -175,6 +181,13 @@ class Callbacks(LogRelay):
             )
         )
         return pb.PutApplicationSharedObjectResponse()
+
+    async def _analysis_result(self, application_id: str) -> bytes:
+        """What a piped of the first generation has left for the next analysis."""
+        answer = await self._api.get_latest_analysis_result(
+            piped_pb2.GetLatestAnalysisResultRequest(application_id=application_id)
+        )
+        return to_json(answer.analysis_result).encode()
 
 
 def _bearable(values: Mapping[str, str]) -> dict[str, str]:
