@@ -113,7 +113,9 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         """Ends the open streams, so that a stopping server does not wait for them."""
         now = asyncio.get_running_loop().time()
         for limit in self._open_streams:
-            limit.reschedule(now)
+            # One that is ending already is not to be told again.
+            if limit.when() is None:
+                limit.reschedule(now)
 
     def _names(self) -> tuple[str, ...]:
         if self.service_name.startswith(PREFIX):
