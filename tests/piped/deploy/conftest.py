@@ -33,6 +33,7 @@ from pipecd.git.mirrors import open_mirrors
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 from pipecd.model.errors import NotFound
 from pipecd.model.ids import new_id
+from pipecd.model.moment import Now, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.deploy.metadata import MetadataStores
@@ -279,7 +280,9 @@ class Stand:
         return [f"{s.name} {StageStatus(s.status).name}" for s in deployment.stages]
 
     @asynccontextmanager
-    async def piped(self, specs: Sequence[PluginSpec] = ()) -> AsyncGenerator[Deployer, None]:
+    async def piped(
+        self, specs: Sequence[PluginSpec] = (), *, now: Now = utc_now
+    ) -> AsyncGenerator[Deployer, None]:
         """The deploying part of a piped; leaving the block ends it as SIGTERM would."""
         repository = Repository("site", f"file://{self.remote}", "main")
         async with (
@@ -312,6 +315,7 @@ class Stand:
                     callbacks=callbacks,
                     metadata=metadata,
                     workspace=self.directory / "work",
+                    now=now,
                 )
                 async with asyncio.TaskGroup() as loops:
                     parts = (deployer.deployments, commands, deployer.applications, deployer)

@@ -2,11 +2,14 @@
 """What everyone who works on deployments has at hand."""
 
 import asyncio
+import errno
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.errors import PipecdError
 from pipecd.model.moment import Now, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.metadata import MetadataStores
@@ -20,6 +23,8 @@ from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
+
+_LEAST_ROOM = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +93,20 @@ class MaskedSources:
     async def at(
         self, git_path: ApplicationGitPath, commit: str, *, config_filename: str = "", into: Path
     ) -> Source:
-        source = await self.sources.at(git_path, commit, config_filename=config_filename, into=into)
+        try:
+            source = await self.sources.at(
+                git_path, commit, config_filename=config_filename, into=into
+            )
+        except PipecdError as e:
+            # Git says which file it could not write, and not why.
+            if await asyncio.to_thread(_is_full, into):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(into)) from e
+            raise
         self.masks.add(self.deployment_id, source.secrets)
         return source
+
+
+def _is_full(place: Path) -> bool:
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free < _LEAST_ROOM

@@ -7,7 +7,7 @@ import structlog
 
 from pipecd.config.duration import Duration
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import NotFound, PipecdError
+from pipecd.model.errors import NotFound, PipecdError, Unavailable
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.reports import Reports, persistently
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
@@ -37,6 +37,11 @@ class Planner:
         work = asyncio.create_task(self._plan(running), name="plan")
         try:
             ended = await until_stopped(work, self._stop, at_most=_AT_MOST)
+        except PluginDied as e:
+            return await self._failed(f"{e}; given up after {_TRIES} tries")
+        except Unavailable:
+            # It is waited for, as long as it takes; whoever waits is told.
+            raise
         except PipecdError as e:
             return await self._failed(self._desk.callbacks.masks.hide(self._deployment.id, str(e)))
         if ended == TIME_IS_UP:

@@ -42,7 +42,7 @@ async def persistently(call: Callable[[], Awaitable[T]], *, what: str) -> T:
         try:
             return await call()
         except Unavailable as e:
-            log.warning("the control plane is away, trying again", what=what, error=str(e))
+            log.warning("the other side is away, trying again", what=what, error=str(e))
             await asyncio.sleep(pause)
             pause = min(pause * 2, _PAUSE_LAST)
 

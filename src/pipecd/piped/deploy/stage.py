@@ -20,10 +20,11 @@ from pipecd.model.errors import PipecdError
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.outcome import StageEnding, ending_of
-from pipecd.piped.deploy.reports import Reports, words
+from pipecd.piped.deploy.reports import Reports, persistently, words
 from pipecd.piped.deploy.stop import Stop, StopReason, until_stopped
 from pipecd.piped.plan.skip import skip_reason
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
+from pipecd.piped.source.sources import Source
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.service.piped_pb2 import (
@@ -161,17 +162,12 @@ class StageRun:
         return self.desk.plugins.for_stage(self.stage.name, self.spec, targets=targets)
 
     async def _input(self) -> pb.ExecutePluginInput:
-        own, sources = self.deployment, self.desk.masked_sources(self.deployment.id)
-        target = await sources.at(
-            own.git_path, own.trigger.commit.hash, into=self._place / "target"
-        )
+        own = self.deployment
+        target = await self._source(own.trigger.commit.hash, "target")
         running = None
         if own.running_commit_hash:
-            running = await sources.at(
-                own.git_path,
-                own.running_commit_hash,
-                config_filename=own.running_config_filename,
-                into=self._place / "running",
+            running = await self._source(
+                own.running_commit_hash, "running", config_filename=own.running_config_filename
             )
         entry = self.configured
         return pb.ExecutePluginInput(
@@ -180,6 +176,16 @@ class StageRun:
             stage_config=b"" if entry is None else json.dumps(entry.with_).encode(),
             target_deployment_source=target.to_proto(),
             running_deployment_source=None if running is None else running.to_proto(),
+        )
+
+    async def _source(self, commit: str, name: str, *, config_filename: str = "") -> Source:
+        """A working copy; a repository that is away is waited for."""
+        own, sources = self.deployment, self.desk.masked_sources(self.deployment.id)
+        return await persistently(
+            lambda: sources.at(
+                own.git_path, commit, config_filename=config_filename, into=self._place / name
+            ),
+            what="source",
         )
 
     @property

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever breaks leads to a state and a reason that a person understands, and nothing is lost."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.piped.plugin import PluginSpec
+from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus
+from pipecd.model.moment import utc_now
+from pipecd.piped.deploy import work
+
+OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
+
+ACT = "  pipeline: {stages: [{name: ACT}]}\n"
+
+
+def status(deployment: Any) -> str:
+    return DeploymentStatus(deployment.status).name
+
+
+def script(run: str) -> str:
+    return f"  pipeline: {{stages: [{{name: SCRIPT_RUN, with: {{run: {run!r}}}}}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        pytest.param("  pipeline: {stages: [\n", r"cart/app\.pipecd\.yaml:\d+:\d+: ", id="a file that is no YAML"),
+        pytest.param("  timeout: soon\n", r"spec\.timeout: .*soon", id="a value that means nothing"),
+    ],
+)  # fmt: skip
+async def test_a_broken_configuration_is_shown_to_its_author(
+    open_stand: OpenStand, spec: str, reason: str
+) -> None:
+    async with open_stand() as stand, stand.piped():
+        done = await stand.finished(await stand.trigger(stand.push(spec)))
+        assert status(done) == "FAILURE"
+        assert done.status_reason.startswith("Unable to plan the deployment (")
+        assert re.search(reason, done.status_reason)
+
+
+async def test_a_directory_that_is_gone_is_named(open_stand: OpenStand) -> None:
+    async with open_stand() as stand, stand.piped():
+        stand.push(ACT)
+        stand.git("rm", "-rq", "cart")
+        stand.git("commit", "-qm", "no cart")
+        done = await stand.finished(await stand.trigger(stand.git("rev-parse", "HEAD")))
+        assert status(done) == "FAILURE"
+        assert "application config file cart/app.pipecd.yaml was not found" in done.status_reason
+
+
+@pytest.mark.parametrize("piped", ["goes on", "is started again"])
+async def test_a_stage_that_ends_while_the_control_plane_is_away(
+    open_stand: OpenStand, piped: str
+) -> None:
+    """More lines than fit into one report, and nobody to take them until long after the end."""
+    async with open_stand() as stand:
+        mark = stand.directory / "over"
+        run = f"echo first; while ! test -e {mark}; do sleep 0.01; done; seq 2500; echo last >> {mark}"
+        async with stand.piped() as deployer:
+            id = await stand.trigger(stand.push(script(run)))
+            running = await stand.until(
+                id, lambda d: bool(d.stages) and d.stages[0].status == StageStatus.RUNNING
+            )
+            stage_id = running.stages[0].id
+            await stand.seen(lambda: stand.lines_of(id, stage_id), bool)
+            stand.gate.closed = True
+            mark.touch()
+            journal = deployer.workspace / "deployments" / id / "journal.json"
+            async with asyncio.timeout(30):
+                while not journal.exists():  # noqa: ASYNC110 - a file tells nobody
+                    await asyncio.sleep(0.02)
+            if piped == "goes on":
+                stand.gate.closed = False
+                await stand.finished(id)
+        stand.gate.closed = False
+        async with stand.piped():
+            done = await stand.finished(id)
+        assert status(done) == "SUCCESS"
+        log = await stand.log_of(id, stage_id)
+        lines = ["first", *(str(n) for n in range(1, 2501)), "The script succeeded"]
+        assert [block.log for block in log.blocks] == lines
+        assert log.completed
+        assert mark.read_text() == "last\n", "the script ran once"
+
+
+# It dies as often as the file says, and then does its work.
+MORTAL = '''#!{python}
+"""A plugin that dies."""
+import os, pathlib
+from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult, serve
+
+class Mortal(StagePlugin):
+    stages = (Stage("MORTAL"),)
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        lives = pathlib.Path({lives!r})
+        left = int(lives.read_text())
+        lives.write_text(str(left - 1))
+        if left > 0:
+            os._exit(3)
+        return StageResult.succeeded("alive")
+
+if __name__ == "__main__":
+    serve(Mortal)
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("deaths", "ends"),
+    [
+        pytest.param(1, "SUCCESS", id="once"),
+        pytest.param(99, "FAILURE", id="every time"),
+    ],
+)
+async def test_a_plugin_that_dies_over_its_stage(
+    open_stand: OpenStand, deaths: int, ends: str
+) -> None:
+    async with open_stand() as stand:
+        lives = stand.directory / "lives"
+        lives.write_text(str(deaths))
+        program = stand.directory / "mortal"
+        program.write_text(MORTAL.format(python=sys.executable, lives=str(lives)))
+        program.chmod(0o755)
+        spec = PluginSpec(name="mortal", url=f"file://{program}")
+        async with stand.piped([spec]), asyncio.timeout(50):
+            id = await stand.trigger(stand.push("  pipeline: {stages: [{name: MORTAL}]}\n"))
+            done = await stand.seen(
+                lambda: stand.deployment(id), lambda d: DeploymentStatus(d.status).is_completed
+            )
+        assert status(done) == ends
+        (stage,) = done.stages
+        told = [line for line in await stand.lines_of(id, stage.id) if "exit code 3" in line]
+        assert told[0].startswith("plugin mortal ended with exit code 3")
+        assert len(told) == min(deaths, 3)
+        assert int(lives.read_text()) == deaths - min(deaths + 1, 3)
+        if ends == "FAILURE":
+            assert "given up after 3 runs of the stage" in stage.status_reason
+            assert "exit code 3" in done.status_reason
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with little room, where one may make such."""
+    place = tmp_path / "work"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], check=False)
+    if made.returncode:
+        pytest.skip("no right to mount a file system")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.usefixtures("small_disk")
+async def test_a_full_disk_holds_a_deployment_up_until_there_is_room(
+    open_stand: OpenStand, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "HOLD", 0.05)
+    async with open_stand() as stand:
+        full = small_disk / "full"
+        full.write_bytes(b"x" * (1 << 20))
+        async with stand.piped():
+            id = await stand.trigger(stand.push(ACT, ballast="y" * 5000))
+            held = await stand.until(
+                id, lambda d: "No space left" in d.metadata_v2.shared.keyValues.get(WAITING_FOR, "")
+            )
+            assert status(held) == "PENDING"
+            full.unlink()
+            done = await stand.finished(id)
+        assert (status(done), done.metadata_v2.shared.keyValues[WAITING_FOR]) == ("SUCCESS", "")
+
+
+async def test_a_clock_that_jumps_stops_nothing(open_stand: OpenStand) -> None:
+    jumps = [timedelta(days=n) for n in (0, 400, -400)]
+
+    def now() -> datetime:
+        jumps.append(jumps.pop(0))
+        return utc_now() + jumps[-1]
+
+    spec = "  pipeline: {stages: [{name: ACT, with: {do: succeed, undo: succeed}}, {name: ACT, with: {do: fail}}]}\n"
+    async with open_stand() as stand, stand.piped(now=now):
+        done = await stand.finished(await stand.trigger(stand.push(spec)))
+        assert status(done) == "FAILURE"
+        assert stand.begun == ["act 0", "act 1", "undo 0"]
