@@ -15,6 +15,7 @@ need() {
 }
 PATH=$PATH:/usr/sbin
 need git git
+need "gcc libc6-dev" gcc
 need git-lfs git-lfs
 need chromium chromium
 need mariadb-server mariadbd

@@ -15,10 +15,10 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.wire.server import TlsFiles
 from servers.prometheus import Prometheus
+from servers.trial import OUR_PIPED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-OUR_PIPED = Path(sys.executable).parent / "piped"
 
 # A script may print empty lines, which the control plane must not be told as they are.
 APP = """\

@@ -2,7 +2,6 @@
 """Our piped with a control plane of upstream, and our control plane on a database of upstream."""
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import web_pb2
+from servers.trial import OUR_PIPED
 from servers.upstream import UpstreamTrial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-OUR_PIPED = Path(sys.executable).parent / "piped"
 PLUGINS = "  plugins: [{name: wait}, {name: scriptrun}, {name: waitapproval}]\n"
 
 APP = """\

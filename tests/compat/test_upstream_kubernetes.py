@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's plugin for Kubernetes under upstream's piped and under ours, with a real cluster."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import DeployTargets
+from servers.kubernetes import Kubernetes
+from servers.trial import OUR_PIPED
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: web
+  plugins:
+    kubernetes:
+      input: {{namespace: {namespace}, manifests: [web.yaml], kubectlVersion: given}}
+"""
+
+MANIFEST = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, labels: {app: web}}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: web, image: "web:1"}]
+"""
+
+
+@pytest.fixture
+def plugin(upstream_plugins: Path, free_port: Callable[[], int], kubernetes: Kubernetes) -> str:
+    """The entry of the plugin in the file of a piped."""
+    if not (path := upstream_plugins / "kubernetes").exists():
+        pytest.skip("upstream's plugin kubernetes is not there")
+    target = f"{{name: here, config: {{kubeConfigPath: {kubernetes.kubeconfig}}}}}"
+    entry = f"name: kubernetes, url: 'file://{path}', port: {free_port()}"
+    return f"  plugins: [{{{entry}, deployTargets: [{target}]}}]\n"
+
+
+@pytest.fixture(params=["upstream's piped", "our piped"])
+def command(
+    request: pytest.FixtureRequest, free_port: Callable[[], int], kubectl: str, tmp_path: Path
+) -> Sequence[str | Path]:
+    """A piped that has kubectl already, as version "given"."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    shutil.copy(kubectl, tools / "kubectl-given")
+    ours = request.param == "our piped"
+    program: Path = OUR_PIPED if ours else request.getfixturevalue("upstream_pipedv1")
+    ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
+    return (program, "run", "--insecure=true", f"--tools-dir={tools}", *ports)
+
+
+async def test_manifests_are_applied(
+    open_bed: Any, command: Sequence[Any], plugin: str, kubernetes: Kubernetes, namespace: str
+) -> None:
+    async with open_bed(all_answered=True) as bed:
+        app = APP.format(namespace=namespace)
+        first = bed.origin.commit({"web/app.pipecd.yaml": app, "web/web.yaml": MANIFEST})
+        agent = await bed.enrol("v1", plugin)
+        draft = Application(
+            name="web",
+            piped_id=agent.id,
+            deploy_targets_by_plugin={"kubernetes": DeployTargets(deploy_targets=["here"])},
+        )
+        await bed.add_application("web", draft)
+        async with bed.running(*command, f"--config-file={agent.config}") as piped:
+
+            async def applied(commit: str) -> str:
+                done = await bed.eventually(lambda: bed.ended(commit), piped)
+                assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, piped.text
+                place = f"/apis/apps/v1/namespaces/{namespace}/deployments/web"
+                live = kubernetes.ask("GET", place)
+                return live["spec"]["template"]["spec"]["containers"][0]["image"]
+
+            assert await applied(first) == "web:1"
+            changed = {"web/web.yaml": MANIFEST.replace("web:1", "web:2")}
+            assert await applied(bed.origin.commit(changed)) == "web:2"
