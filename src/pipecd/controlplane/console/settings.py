@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a project: how its Git hosts tell of pushes."""
+"""The settings of a project: who may enter it, and how its Git hosts tell of pushes."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -10,11 +10,11 @@ from starlette.routing import Route
 
 from pipecd.controlplane.console.door import Door, Visitor
 from pipecd.controlplane.console.once import Once
+from pipecd.controlplane.console.project.forms import PAGE, ProjectForms
+from pipecd.controlplane.console.project.view import FIELDS, SECRETS, Problem
 from pipecd.controlplane.console.view.words import Moment, moment
 from pipecd.controlplane.usecases.people.webhooks import WebhookSettings
 from pipecd.model.errors import Denied
-
-PAGE = "/settings/project"
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class SettingsPages:
 
     def __init__(self, door: Door, once: Once) -> None:
         self._door, self._once = door, once
+        self._forms = ProjectForms(door, self._again)
 
     def routes(self) -> list[Route]:
         return [
@@ -40,14 +41,28 @@ class SettingsPages:
             Route(PAGE, self._door.page(self._project), methods=["GET"]),
             Route(f"{PAGE}/webhook", self._door.action(self._rotate), methods=["POST"]),
             Route(f"{PAGE}/webhook/remove", self._door.action(self._remove), methods=["POST"]),
+            *self._forms.routes(),
         ]
 
     async def _first(self, _request: Request, _visitor: Visitor) -> Response:
         return RedirectResponse(PAGE, 303)
 
     async def _project(self, request: Request, visitor: Visitor) -> Response:
+        return await self._shown(request, visitor, None)
+
+    async def _again(self, request: Request, visitor: Visitor, problem: Problem) -> Response:
+        return await self._shown(request, visitor, problem)
+
+    async def _shown(self, request: Request, visitor: Visitor, problem: Problem | None) -> Response:
         return self._door.show(
-            request, "settings.html", webhook=await self._webhook(request, visitor)
+            request,
+            "settings.html",
+            status=422 if problem else 200,
+            webhook=await self._webhook(request, visitor),
+            project=await self._forms.view(request, visitor),
+            problem=problem,
+            sso_fields=FIELDS,
+            secret_fields=SECRETS,
         )
 
     async def _webhook(self, request: Request, visitor: Visitor) -> WebhookView | None:

@@ -29,6 +29,7 @@ REDACTED = "redacted"
 # How long a session from another site lasts unless its configuration says so.
 SESSION_HOURS = 7 * 24
 LONGEST_ID = 50
+_CLIENT = ("client_id", "client_secret")
 
 
 @dataclass(frozen=True)
@@ -144,22 +145,38 @@ class Projects:
         await self.change(lambda project: _set_admin_disabled(project, disabled=True), by=by)
 
     async def set_sso(self, sso: ProjectSSOConfig, *, by: User) -> None:
-        """Replaces the single sign-on; the secrets of GitHub are stored encrypted."""
+        """Replaces the single sign-on; the secrets of GitHub are stored encrypted.
+
+        Nobody is shown the id and the secret of the client again, so those that are left empty stay
+        as they are.
+        """
         sealed = ProjectSSOConfig()
         sealed.CopyFrom(sso)
         # Upstream's console does not ask for it, and upstream refuses a stored zero.
         sealed.session_ttl = sso.session_ttl or SESSION_HOURS
         if sealed.HasField("github"):
             key_file = KeyFile(self._encryption_key)
-            sealed.github.client_id = key_file.encrypt(sso.github.client_id)
-            sealed.github.client_secret = key_file.encrypt(sso.github.client_secret)
+            for name in _CLIENT:
+                if plain := getattr(sso.github, name):
+                    setattr(sealed.github, name, key_file.encrypt(plain))
 
         def change(project: Project) -> None:
-            if (fault := fault_of(sso)) is not None:
+            whole = ProjectSSOConfig()
+            whole.CopyFrom(sealed)
+            _keep_client(whole, project.sso)
+            if (fault := fault_of(whole)) is not None:
                 raise UserMistake(f"Invalid SSO configuration: {fault}")
-            project.sso.CopyFrom(sealed)
+            project.sso.CopyFrom(whole)
 
         await self.change(change, by=by)
+
+    async def remove_sso(self, *, by: User) -> None:
+        """Nobody can sign in through another site any more; those who did stay signed in."""
+        await self.change(lambda project: project.ClearField("sso"), by=by)
+
+    def is_declared(self, id: str) -> bool:
+        """Whether the configuration file has the project, so that nobody can change it here."""
+        return id in self._from_config
 
     async def set_legacy_teams(self, teams: ProjectRBACConfig, *, by: User) -> None:
         await self.change(lambda project: project.rbac.CopyFrom(teams), by=by)
@@ -169,7 +186,9 @@ class Projects:
         await self._access.require(by, _UPDATE)
         if by.project in self._from_config:
             raise _declared_in_config()
-        await found(self._stores.projects.update(by.project, change), "Project is not found")
+        await found(self._stores.projects.get(by.project), "Project is not found")
+        # What a change does not find is told in its own words.
+        await self._stores.projects.update(by.project, change)
         await self._changed(by.project)
 
     def _declared(self, id: str) -> Project | None:
@@ -208,6 +227,15 @@ def redacted(project: Project) -> Project:
             provider.client_id = REDACTED
             provider.client_secret = REDACTED
     return project
+
+
+def _keep_client(new: ProjectSSOConfig, old: ProjectSSOConfig) -> None:
+    """Fills in what was left empty of the client with what is stored for the same provider."""
+    for provider in ("github", "oidc"):
+        if new.HasField(provider) and old.HasField(provider):
+            mine, stored = getattr(new, provider), getattr(old, provider)
+            for name in _CLIENT:
+                setattr(mine, name, getattr(mine, name) or getattr(stored, name))
 
 
 def _declared_in_config() -> Conflict:
