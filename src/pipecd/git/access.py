@@ -8,9 +8,11 @@ its arguments. An ssh key becomes a private file in a directory that ends with p
 import base64
 import os
 import shutil
+import ssl
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from pipecd.git.remote.address import http_host, read_address
@@ -59,6 +61,11 @@ class GitEnvironment:
     def author(self) -> tuple[str, str]:
         """Name and address for commits that piped makes."""
         return self._access.author
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext:
+        """The authorities that this machine trusts, read once for all servers."""
+        return ssl.create_default_context()
 
     def of(self, remote: str = "", *, settings: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
         """Variables for one command; with a remote, also its address and its credentials."""

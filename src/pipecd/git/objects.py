@@ -25,8 +25,9 @@ _LINKS = {
     b"notdir": _ABSENT,
 }
 
-# Directories hardly change from one commit to the next, so many of them are remembered.
-_REMEMBERED_TREES = 5_000
+# Directories hardly change from one commit to the next, so those with this many names together
+# are remembered.
+_REMEMBERED_NAMES = 50_000
 _DIRECTORY, _SYMLINK, _SUBMODULE = 0o40000, 0o120000, 0o160000
 
 
@@ -59,7 +60,7 @@ class TreeFile:
     is_symlink: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TreeEntry:
     """What a directory of a commit contains under one name."""
 
@@ -90,6 +91,7 @@ class Objects:
         )
         self._contents = Reader(directory, ["--batch"], self._own_variables)
         self._trees: OrderedDict[str, tuple[TreeEntry, ...]] = OrderedDict()
+        self._names = 0
 
     async def close(self) -> None:
         """Ends the programs that read from here."""
@@ -120,9 +122,11 @@ class Objects:
         if len(told.words) != 3 or told.words[1] != b"tree":
             return ()
         found = tuple(_entries(told.content, len(told.words[0]) // 2))
+        # Somebody else may have asked for the same in the meantime.
+        self._names += len(found) - len(self._trees.get(tree, ()))
         self._trees[tree] = found
-        if len(self._trees) > _REMEMBERED_TREES:
-            self._trees.popitem(last=False)
+        while self._names > _REMEMBERED_NAMES and len(self._trees) > 1:
+            self._names -= len(self._trees.popitem(last=False)[1])
         return found
 
     async def entry(self, commit: str, path: str) -> TreeEntry | None:

@@ -19,8 +19,8 @@ HTTP_EVERY = 1.0
 OTHER_EVERY = 3.0
 
 _LOOK_AT_MOST = 30.0
-# A server that only the git program can talk to is not tried in another way for ever.
-_PATIENCE = 3
+# A server that only the git program can talk to is left to it, for some five minutes.
+_PATIENCE, _REPENTANCE = 3, 100
 
 
 class RemoteBranch(Protocol):
@@ -124,8 +124,12 @@ class HttpBranch:
 
     def __init__(self, served: ServedBranch, remote: str, environment: GitEnvironment) -> None:
         self._served = served
+        url = read_address(remote).url
         self._refs = RefsOverHttp(
-            read_address(remote).url, served.ref, authorization=environment.authorization(remote)
+            url,
+            served.ref,
+            tls=environment.tls if url.startswith("https") else None,
+            authorization=environment.authorization(remote),
         )
         self._disagreements = 0
 
@@ -135,6 +139,8 @@ class HttpBranch:
 
     async def look(self) -> str:
         if self._gave_up:
+            # Once in a while it is tried again.
+            self._disagreements = (self._disagreements + 1) % _REPENTANCE
             return await self._served.look()
         try:
             seen = await self._refs.look()

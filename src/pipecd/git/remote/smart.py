@@ -23,9 +23,11 @@ class Unsure(Exception):
 class RefsOverHttp:
     """The hash of one ref; the newer protocol tells only that, the older one every ref."""
 
-    def __init__(self, url: str, ref: str, *, authorization: str = "") -> None:
+    def __init__(
+        self, url: str, ref: str, *, tls: ssl.SSLContext | None = None, authorization: str = ""
+    ) -> None:
         self._base, self._ref = url.rstrip("/"), ref
-        self._authorization = authorization
+        self._tls, self._authorization = tls, authorization
         self._client: httpx2.AsyncClient | None = None
         self._capabilities: tuple[bytes, ...] = ()
 
@@ -91,8 +93,7 @@ class RefsOverHttp:
             self._client = httpx2.AsyncClient(
                 headers=headers,
                 timeout=_SECONDS,
-                # The authorities that this machine trusts, as for the git program.
-                verify=ssl.create_default_context() if self._base.startswith("https") else True,
+                verify=self._tls or True,
                 limits=httpx2.Limits(max_connections=1, keepalive_expiry=_KEPT_SECONDS),
             )
         return self._client

@@ -11,7 +11,7 @@ from pipecd.git.objects import Blob, Missing, Objects
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 
 # A file that did not change between two commits is not read again.
-_REMEMBERED = 10_000
+_REMEMBERED = 5_000
 
 Read = ApplicationConfig | PipecdError
 

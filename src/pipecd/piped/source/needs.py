@@ -20,7 +20,7 @@ SHARED_CONFIG = ".pipe"
 _LONGEST_TEXT = 512 * 1024
 # An application that needs more than this is not worth a choice.
 _MOST_FILES = 3000
-_REMEMBERED = 50_000
+_REMEMBERED = 20_000
 
 
 @dataclass
