@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import httpx2
 import psycopg
 import pymysql
 import pytest
@@ -19,12 +20,14 @@ from pipecd.config.controlplane import (
     FilestoreSpec,
 )
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
 from pipecd.model.errors import Unauthenticated
 from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.common_pb2 import ApplicationGitRepository
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.wire.credentials import PipedToken
 from servers.databases import MariaDb, Postgres, Redis
 
@@ -171,6 +174,28 @@ async def test_who_is_locked_out_by_one_is_out_at_the_other_within_a_second(
             await asyncio.sleep(0.01)
     with pytest.raises(Unauthenticated):
         await enter(one.cases)
+
+
+async def test_a_push_that_one_is_told_of_wakes_pipeds_at_the_other(
+    replicas: tuple[ControlPlane, ControlPlane],
+) -> None:
+    one, two = replicas
+    await connected(one, two)
+    await one.cases.projects.add("demo", "", StaticAdmin("admin", "hello"))
+    admin = Person(project="demo", name="admin", roles=("Admin",))
+    made = await one.cases.pipeds.register("dev", "", by=admin)
+    site = ApplicationGitRepository(id="site", remote="git@host.example:org/site", branch="main")
+    meta = ReportPipedMetaRequest(repositories=[site], config="{}")
+    await one.cases.pipeds.meta_reported(meta, by=PipedCaller("demo", made.id))
+    await two.cases.webhooks.rotate(by=admin)
+    (secret,) = await one.cases.webhooks.secrets_of("demo")
+    url = f"http://127.0.0.1:{one.port}/webhooks/demo"
+    body = b'{"object_kind":"push","project":{"git_http_url":"https://host.example/org/site"}}'
+    headers = {"X-Gitlab-Event": "Push Hook", "X-Gitlab-Token": secret}
+    async with two.bus.subscribe(project="demo") as signals, asyncio.timeout(5):
+        async with httpx2.AsyncClient() as client:
+            assert (await client.post(url, content=body, headers=headers)).status_code == 202
+        await _until(signals, Signal(Topic.REPOSITORY, "site", "demo", made.id))
 
 
 async def test_mysql_without_a_redis_says_that_only_one_server_may_run(

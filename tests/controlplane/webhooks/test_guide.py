@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sample of the guide is sent as it stands there."""
+
+import asyncio
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.proto.model.common_pb2 import ApplicationGitRepository
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "webhooks.md"
+
+
+async def sent(address: str, secret: str) -> tuple[int | None, str]:
+    found = re.search(r"^```sh\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    assert found is not None
+    process = await asyncio.create_subprocess_exec(
+        "sh",
+        "-euc",
+        found[1],
+        env={**os.environ, "ADDRESS": address, "SECRET": secret},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    return process.returncode, output.decode()
+
+
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("openssl")), reason="no curl")
+async def test_the_sample_of_the_guide_wakes_a_piped(start_plane: Any) -> None:
+    async with start_plane() as plane:
+        cases = plane.running.cases
+        made = await cases.pipeds.register("dev", "", by=plane.admin)
+        site = ApplicationGitRepository(
+            id="site", remote="https://git.example.com/shop/site", branch="main"
+        )
+        meta = ReportPipedMetaRequest(repositories=[site], config="{}")
+        await cases.pipeds.meta_reported(meta, by=PipedCaller("demo", made.id))
+        await cases.webhooks.rotate(by=plane.admin)
+        (secret,) = await cases.webhooks.secrets_of("demo")
+        address = f"http://{plane.address}/webhooks/demo"
+        assert await sent(address, secret) == (0, '{"message":"taken"}')
+        settings = await cases.webhooks.settings(by=plane.admin)
+        assert settings is not None
+        assert settings.last is not None
+        assert settings.last.woken == 1
+        code, output = await sent(address, "wrong")
+        assert (code != 0, output) == (True, '{"message":"the signature does not fit"}')
