@@ -3,6 +3,7 @@
 
 import asyncio
 import hashlib
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,26 @@ async def test_a_note_without_the_attribute_is_a_file_like_others(
     async with mirrored(origin.remote) as mirror:
         found = await written(mirror, head, tmp_path / "w", ("app",))
     assert found["app/a.bin"].startswith(b"version ")
+
+
+async def test_what_no_working_copy_has_needed_for_long_is_removed_at_the_next_start(
+    mirrored: Any, origin: Any, new_origin: Any, git_http: Any, tmp_path: Path
+) -> None:
+    library = new_origin("library")
+    commit = library.commit({"x": "1"})
+    origin.commit({".gitattributes": ATTRIBUTES, "a.bin": note(LARGE), "b.bin": note(b"b")})
+    keep(git_http, LARGE, b"b")
+    head = add_submodule(origin, "lib", "../../library/.git", commit)
+    url = git_http.url("origin/.git")
+    async with mirrored(url) as mirror:
+        first = await written(mirror, head, tmp_path / "one")
+        [module] = (tmp_path / "m" / "modules").iterdir()
+        old, new = sorted(mirror.directory.glob("lfs/objects/??/??/*"))
+    os.utime(module, (0, 0))
+    os.utime(old, (0, 0))
+    async with mirrored(url) as mirror:
+        await mirror.update()
+        assert not module.exists()
+        assert not old.exists()
+        assert new.exists()
+        assert await written(mirror, head, tmp_path / "two") == first

@@ -24,6 +24,12 @@ from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
             id="an ssh key that the host does not know",
         ),
         pytest.param(
+            "error: cannot run ssh: No such file or directory\nfatal: unable to fork",
+            UserMistake,
+            "the program ssh is not installed",
+            id="a machine without ssh",
+        ),
+        pytest.param(
             "Host key verification failed.\nfatal: Could not read from remote repository.",
             Denied,
             "shows another key than before",

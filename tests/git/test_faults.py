@@ -71,6 +71,22 @@ async def test_a_broken_object_is_mended_when_it_is_needed(
     assert (tmp_path / "w2" / "a").read_text() == "content of a"
 
 
+@pytest.mark.parametrize("how", ["empty", "garbage", "gone"])
+async def test_damage_that_a_reader_meets_is_mended_by_the_next_look(
+    mirrored: Any, origin: Any, how: str
+) -> None:
+    head = origin.commit({"a": "content of a"})
+    blob = origin.git("rev-parse", "HEAD:a")
+    async with mirrored(origin.remote) as mirror:
+        await mirror.update()
+        places = await mirror.locate(head, ["a"])
+        break_object(mirror.directory, blob, how)
+        with pytest.raises(Unavailable):
+            await mirror.read(places.values())
+        assert (await mirror.update()).hash == head
+        assert await mirror.read_file(head, "a") == b"content of a"
+
+
 def break_object(repository: Path, id_: str, how: str) -> None:
     """Takes every object out of its pack and spoils one."""
     packs = [pack.read_bytes() for pack in repository.glob("objects/pack/*.pack")]

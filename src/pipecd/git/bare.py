@@ -13,7 +13,7 @@ import structlog
 
 from pipecd.git.access import GitEnvironment
 from pipecd.git.failure import explain, is_damaged, is_missing
-from pipecd.git.lfs import LargeFiles
+from pipecd.git.lfs import LargeFiles, forget_unused
 from pipecd.git.objects import Objects, inside
 from pipecd.git.remote.address import without_secrets
 from pipecd.git.submodule import submodules
@@ -62,7 +62,7 @@ class BareCopy(Objects):
         """Makes sure that a commit is here, also one that the branch no longer contains."""
         if not _HASH.fullmatch(commit):
             raise NotFound(f"{commit!r} is not the hash of a commit")
-        if self._is_ready and await self.has(commit):
+        if self._is_ready and not self._is_doubted and await self.has(commit):
             return
         async with self._lock:
             await self._prepare()
@@ -159,12 +159,15 @@ class BareCopy(Objects):
             await copy.materialise(module.commit, place, paths=module.paths)
 
     async def _prepare(self) -> None:
-        """Creates the copy, or takes over the one of an earlier run."""
-        if self._is_ready:
+        """Creates the copy, takes over the one of an earlier run, or replaces a damaged one."""
+        if self._is_ready and not self._is_doubted:
             return
         await asyncio.to_thread(_remove_leftovers, self.directory)
-        if not await self._is_sound():
+        if self._is_doubted:
+            log.warning("local copy is damaged, made anew", repository=self._id)
+        if self._is_doubted or not await self._is_sound():
             await self._create()
+        await asyncio.to_thread(self.directory.touch)
         self._is_ready = True
 
     async def _is_sound(self) -> bool:
@@ -174,7 +177,7 @@ class BareCopy(Objects):
 
     async def _create(self) -> None:
         await self.close()
-        self._made += 1
+        self._made, self._is_doubted = self._made + 1, False
         await asyncio.to_thread(shutil.rmtree, self.directory, ignore_errors=True)
         await asyncio.to_thread(self.directory.mkdir, mode=0o700, parents=True)
         done = await self._git("init", "--quiet", "--bare", "--template=", str(self.directory))
@@ -255,3 +258,4 @@ def _remove_leftovers(directory: Path) -> None:
         file.unlink(missing_ok=True)
     for incoming in directory.glob("objects/tmp_objdir-*"):
         shutil.rmtree(incoming, ignore_errors=True)
+    forget_unused(directory)

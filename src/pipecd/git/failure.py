@@ -30,10 +30,16 @@ _MEANINGS = (
         "make room in its working directory",
     ),
     _meaning(
+        r"cannot run \S*ssh|ssh: (?:command )?not found",
+        UserMistake,
+        "the program ssh is not installed",
+        "install it on the machine, or in the image, of piped",
+    ),
+    _meaning(
         r"couldn't find remote ref",
         UserMistake,
         "the branch does not exist",
-        "create the branch, or correct repositories[].branch in the piped configuration",
+        "push a first commit to it, or correct repositories[].branch in the piped configuration",
     ),
     _meaning(
         r"host key verification failed|host identification has changed",

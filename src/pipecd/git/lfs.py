@@ -5,6 +5,7 @@ import asyncio
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ _NOTE = re.compile(
 _LONGEST_FILE = 64 * 1024
 _FETCH_AT_MOST = 1800.0
 _MOST_PATTERNS = 300
+_UNUSED_SECONDS = 30 * 24 * 3600
 # A copy of a small file costs nothing, and a large one is hardly ever written to.
 _LINKED_FROM = 1024 * 1024
 
@@ -86,12 +88,20 @@ def _kept(repository: Path, oid: str) -> Path:
     return repository / "lfs" / "objects" / oid[:2] / oid[2:4] / oid
 
 
+def forget_unused(repository: Path) -> None:
+    """Removes contents that no working copy has needed for a long time."""
+    for kept in (repository / "lfs" / "objects").glob("??/??/*"):
+        if kept.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+            kept.unlink(missing_ok=True)
+
+
 def _put(repository: Path, notes: list[Note]) -> None:
     for note in notes:
         kept = _kept(repository, note.oid)
         try:
             mode = note.file.stat().st_mode & 0o777
             note.file.unlink()
+            kept.touch()
             if kept.stat().st_size < _LINKED_FROM or mode & 0o111:
                 shutil.copyfile(kept, note.file)
                 note.file.chmod(mode)

@@ -80,7 +80,7 @@ class Mirror(Pushing):
         async with self._lock:
             # The look comes first: a push during the fetch is then seen by the next look.
             seen = await self._branch.look()
-            if self._head is not None and seen == self._seen:
+            if self._head is not None and seen == self._seen and not self._is_doubted:
                 return self._head
             await self._prepare()
             if seen != await self._local_hash():

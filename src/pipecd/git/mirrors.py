@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 import re
 import shutil
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,9 @@ from pipecd.git.remote.address import git_directories, local_path, without_secre
 from pipecd.git.whole import WholeCommits
 from pipecd.model.errors import UserMistake
 
-_WHOLE = "whole"
+_WHOLE, _MODULES = "whole", "modules"
+# A submodule that was in no working copy for so long is fetched again if it should return.
+_UNUSED_SECONDS = 30 * 24 * 3600
 _PLACE = re.compile(r"[0-9a-f]{16}")
 
 
@@ -79,7 +82,7 @@ async def open_mirrors(
     remotes = [repository.remote for repository in repositories]
     owned = [*places.values(), *_local_directories(remotes)]
     with git_environment(access, directory=directory, remotes=remotes, owned=owned) as environment:
-        modules = _Modules(directory / "modules", environment)
+        modules = _Modules(directory / _MODULES, environment)
         mirrors = Mirrors(
             {
                 repository.id: Mirror(
@@ -114,5 +117,8 @@ def _keep_only(directory: Path, wanted: frozenset[Path]) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for found in directory.iterdir():
         if found not in wanted and _PLACE.fullmatch(found.name):
+            shutil.rmtree(found, ignore_errors=True)
+    for found in (directory / _MODULES).glob("*"):
+        if found.stat().st_mtime < time.time() - _UNUSED_SECONDS:
             shutil.rmtree(found, ignore_errors=True)
     shutil.rmtree(directory / _WHOLE, ignore_errors=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipecd.git.access import GitEnvironment
 from pipecd.git.commit import LOG_FORMAT, Commit, parse_commit
+from pipecd.git.failure import is_damaged
 from pipecd.git.reader import Reader, Told
 from pipecd.model.errors import NotFound, Unavailable, UserMistake
 from pipecd.program.capture import Captured, capture
@@ -92,6 +93,8 @@ class Objects:
         self._contents = Reader(directory, ["--batch"], self._own_variables)
         self._trees: OrderedDict[str, tuple[TreeEntry, ...]] = OrderedDict()
         self._names = 0
+        # Something that must be here could not be read.
+        self._is_doubted = False
 
     async def close(self) -> None:
         """Ends the programs that read from here."""
@@ -109,7 +112,7 @@ class Objects:
 
     async def has(self, commit: str) -> bool:
         """Whether the commit is here."""
-        [told] = await self._finder.ask([f"{commit}^{{commit}}".encode()])
+        [told] = await self._ask(self._finder, [f"{commit}^{{commit}}".encode()])
         return len(told.words) == 3 and told.words[1] == b"commit"
 
     async def entries(self, tree: str) -> tuple[TreeEntry, ...]:
@@ -118,7 +121,7 @@ class Objects:
         if known is not None:
             self._trees.move_to_end(tree)
             return known
-        [told] = await self._contents.ask([tree.encode()])
+        [told] = await self._ask(self._contents, [tree.encode()])
         if len(told.words) != 3 or told.words[1] != b"tree":
             return ()
         found = tuple(_entries(told.content, len(told.words[0]) // 2))
@@ -160,7 +163,7 @@ class Objects:
         """Finds files at a commit, following links that stay inside of the repository."""
         wanted = {path: _object_name(commit, path) for path in paths}
         names = [name for name in wanted.values() if name is not None]
-        found = iter([_place(told) for told in await self._finder.ask(names)])
+        found = iter([_place(told) for told in await self._ask(self._finder, names)])
         return {
             path: Missing("is not a path inside of the repository") if name is None else next(found)
             for path, name in wanted.items()
@@ -169,9 +172,10 @@ class Objects:
     async def read(self, blobs: Iterable[Blob]) -> dict[str, bytes]:
         """The contents of located files, by the id of the blob."""
         ids = list({blob.id: None for blob in blobs})
-        told = await self._contents.ask([id_.encode() for id_ in ids])
+        told = await self._ask(self._contents, [id_.encode() for id_ in ids])
         unread = [t.words for t in told if len(t.words) != 3 or t.words[1] != b"blob"]
         if unread:
+            self._is_doubted = True
             said = b" ".join(unread[0]).decode("utf-8", "replace")
             raise Unavailable(f"git could not read files from {self.directory}: {said}")
         return {id_: each.content for id_, each in zip(ids, told, strict=True)}
@@ -185,7 +189,7 @@ class Objects:
 
     async def sizes(self, ids: Sequence[str]) -> dict[str, Blob | Missing]:
         """How large files are, by the id of the blob."""
-        told = await self._finder.ask([id_.encode() for id_ in ids])
+        told = await self._ask(self._finder, [id_.encode() for id_ in ids])
         return {id_: _place(each) for id_, each in zip(ids, told, strict=True)}
 
     async def settings_in(self, commit: str, path: str) -> list[tuple[str, str]]:
@@ -195,6 +199,13 @@ class Objects:
             raise UserMistake(f"{path} cannot be read: {_said(done)}")
         pairs = (os.fsdecode(each).partition("\n") for each in done.stdout.split(b"\0") if each)
         return [(key, value) for key, _, value in pairs]
+
+    async def _ask(self, reader: Reader, names: Sequence[bytes]) -> list[Told]:
+        try:
+            return await reader.ask(names)
+        except Unavailable as e:
+            self._is_doubted |= is_damaged(e.message)
+            raise
 
     async def _git(
         self,

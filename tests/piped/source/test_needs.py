@@ -234,6 +234,19 @@ async def test_leftovers_of_a_killed_piped_are_removed(
         assert not whole.exists()
 
 
+async def test_old_whole_commits_make_room(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
+    commits = [origin.commit({**OTHERS, **app({"run.sh": f"cd .. # {i}"})}) for i in range(7)]
+    async with sourced() as sources:
+        for commit in (*commits, commits[0]):
+            source = await at(sources, commit, tmp_path / "w")
+        assert (source.application_directory / "run.sh").read_text() == "cd .. # 0"
+        assert kept_commits(tmp_path) == {*commits[4:], commits[0]}
+
+
+def kept_commits(tmp_path: Path) -> set[str]:
+    return {path.name for path in tmp_path.glob("workspace/git/whole/*/*") if path.is_dir()}
+
+
 async def test_names_that_are_no_text_are_written_as_they_are(
     origin: Any, sourced: Sourced, tmp_path: Path
 ) -> None:
