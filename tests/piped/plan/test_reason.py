@@ -24,6 +24,7 @@ from pipecd.piped.plan.reason import (
     on_command,
     on_commit,
     on_out_of_sync,
+    pattern_mistake,
 )
 
 NOW = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -251,3 +252,17 @@ def test_a_kind_may_not_change_under_a_provider() -> None:
     assert kind_mistake(ecs, ecs, has_provider=True) == ""
     assert kind_mistake(ecs, kubernetes, has_provider=False) == ""
     assert kind_mistake(None, kubernetes, has_provider=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "mistake"),
+    [
+        pytest.param(OnCommitSpec(paths=("a/**",), ignores=("*.md",)), "", id="nothing"),
+        pytest.param(OnCommitSpec(paths=("a/[",)), "'a/['", id="a bracket in a path"),
+        pytest.param(OnCommitSpec(ignores=("!",)), '"!"', id="an exclusion of nothing"),
+    ],
+)
+def test_what_is_wrong_with_patterns(spec: OnCommitSpec, mistake: str) -> None:
+    found = pattern_mistake(spec)
+    assert mistake in found
+    assert bool(found) is bool(mistake)

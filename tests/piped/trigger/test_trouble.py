@@ -42,6 +42,35 @@ async def test_an_invalid_configuration_is_told_and_cleared_when_it_is_mended(
             await eventually(scene.has_made(1))
 
 
+async def test_patterns_that_cannot_be_read_are_told_and_keep_nobody_from_asking(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    broken = HEAD + "  trigger:\n    onCommit: {ignores: ['docs/[']}\n"
+    origin.commit({"cart/app.pipecd.yaml": broken})
+    async with open_scene() as scene:
+        plane = scene.plane
+        id_ = await plane.add_application("cart")
+
+        async def state() -> ApplicationSyncState:
+            return (await plane.application(id_)).sync_state
+
+        async with scene.triggering(site):
+            await eventually(state)
+            await eventually(lambda: plane.gate.count("ReportApplicationSyncState"))
+            await scene.settle()
+            assert "trigger.onCommit: syntax error in pattern 'docs/['" in (await state()).reason
+            assert await scene.made() == []
+            command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
+            handled = await eventually(lambda: scene.settled(command))
+            await scene.settle()
+            # The trouble is told once, not at every look.
+            assert plane.gate.count("ReportApplicationSyncState") == 1
+            origin.commit({"cart/app.pipecd.yaml": HEAD})
+            await eventually(scene.has_made(2))
+        assert handled.status == CommandStatus.SUCCEEDED
+        assert (await state()).status == SyncStatus.UNKNOWN
+
+
 async def test_a_broken_repository_holds_up_no_other(
     open_scene: Any, origin: Any, site: Repository, eventually: Any, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from pipecd.config.application.trigger import (
 )
 from pipecd.config.duration import Duration
 from pipecd.model.application import ApplicationKind
+from pipecd.model.errors import UserMistake
 from pipecd.piped.plan.paths import path_patterns
 
 
@@ -125,6 +126,15 @@ def on_out_of_sync(
         rest = Duration(max(1, round(spec.min_window - passed)))
         return Decision(False, f"onOutOfSync.minWindow has not passed, {rest} are left")
     return Decision(True, "the application is out of sync")
+
+
+def pattern_mistake(spec: OnCommitSpec) -> str:
+    """What is wrong with the path patterns of a trigger; empty when nothing is."""
+    try:
+        path_patterns([*spec.paths, *spec.ignores])
+    except UserMistake as e:
+        return f"trigger.onCommit: {e}"
+    return ""
 
 
 def kind_mistake(

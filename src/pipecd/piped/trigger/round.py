@@ -94,9 +94,16 @@ class Round:
             for command in self.tools.commands.of(application.id):
                 await self.tools.commands.refused(command, mistake)
             return
-        await self.tools.states.valid(application)
+        # Commits cannot be judged by broken patterns, but what a person asks for can be done.
+        unclear = reason.pattern_mistake(config.spec.trigger.on_commit)
+        if unclear:
+            await self.tools.states.invalid(application, unclear)
+        else:
+            await self.tools.states.valid(application)
         for command in self.tools.commands.of(application.id):
             await self._follow(application, config.spec, command)
+        if unclear:
+            return
         # A command has moved the baseline to the head, so a commit is not deployed twice.
         if not await self._by_commit(application, config.spec):
             await self._by_drift(application, config.spec)
@@ -135,6 +142,7 @@ class Round:
         facts = reason.CommitFacts(path, baseline.commit, self.head.hash, changed)
         decision = reason.on_commit(rule, facts)
         if not decision.deploy:
+            log.debug("commit not deployed", application=application.id, reason=decision.reason)
             self.tools.baselines.seen(application, self.head.hash)
             return False
         cause = commit_cause(baseline.deployment_id, self.head.hash)
