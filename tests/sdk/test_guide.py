@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from typing import Any
 import pytest
 
 from pipecd import sdk
+from pipecd.commandline.main import run
 from pipecd.config.application import ApplicationSpec
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped import PluginSpec
 from pipecd.config.read import read_file
+from pipecd.pipectl.cli import tree as pipectl
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -39,7 +42,7 @@ from pipecd.sdk.testing import MemoryHost, StageBench
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "plugins.md").read_text()
 FILES = dict(re.findall(r"^<!-- file: (\S+) -->\n```python\n(.*?)^```$", GUIDE, re.M | re.S))
-CODE = re.findall(r"^```(?!yaml|toml)\S+\n.*?^```$", GUIDE, re.M | re.S)
+CODE = re.findall(r"^```(?!yaml|toml|text)\S+\n.*?^```$", GUIDE, re.M | re.S)
 PROSE = re.sub(r"^```.*?^```$", "", GUIDE, flags=re.M | re.S)
 WORDS = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", PROSE))))
 BIN = str(Path(sys.executable).parent)
@@ -162,6 +165,18 @@ async def test_as_a_program_it_is_started_called_and_ended_by_piped(
         assert host.stage_metadata == {sdk.DISPLAY_KEY: f"{place} answers"}
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.slow
+def test_the_check_says_what_the_guide_shows(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shown,) = re.findall(r"^```text\n\$ (pipectl plugin check .*?)^```$", GUIDE, re.M | re.S)
+    typed, _, answer = shown.partition("\n")
+    monkeypatch.setenv("PATH", BIN, prepend=os.pathsep)
+    monkeypatch.chdir(directory)
+    assert run(pipectl(), shlex.split(typed)[1:]) == 0
+    assert capsys.readouterr().out == answer
 
 
 def install(directory: Path) -> None:

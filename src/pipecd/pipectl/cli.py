@@ -14,6 +14,7 @@ _BRANCHES = {
     "lint": ("pipecd.pipectl.lint:lint", "Tell every mistake in configuration files."),
     "piped": ("pipecd.pipectl.piped:piped", "Work with pipeds."),
     "plan-preview": ("pipecd.pipectl.planpreview:plan_preview", "Show what a branch would deploy."),
+    "plugin": ("pipecd.pipectl.plugin.command:plugin", "Begin, check and publish plugins."),
     "schema": ("pipecd.pipectl.schema:schema", "Print the JSON Schema of a configuration kind."),
 }
 

@@ -146,7 +146,7 @@ async def test_over_tls_the_certificate_counts(
 @pytest.mark.parametrize(
     ("url", "read"),
     [
-        pytest.param("oci://ghcr.io/a/b", Reference("ghcr.io", "a/b", "latest"), id="without a tag it is the latest"),
+        pytest.param("oci://registry.example.com/a/b", Reference("registry.example.com", "a/b", "latest"), id="without a tag it is the latest"),
         pytest.param("oci://h:5000/a-b.c/d:v1.0_2", Reference("h:5000", "a-b.c/d", "v1.0_2"), id="a port and a tag"),
         pytest.param(f"oci://h/a@sha256:{'0' * 64}", Reference("h", "a", "latest", f"sha256:{'0' * 64}"), id="a digest"),
         pytest.param(f"oci://h/a:t@sha256:{'0' * 64}", Reference("h", "a", "t", f"sha256:{'0' * 64}"), id="both"),
@@ -174,12 +174,12 @@ def test_logins_of_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     content = json.dumps(
         {
             "auths": {
-                "https://index.docker.io/v1/": {"auth": pair},
+                "https://registry.example.com/v1/": {"auth": pair},
                 "h:5000": {"username": "bob", "password": "p"},
             }
         }
     ).encode()
-    assert login_of(content, "index.docker.io") == Login("ann", "se:cret")
+    assert login_of(content, "registry.example.com") == Login("ann", "se:cret")
     assert login_of(content, "h:5000") == Login("bob", "p")
     assert login_of(content, "elsewhere") == Login()
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))

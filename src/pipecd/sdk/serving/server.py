@@ -201,6 +201,7 @@ class PluginServer:
     ) -> StageResult:
         """Whatever the author's code does, the stage ends with a result and its log says why."""
         try:
+            self._refuse_unknown(given.stage.name)
             result = await self._plugin.execute(self._stage(given, log))
         except PipecdError as e:
             result = StageResult.failed(str(e))
@@ -217,6 +218,14 @@ class PluginServer:
             is_bad = result.status is StageStatus.FAILURE
             (log.error if is_bad else log.success)(result.message)
         return result
+
+    def _refuse_unknown(self, stage: str) -> None:
+        offered = [known.name for known in self._plugin.stages]
+        if stage not in offered:
+            raise UserMistake(
+                f"plugin {self.name} has no stage {stage}",
+                hint=f"its stages are: {', '.join(offered) or 'none'}",
+            )
 
     async def _asked(self, question: Awaitable[AnswerT]) -> AnswerT:
         """An error of the author's code becomes one that names the plugin and the cause."""

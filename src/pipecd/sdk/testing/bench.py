@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from pipecd.model.deployment import StageStatus
-from pipecd.model.moment import to_unix, utc_now
-from pipecd.proto.model import common_pb2, deployment_pb2
+from pipecd.proto.model import deployment_pb2
 from pipecd.proto.plugin import deployment_pb2 as pb
-from pipecd.proto.plugin import source_pb2
 from pipecd.sdk.facts import Deployment, PluginEntry, Source
 from pipecd.sdk.look import LiveContext, PreviewContext
 from pipecd.sdk.plugin import PlanContext, StagePlugin
 from pipecd.sdk.serving import PluginServer
 from pipecd.sdk.stage import StageResult
 from pipecd.sdk.testing.host import MemoryHost
+from pipecd.sdk.testing.sample import APPLICATION, Sample
 
 
 @dataclass
@@ -31,7 +30,7 @@ class StageBench:
     commit: str = "c0ffee"
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     commander: str = ""
-    config: str = "{apiVersion: pipecd.dev/v1beta1, kind: Application, spec: {name: tested}}"
+    config: str = APPLICATION
 
     async def run(
         self,
@@ -48,11 +47,9 @@ class StageBench:
             pb.ExecuteStageRequest(
                 input=pb.ExecutePluginInput(
                     deployment=self.deployment(),
-                    stage=deployment_pb2.PipelineStage(
-                        id=f"stage-{index}", name=stage, index=index, rollback=is_rollback
-                    ),
+                    stage=self._sample.stage(stage, index=index, is_rollback=is_rollback),
                     stage_config=json.dumps(options or {}).encode(),
-                    target_deployment_source=self._source(),
+                    target_deployment_source=self._sample.source(),
                 )
             )
         )
@@ -91,44 +88,20 @@ class StageBench:
     @property
     def source(self) -> Source:
         """The application as it is in `directory`."""
-        return Source.of(self._source())
-
-    def _source(self) -> source_pb2.DeploymentSource:
-        return source_pb2.DeploymentSource(
-            application_directory=str(self.directory),
-            commit_hash=self.commit,
-            application_config=self.config.encode(),
-            application_config_filename="app.pipecd.yaml",
-            shared_config_directory=str(self.directory / ".pipe"),
-        )
+        return Source.of(self._sample.source())
 
     def deployment(self) -> deployment_pb2.Deployment:
         """The deployment that the stage belongs to."""
-        now = to_unix(utc_now())
-        targets = deployment_pb2.DeployTargets(deploy_targets=[t.name for t in self.entry.targets])
-        return deployment_pb2.Deployment(
-            id="deployment-1",
-            application_id="application-1",
-            application_name="tested",
-            project_id="project-1",
-            piped_id="piped-1",
+        return self._sample.deployment()
+
+    @property
+    def _sample(self) -> Sample:
+        return Sample(
+            plugin=self.entry.name,
+            directory=self.directory,
+            targets=[target.name for target in self.entry.targets],
+            commit=self.commit,
             labels=self.labels,
-            git_path=common_pb2.ApplicationGitPath(
-                repo=common_pb2.ApplicationGitRepository(id="repo", remote="https://git.example/x"),
-                path="app",
-            ),
-            deploy_targets_by_plugin={self.entry.name: targets},
-            trigger=deployment_pb2.DeploymentTrigger(
-                commit=deployment_pb2.Commit(
-                    hash=self.commit,
-                    message="a change",
-                    author="ann",
-                    branch="main",
-                    created_at=now,
-                ),
-                commander=self.commander,
-                timestamp=now,
-            ),
-            summary="a summary",
-            created_at=now,
+            commander=self.commander,
+            config=self.config,
         )

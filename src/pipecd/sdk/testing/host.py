@@ -55,6 +55,9 @@ class MemoryHost:
             self._called.clear()
             await self._called.wait()
 
+    def spool(self, deployment_id: str, stage_id: str) -> None:
+        """Lines are kept in `blocks` and nowhere else."""
+
     def watch_commands(self) -> "MemoryHost":
         return self
 

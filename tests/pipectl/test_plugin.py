@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plugin is begun, checked and published, as its author types it."""
+
+import asyncio
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pipecd.commandline.main import run
+from pipecd.config.piped.plugin import PluginSpec
+from pipecd.pipectl.cli import tree
+from pipecd.piped.pluginhost.store import PluginStore
+from pipecd.piped.pluginhost.tools import machine
+from servers.registry import OciRegistry
+
+Shown = tuple[int, str, str]
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str]) -> "Typed":
+    return Typed(capsys)
+
+
+class Typed:
+    """Types command lines."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str | Path) -> Shown:
+        code = run(tree(), ["plugin", *map(str, words)])
+        shown = self._capsys.readouterr()
+        return code, shown.out, shown.err
+
+
+@pytest.mark.slow
+def test_a_new_plugin_works_and_its_tests_pass(typed: Typed, tmp_path: Path) -> None:
+    place = tmp_path / "made"
+    code, out, _ = typed("init", "tcp-check", "--dir", place)
+    assert code == 0
+    assert "is a plugin with the stage TCP_CHECK" in out
+    project = tomllib.loads((place / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pipecd.plugins"] == {
+        "tcp-check": "pipecd_tcp_check.plugin:TcpCheckPlugin"
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        pytest.param("Tcp", "'Tcp' cannot be the name of a plugin; use small letters", id="a capital letter"),
+        pytest.param("a--b", "cannot be the name of a plugin", id="two dashes"),
+        pytest.param("../x", "cannot be the name of a plugin", id="a path"),
+        pytest.param("taken", "is not empty; name another directory with --dir", id="a directory that is in use"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_begun(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    code, _, err = typed("init", name)
+    assert code == 1
+    assert told in err
+
+
+PLUGIN = f"""#!{sys.executable}
+from pipecd.sdk import *
+
+class Odd(DeploymentPlugin, PreviewPlugin):
+    stages = (Stage("ODD"),) * {{count}}
+
+    async def versions(self, plan):
+        return [Version({{version!r}})]
+
+    async def quick_sync(self, *, rollback):
+        return [PlannedStage("ODD")]
+
+    async def preview(self, change):
+        return [Preview({{target!r}}, "nothing")]
+
+    async def execute(self, stage):
+        stage.log.info(str(stage.options(Spec)))
+        return StageResult.succeeded()
+
+serve(Odd)
+"""
+
+
+def program(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "plugin"
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.slow
+def test_a_plugin_in_order_passes(typed: Typed, tmp_path: Path) -> None:
+    path = program(tmp_path, PLUGIN.format(count=1, version="1", target="dev"))
+    entry = tmp_path / "entry.yaml"
+    entry.write_text("deployTargets:\n- name: dev\n")
+    code, out, _ = typed("check", "--run", "ODD={}", "--entry-file", entry, "--", path)
+    assert code == 0
+    verdicts = {line[8:].partition(":")[0]: line[:8].strip() for line in out.splitlines()}
+    assert verdicts["it runs ODD"] == verdicts["it tells what a change would do"] == "ok"
+    assert verdicts.pop("it tells what runs") == "skipped"
+    assert set(verdicts.values()) == {"ok"}
+
+
+@pytest.mark.slow
+def test_every_fault_is_told(typed: Typed, tmp_path: Path) -> None:
+    path = program(tmp_path, PLUGIN.format(count=2, version="", target="elsewhere"))
+    code, out, err = typed("check", "--", path)
+    assert code == 1
+    failed = [line for line in out.splitlines() if line.startswith("FAILED")]
+    assert failed == [
+        "FAILED  it names its stages: it names ODD more than once",
+        "FAILED  it tells versions: one of the versions is empty",
+        "FAILED  it tells what a change would do: it tells of elsewhere, which was not asked for",
+    ]
+    assert "3 of the checks failed" in err
+
+
+def test_a_program_that_is_no_plugin_is_told(typed: Typed, tmp_path: Path) -> None:
+    path = program(tmp_path, "#!/bin/sh\necho I am no plugin\n")
+    code, out, _ = typed("check", "--", path)
+    assert code == 1
+    assert out == (
+        "FAILED  it refuses to start without its flags: it ends with exit code 0\n"
+        "FAILED  it refuses an entry that is not JSON: it ends with exit code 0\n"
+        "FAILED  it answers on its port: it ended at once; it wrote:\nI am no plugin\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param(["--run", "X={", "--", "true"], "--run X={: the options are not JSON", id="options that are not JSON"),
+        pytest.param(["--entry-file", "/nowhere", "--", "true"], "cannot read /nowhere", id="an entry that is not there"),
+        pytest.param(["--", "no-such-program"], "the program 'no-such-program' was not found", id="a program that is not there"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_checked(typed: Typed, words: list[str], told: str) -> None:
+    code, _, err = typed("check", *words)
+    assert code == 1
+    assert told in err
+
+
+async def test_what_is_pushed_is_what_piped_runs(
+    typed: Typed, registry: OciRegistry, tmp_path: Path
+) -> None:
+    path = program(tmp_path, "#!/bin/sh\n")
+    files = f"{'/'.join(machine())}={path},plan9/386={path}"
+    where = ("--registry", registry.host, "--repository", "team/odd", "--tag", "v1")
+    code, out, err = await asyncio.to_thread(typed, "push", "--files", files, *where)
+    assert code == 0, err
+    spec = PluginSpec(name="odd", url=out.strip())
+    assert (await PluginStore(tmp_path / "plugins").program(spec)).read_text() == "#!/bin/sh\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        pytest.param("linux/amd64", "invalid file format: linux/amd64", id="no path"),
+        pytest.param("linux=x", "invalid platform format: linux", id="no architecture"),
+        pytest.param("linux/arm/v7=x", "invalid platform format: linux/arm/v7", id="a variant"),
+        pytest.param("linux/amd64=nowhere", "there is no file nowhere", id="a missing file"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_pushed(typed: Typed, files: str, told: str) -> None:
+    where = ("--registry", "localhost:1", "--repository", "r", "--tag", "t")
+    code, _, err = typed("push", "--files", files, *where)
+    assert code == 1
+    assert told in err
