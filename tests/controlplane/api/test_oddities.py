@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's weaknesses, one by one: what clients rely on is kept, and what is wrong is right here.
+
+Those that are shown at the doors are tests of this file. For the others a table names the test that
+shows it; the table may not name one that does not exist.
+"""
+
+import ast
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.message import Message
+
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.proto.model import deployment_pb2 as model
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.command_pb2 import COMMAND_SUCCEEDED
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.model.event_pb2 import EVENT_OUTDATED
+from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
+from pipecd.proto.service import api_pb2, piped_pb2, web_pb2
+from pipecd.proto.service.api_pb2_grpc import APIServiceStub
+from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
+from pipecd.proto.service.web_pb2_grpc import WebServiceStub
+from pipecd.wire.credentials import piped_token
+
+TESTS = Path(__file__).parents[2]
+OK = grpc.StatusCode.OK
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+ELSEWHERE = {
+    "a cookie without an equals sign is overlooked": "controlplane/api/test_web_door.py::test_a_call_needs_a_session_and_brings",
+    "a sign-in of one project can be saved": "controlplane/api/test_web_door.py::test_a_sign_in_is_saved_as_upstreams_console_sends_it",
+    "chains can be looked at": "controlplane/usecases/test_chains.py::test_chains_are_for_everyone_with_a_role",
+    "live-state events without a Kubernetes part do no harm": "controlplane/usecases/test_keepsakes.py::test_events_for_a_snapshot_without_kubernetes_part_do_no_harm",
+    "metadata is merged on a deployment that has none": "controlplane/usecases/test_deployments.py::test_metadata_is_merged_also_on_a_deployment_that_has_none",
+    "an empty state key is told in words": "controlplane/sso/test_flow.py::test_a_missing_state_key_is_told_in_words",
+    "an encrypted value that is too short is told in words": "secrets/test_keyfile.py::test_what_cannot_be_read_is_told",
+    "a configured sign-in without a provider is a mistake in a file": "config/test_controlplane_rules.py::test_a_file_is_refused_with",
+    "commands, secrets and applications of other projects are refused to API keys": "controlplane/api/test_external_door.py::test_a_thing_of_another_project_is_refused_by",
+    "applications of other projects are refused to people": "controlplane/usecases/test_applications.py::test_an_application_of_another_project_cannot_be",
+    "events of other projects cannot be settled": "controlplane/usecases/test_events.py::test_an_event_of_another_project_cannot_be_settled",
+    "live-state events reach the snapshots of their owner only": "controlplane/usecases/test_keepsakes.py::test_events_patch_the_snapshot_of_the_owner_only",
+    "a deployment names its own piped and project": "controlplane/usecases/test_deployments.py::test_a_piped_cannot_create_a_deployment",
+    "a trace leads to deployments of its project": "controlplane/usecases/test_deployments.py::test_a_trace_leads_to_the_deployments_of_its_own_project",
+    "no secret of a project is shown": "controlplane/usecases/test_people.py::test_no_secret_of_a_project_is_shown",
+    "hashes of API keys are never shown": "controlplane/api/test_web_door.py::test_api_keys",
+    "who is locked out is out within a second everywhere": "controlplane/test_replicas.py::test_who_is_locked_out_by_one_is_out_at_the_other_within_a_second",
+    "an application that moves has its new owner at once": "controlplane/usecases/test_applications.py::test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once",
+    "a plan replaces what was there, the summary too": "controlplane/usecases/test_deployments.py::test_a_plan_replaces_what_was_there",
+    "statuses may step back while a deployment runs": "controlplane/usecases/test_deployments.py::test_steps_back_are_recorded_while_a_deployment_runs",
+    "chain matchers look at labels": "controlplane/usecases/test_chains.py::test_a_chain_asks_the_matching_applications_to_follow",
+    "an application may occur twice in a chain": "controlplane/jobs/test_chain_rules.py::test_an_application_may_occur_in_two_blocks",
+    "labels of policies are enforced": "controlplane/api/test_labelled_role.py::test_only_what_has_the_label_is_touched_by",
+    "a misspelt policy is refused": "controlplane/auth/test_policytext.py::test_a_mistake_is_told_with_its_place",
+    "the cookie of a sign-in is secure when cookies are, and no longer": "controlplane/sso/test_flow.py::test_cookies_are_for_tls_unless_they_may_be_insecure",
+    "the cookie of a sign-in lasts as long as its session": "controlplane/sso/test_flow.py::test_a_session_lasts_as_long_as_the_project_says",
+    "nobody comes in without a role": "controlplane/sso/test_oidc.py::test_without_a_role_somebody_stays_outside_unless_strays_may_look",
+    "a proxy is used for every request to a provider": "controlplane/sso/test_oidc.py::test_a_proxy_is_used_for_everything",
+    "no block of a log is hidden while the cache forgets": "controlplane/datastore/test_stagelogs.py::test_appended_blocks_are_there_at_once_and_after_a_restart",
+    "a log line may have any length": "controlplane/datastore/test_stagelogs.py::test_lines_of_any_length_and_with_any_separator",
+    "no update of fifty writers is lost": "controlplane/datastore/test_documents.py::test_no_update_of_fifty_writers_is_lost",
+    "the indexes have upstream's names, also the one on the wrong table": "controlplane/datastore/test_schema.py::test_the_indexes_have_the_names_of_upstream",
+    "the address of a database may have parameters": "controlplane/datastore/test_mysql.py::test_the_forms_of_an_address",
+    "files of credentials may end with a line": "controlplane/datastore/test_mysql.py::test_user_and_password_come_from_files_without_the_line_end",
+    "keys come from a generator that cannot be guessed": "secrets/test_keys.py::test_new_keys_have_the_length_and_alphabet_of_upstream",
+    "an id is stored as it was typed and escaped on the page": "controlplane/owner/test_pages.py::test_text_is_escaped_on_the_page_and_not_in_the_store",
+    "a duplicate does not fill a chunk of insights": "controlplane/insight/test_chunks.py::test_however_they_arrive_each_deployment_is_kept_once",
+    "a preview that concerns nobody is written all the same": "pipectl/test_pipectl.py::test_a_preview_that_concerns_nobody_is_written_all_the_same",
+}  # fmt: skip
+
+
+@cache
+def functions_in(file: Path) -> set[str]:
+    return {
+        node.name
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+@pytest.mark.parametrize(
+    "test", [pytest.param(test, id=sentence) for sentence, test in ELSEWHERE.items()]
+)
+def test_elsewhere_it_is_shown_that(test: str) -> None:
+    file, _, name = test.partition("::")
+    assert name in functions_in(TESTS / file)
+
+
+async def outcome(call: Any) -> tuple[grpc.StatusCode, str]:
+    try:
+        await call
+    except grpc.aio.AioRpcError as e:
+        return e.code(), e.details() or ""
+    return OK, ""
+
+
+@pytest.fixture
+def pipeds(piped_channel: Any) -> Any:
+    return PipedServiceStub(piped_channel)
+
+
+@pytest.fixture
+def programs(program_channel: Any) -> Any:
+    return APIServiceStub(program_channel)
+
+
+@pytest.fixture
+def people(web_channel: Any, cookie: Callable[[Person], Any], admin: Person) -> Any:
+    """Calls WebService as the administrator."""
+    stub = WebServiceStub(web_channel)
+
+    def call(name: str, request: Message) -> Any:
+        return getattr(stub, name)(request, metadata=cookie(admin))
+
+    return call
+
+
+@pytest.mark.parametrize("cursor", ["", "e30="])
+async def test_the_list_of_open_deployments_ends_and_takes_the_cursor_of_upstream(
+    pipeds: Any, deployment: Deployment, cursor: str
+) -> None:
+    request = piped_pb2.ListNotCompletedDeploymentsRequest()
+    if "cursor" in request.DESCRIPTOR.fields_by_name:
+        request.cursor = cursor
+    answer = await pipeds.ListNotCompletedDeployments(request)
+    assert [d.id for d in answer.deployments] == [deployment.id]
+    assert answer.cursor == ""
+
+
+async def test_lists_that_name_only_empty_statuses_or_kinds_do_no_harm(
+    programs: Any, deployment: Deployment
+) -> None:
+    request = api_pb2.ListDeploymentsRequest(statuses=["", ""], kinds=[""], application_ids=[""])
+    assert [d.id for d in (await programs.ListDeployments(request)).deployments] == [deployment.id]
+
+
+async def test_lists_of_people_need_no_options(people: Any, application: Application) -> None:
+    listed = await people("ListApplications", web_pb2.ListApplicationsRequest())
+    assert [a.id for a in listed.applications] == [application.id]
+    assert not (await people("ListEvents", web_pb2.ListEventsRequest())).events
+
+
+async def test_an_api_key_updates_an_application_without_losing_its_deploy_targets(
+    programs: Any, stores: Stores, application: Application
+) -> None:
+    def target(stored: Application) -> None:
+        stored.deploy_targets_by_plugin["kubernetes"].deploy_targets.append("dev")
+
+    await stores.applications.update(application.id, target)
+    other = ApplicationGitPath(
+        repo=ApplicationGitRepository(id="elsewhere"), path="no/where", config_filename="b.yaml"
+    )
+    await programs.UpdateApplication(
+        api_pb2.UpdateApplicationRequest(
+            application_id=application.id, piped_id=application.piped_id, git_path=other
+        )
+    )
+    stored = await stores.applications.get(application.id)
+    assert stored.deploy_targets_by_plugin["kubernetes"].deploy_targets == ["dev"]
+    # Where the files are is decided when an application is added, as upstream has it.
+    assert (stored.git_path.repo.id, stored.git_path.path) == ("site", "apps/cart")
+    assert stored.git_path.config_filename == "b.yaml"
+
+
+async def test_mistakes_of_people_are_not_called_failures_of_the_server(
+    people: Any, registered: Registered, stranger: Person, cases: UseCases, stores: Stores
+) -> None:
+    policy = ProjectRBACPolicy(
+        resources=[ProjectRBACResource(type=ProjectRBACResource.PIPED)],
+        actions=[ProjectRBACPolicy.GET],
+    )
+    role = web_pb2.AddProjectRBACRoleRequest(name="dev", policies=[policy])
+    third = web_pb2.RecreatePipedKeyRequest(id=registered.id)
+    await people("AddProjectRBACRole", role)
+    await people("RecreatePipedKey", third)
+    foreign = await cases.api_keys.generate("theirs", 0, by=stranger)
+    key = web_pb2.DisableAPIKeyRequest(id=foreign.partition(".")[0])
+    codes = {
+        "role": await outcome(people("AddProjectRBACRole", role)),
+        "key": await outcome(people("RecreatePipedKey", third)),
+        "name": await outcome(people("RegisterPiped", web_pb2.RegisterPipedRequest())),
+        "other": await outcome(people("DisableAPIKey", key)),
+    }
+    assert {name: code.name for name, (code, _) in codes.items()} == {
+        "role": "ALREADY_EXISTS",
+        "key": "FAILED_PRECONDITION",
+        "name": "INVALID_ARGUMENT",
+        "other": "PERMISSION_DENIED",
+    }
+    assert not (await stores.api_keys.get(foreign.partition(".")[0])).disabled
+
+
+async def test_an_outdated_event_keeps_its_times(
+    pipeds: Any, cases: UseCases, admin: Person, stores: Stores, advance: Callable[[float], None]
+) -> None:
+    told = api_pb2.RegisterEventRequest(name="image", data="v1")
+    id = await cases.events.register(told, by=admin)
+    before = await stores.events.get(id)
+    advance(60)
+    status = piped_pb2.ReportEventStatusesRequest.Event(
+        id=id, status=EVENT_OUTDATED, status_description="a newer one came"
+    )
+    await pipeds.ReportEventStatuses(piped_pb2.ReportEventStatusesRequest(events=[status]))
+    after = await stores.events.get(id)
+    assert after.status == EVENT_OUTDATED
+    assert (after.updated_at, after.handled_at) == (before.updated_at, before.handled_at)
+
+
+async def test_rules_that_clients_of_upstream_keep_are_kept(
+    pipeds: Any, programs: Any, deployment: Deployment, registered: Registered
+) -> None:
+    about: dict[str, Any] = {"deployment_id": deployment.id, "stage_id": "s1"}
+    running = piped_pb2.ReportStageStatusChangedRequest(status=model.STAGE_RUNNING, **about)
+    assert (await outcome(pipeds.ReportStageStatusChanged(running)))[0] is INVALID
+    running.completed_at = 1
+    assert (await outcome(pipeds.ReportStageStatusChanged(running)))[0] is OK
+    empty = piped_pb2.ReportStageLogsRequest(blocks=[LogBlock(index=1, created_at=1)], **about)
+    assert (await outcome(pipeds.ReportStageLogs(empty)))[0] is INVALID
+    repo = ApplicationGitRepository(id="site")
+    short = api_pb2.AddApplicationRequest(
+        name="web", piped_id=registered.id, git_path=ApplicationGitPath(repo=repo, path=".")
+    )
+    code, words = await outcome(programs.AddApplication(short))
+    assert code is INVALID
+    assert 'value does not match regex pattern "^[^/].+$"' in words
+
+
+async def test_a_restart_may_bring_its_own_id_as_output(
+    pipeds: Any, cases: UseCases, admin: Person, registered: Registered, stores: Stores
+) -> None:
+    id = await cases.pipeds.restart(registered.id, by=admin)
+    await pipeds.ReportCommandHandled(
+        piped_pb2.ReportCommandHandledRequest(
+            command_id=id, status=COMMAND_SUCCEEDED, handled_at=1, output=id.encode()
+        )
+    )
+    assert await stores.files.get(f"command-output/{id}.json") == id.encode()
+
+
+async def test_unregistered_applications_are_not_where_upstream_keeps_its_own(
+    pipeds: Any, stores: Stores
+) -> None:
+    report = piped_pb2.ReportUnregisteredApplicationConfigurationsRequest()
+    await pipeds.ReportUnregisteredApplicationConfigurations(report)
+    # Upstream would fail on a value that is not Go's own encoding.
+    assert await stores.cache.fields("HASHKEY:UNREGISTERED_APPS:shop") == {}
+
+
+async def test_approval_asks_for_the_project_before_it_tells_who_may_approve(
+    web_channel: Any,
+    cookie: Callable[[Person], Any],
+    deployment: Deployment,
+    stranger: Person,
+    stores: Stores,
+) -> None:
+    def ask_for_ann(stored: Deployment) -> None:
+        stored.stages[1].authorized_operators.append("ann")
+
+    await stores.deployments.update(deployment.id, ask_for_ann)
+    request = web_pb2.ApproveStageRequest(deployment_id=deployment.id, stage_id="s2")
+    call = WebServiceStub(web_channel).ApproveStage(request, metadata=cookie(stranger))
+    code, words = await outcome(call)
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert "ann" not in words
+
+
+async def test_a_stage_that_says_it_may_be_skipped_is_skipped_whatever_its_name(
+    people: Any, cases: UseCases, deployment: Deployment, piped: PipedCaller
+) -> None:
+    stage = PipelineStage(
+        id="s9",
+        name="SOAK",
+        created_at=1,
+        updated_at=1,
+        available_operation=model.MANUAL_OPERATION_SKIP,
+    )
+    plan = piped_pb2.ReportDeploymentPlannedRequest(deployment_id=deployment.id, stages=[stage])
+    await cases.deployment_reports.planned(plan, by=piped)
+    request = web_pb2.SkipStageRequest(deployment_id=deployment.id, stage_id="s9")
+    assert (await people("SkipStage", request)).command_id
+
+
+async def test_a_disabled_piped_is_out_with_its_next_call(
+    opening: Any, cases: UseCases, admin: Person, registered: Registered
+) -> None:
+    request = piped_pb2.GetDesiredVersionRequest()
+    async with opening(piped_token("shop", registered.id, registered.key)) as channel:
+        stub = PipedServiceStub(channel)
+        assert (await outcome(stub.GetDesiredVersion(request)))[0] is OK
+        await cases.pipeds.disable(registered.id, by=admin)
+        code, _ = await outcome(stub.GetDesiredVersion(request))
+    assert code is grpc.StatusCode.UNAUTHENTICATED
