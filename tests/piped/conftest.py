@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
+from pipecd.config.catalog import load_catalog
+from pipecd.config.read import read_piped
 from pipecd.controlplane.api.piped import piped_table
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
@@ -23,6 +25,7 @@ from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.piped.api import PipedApi
+from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
@@ -237,3 +240,52 @@ def eventually() -> Callable[..., Coroutine[Any, Any, Any]]:
                 await asyncio.sleep(0.005)
 
     return wait
+
+
+@dataclass
+class WholePiped:
+    """A piped that runs as its program does, for the project `demo` of a `start_plane`."""
+
+    id: str
+    key_file: Path
+    plane: Any
+    remote: str
+
+    async def add_application(self, name: str) -> None:
+        """Registers the application in the directory of its name."""
+        site = ApplicationGitRepository(id="site", remote=self.remote, branch="main")
+        path = ApplicationGitPath(repo=site, path=name, config_filename="app.pipecd.yaml")
+        draft = Application(name=name, piped_id=self.id, git_path=path, platform_provider="p")
+        await self.plane.running.cases.applications.add(draft, by=self.plane.admin)
+
+
+@pytest.fixture
+def whole_piped(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[WholePiped]]:
+    """Runs a piped that watches one repository: `async with whole_piped(plane, remote) as piped`."""
+
+    @asynccontextmanager
+    async def run(plane: Any, remote: str, name: str = "dev") -> AsyncGenerator[WholePiped]:
+        made = await plane.running.cases.pipeds.register(name, "", by=plane.admin)
+        piped = WholePiped(made.id, tmp_path / f"key of {name}", plane, remote)
+        piped.key_file.write_text(made.key)
+        text = f"""\
+apiVersion: pipecd.dev/v1beta1
+kind: Piped
+spec:
+  projectID: demo
+  pipedID: {made.id}
+  pipedKeyFile: {piped.key_file}
+  apiAddress: {plane.address}
+  repositories: [{{repoId: site, remote: {remote}, branch: main}}]
+"""
+        config = read_piped(text, file="piped.yaml", catalog=load_catalog())
+        work = tmp_path / f"work of {name}"
+        settings = PipedSettings(config=config, insecure=True, workspace=work)
+        ready = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(run_piped(settings, ready=ready.set))
+            await ready.wait()
+            yield piped
+            running.cancel()
+
+    return run

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A chain of three applications over two pipeds runs block by block."""
 
-import asyncio
-import base64
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipecd.config.catalog import load_catalog
-from pipecd.config.read import read_piped
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.model import chain_pb2
-from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.chain_pb2 import DeploymentChain
-from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 FOLLOWS = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"
@@ -59,30 +52,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def a_piped(stage: Stage, remote: str, made: Any, directory: Path) -> AsyncGenerator[None]:
-    text = f"""\
-apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: demo
-  pipedID: {made.id}
-  pipedKeyData: {base64.b64encode(made.key.encode()).decode()}
-  apiAddress: {stage.plane.address}
-  repositories: [{{repoId: site, remote: {remote}, branch: main}}]
-"""
-    config = read_piped(text, file="piped.yaml", catalog=load_catalog())
-    settings = PipedSettings(config=config, insecure=True, workspace=directory)
-    ready = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(run_piped(settings, ready=ready.set))
-        await ready.wait()
-        yield
-        running.cancel()
-
-
-@asynccontextmanager
 async def set_up(
-    start_plane: Any, origin: Any, directory: Path, *, shop: str
+    start_plane: Any, whole_piped: Any, origin: Any, directory: Path, *, shop: str
 ) -> AsyncGenerator[Stage]:
     trace = directory / "trace"
     origin.commit(
@@ -92,26 +63,22 @@ async def set_up(
             "web/app.pipecd.yaml": application("web", f"echo web >> {trace}", FOLLOWS),
         }
     )
-    site = ApplicationGitRepository(id="site", remote=origin.remote, branch="main")
-    async with AsyncExitStack() as stack:
-        plane = await stack.enter_async_context(start_plane())
-        stage, cases = Stage(plane, trace), plane.running.cases
-        pipeds = [await cases.pipeds.register(name, "", by=plane.admin) for name in ("a", "b")]
-        for number, made in enumerate(pipeds):
-            work = directory / f"work-{number}"
-            await stack.enter_async_context(a_piped(stage, origin.remote, made, work))
+    async with (
+        start_plane() as plane,
+        whole_piped(plane, origin.remote, "a") as a,
+        whole_piped(plane, origin.remote, "b") as b,
+    ):
         # The first application comes last: its deployment looks for the others.
-        for name, made in (("web", pipeds[0]), ("shop", pipeds[1]), ("cart", pipeds[0])):
-            path = ApplicationGitPath(repo=site, path=name, config_filename="app.pipecd.yaml")
-            draft = Application(name=name, piped_id=made.id, git_path=path, platform_provider="p")
-            await cases.applications.add(draft, by=plane.admin)
-        yield stage
+        await a.add_application("web")
+        await b.add_application("shop")
+        await a.add_application("cart")
+        yield Stage(plane, trace)
 
 
 async def test_each_block_waits_for_the_one_before_it(
-    start_plane: Any, origin: Any, eventually: Any, tmp_path: Path
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
 ) -> None:
-    async with set_up(start_plane, origin, tmp_path, shop="sleep 0.5") as stage:
+    async with set_up(start_plane, whole_piped, origin, tmp_path, shop="sleep 0.5") as stage:
         # All of them are there at once; those of later blocks wait for their turn.
         await eventually(stage.trace.exists, 20)
         chain = await eventually(stage.ended, 30)
@@ -124,9 +91,9 @@ async def test_each_block_waits_for_the_one_before_it(
 
 
 async def test_a_block_that_fails_keeps_the_next_from_beginning(
-    start_plane: Any, origin: Any, eventually: Any, tmp_path: Path
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
 ) -> None:
-    async with set_up(start_plane, origin, tmp_path, shop="exit 3") as stage:
+    async with set_up(start_plane, whole_piped, origin, tmp_path, shop="exit 3") as stage:
         chain = await eventually(stage.ended, 30)
 
         async def web_ended() -> Deployment | None:

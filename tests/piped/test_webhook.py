@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A webhook gets a push deployed that nobody would have looked for yet."""
+
+import hmac
+import json
+import time
+from typing import Any
+
+import httpx2
+
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.model.deployment import DeploymentStatus
+
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  pipeline:
+    stages:
+      - {name: WAIT, with: {duration: 1ms}}
+"""
+
+
+async def tell(plane: Any, remote: str) -> None:
+    """Does what a Git host does after a push."""
+    (secret,) = await plane.running.cases.webhooks.secrets_of("demo")
+    body = json.dumps({"ref": "refs/heads/main", "repository": {"clone_url": remote}}).encode()
+    digest = hmac.digest(secret.encode(), body, "sha256").hex()
+    async with httpx2.AsyncClient() as client:
+        answer = await client.post(
+            f"http://{plane.address}/webhooks/demo",
+            content=body,
+            headers={"X-Gitea-Event": "push", "X-Gitea-Signature": digest},
+        )
+    assert answer.status_code == 202
+
+
+async def test_a_webhook_is_quicker_than_the_next_look(
+    start_plane: Any, whole_piped: Any, origin: Any, git_http: Any, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": APP})
+    remote = git_http.url("origin/.git")
+
+    async def deployed(commit: str) -> bool:
+        listed = await plane.running.cases.deployments.listed(
+            DeploymentFilter(project="demo"), by=plane.admin
+        )
+        return any(
+            d.trigger.commit.hash == commit
+            and DeploymentStatus(d.status) is DeploymentStatus.SUCCESS
+            for d in listed.items
+        )
+
+    async with start_plane() as plane, whole_piped(plane, remote) as piped:
+        await plane.running.cases.webhooks.rotate(by=plane.admin)
+        await piped.add_application("cart")
+        # From the first delivery on, this repository is looked at every half minute only.
+        for number in range(3):
+            commit = origin.commit({"cart/x": str(number)})
+            pushed = time.perf_counter()
+            await tell(plane, remote)
+            await eventually(lambda c=commit: deployed(c), 20)
+            took = time.perf_counter() - pushed
+        asked = len(git_http.requests)
+        commit = origin.commit({"README": "nothing to deploy"})
+        await tell(plane, remote)
+        await eventually(lambda: len(git_http.requests) > asked)
+    assert took < 5
