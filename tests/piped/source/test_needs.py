@@ -73,6 +73,9 @@ OWN = {"apps/web/app.pipecd.yaml"}
             id="a base beside",
         ),
         pytest.param(
+            {"README.md": "cd ../.. first"}, CONFIG, {"apps/web/README.md"}, id="not prose"
+        ),
+        pytest.param(
             {"run.sh": "../../lib/log.sh"},
             CONFIG,
             {"apps/web/run.sh", "lib/log.sh"},
@@ -133,7 +136,7 @@ async def test_references_are_followed_through_what_they_lead_to(
 async def test_files_directly_above_and_the_shared_configuration_come_along(
     origin: Any, sourced: Sourced, tmp_path: Path
 ) -> None:
-    above = {".sops.yaml": "a", "apps/defaults.yaml": "a", ".pipe/analysis.yaml": "a"}
+    above = {".sops.yaml": "a", "apps/defaults.yaml": "a", ".pipe/analysis.yaml": "cd .."}
     commit = origin.commit({**OTHERS, **above, **app({})})
     async with sourced() as sources:
         source = await at(sources, commit, tmp_path / "w")

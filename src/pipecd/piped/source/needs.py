@@ -21,6 +21,8 @@ _LONGEST_TEXT = 512 * 1024
 # An application that needs more than this is not worth a choice.
 _MOST_FILES = 3000
 _REMEMBERED = 20_000
+# Read by people, who find their way.
+_PROSE = (".md", ".rst")
 
 
 @dataclass
@@ -62,12 +64,15 @@ class Needs:
             return None
         need = _Need(commit)
         await _take_files_above(objects, need, directory)
-        wanted: Iterable[str] = [directory, SHARED_CONFIG, *named]
+        # Others read these files, and do so from elsewhere: what they refer to is not followed.
+        await self._take(objects, need, [SHARED_CONFIG])
+        wanted: Iterable[str] = [directory, *named]
         while wanted:
             unread = await self._take(objects, need, wanted)
             if len(need.files) > _MOST_FILES or need.contains(directory):
                 return None
-            told = await self._references(objects, unread)
+            texts = {p: e for p, e in unread.items() if not p.endswith(_PROSE)}
+            told = await self._references(objects, texts)
             if any(each.climbs for each in told.values()):
                 return None
             wanted = sorted({c for path, each in told.items() for c in _candidates(path, each)})

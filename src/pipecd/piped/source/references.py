@@ -19,7 +19,7 @@ _UPWARD = re.compile(
 # Ways to climb that do not write `..`.
 _CLIMBING = re.compile(
     rb"find_in_parent_folders|get_repo_root|(?:to|from)_repo_root|get_parent_terragrunt_dir"
-    rb"|show-toplevel|\bdirname\b|\.parents?\b|\bOLDPWD\b"
+    rb"|show-toplevel|\bdirname\W+(?:PWD|pwd|dirname)\b|\.parent\.parent\b|\.parents\[|\bOLDPWD\b"
 )
 _TEXT_SAMPLE = 8000
 

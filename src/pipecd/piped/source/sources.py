@@ -24,6 +24,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 # What an application without a file name has meant since before it could have one.
 LEGACY_CONFIG = ".pipe.yaml"
+_ROOT = "."
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ class Sources:
         patterns = config.spec.trigger.on_commit.paths
         named = [prefix for each in patterns if (prefix := literal_prefix(each))]
         needed = await self._needs.of(mirror, commit, directory, named=named)
-        if needed is not None:
-            await mirror.materialise(commit, into, paths=needed)
+        if needed is not None or directory == _ROOT:
+            await mirror.materialise(commit, into, paths=needed or [_ROOT])
             return
         await self._mirrors.whole.link(mirror, commit, into)
         # Written once more, so that the application owns these files alone.
