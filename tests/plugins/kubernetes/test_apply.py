@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects are brought into a real cluster, and what kubectl applied before is taken over."""
+
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pipecd.plugins.kubernetes.cluster.apply import Cluster, apply_all
+from pipecd.plugins.kubernetes.cluster.client import open_client
+from pipecd.plugins.kubernetes.cluster.discovery import Kinds
+from pipecd.plugins.kubernetes.cluster.kubeconfig import connection_of
+from pipecd.plugins.kubernetes.manifest.manifest import Manifest
+from pipecd.sdk import UserMistake
+from servers.kubernetes import Kubernetes
+
+
+@dataclass
+class Bench:
+    """A namespace of a cluster, and what was said while applying."""
+
+    cluster: Cluster
+    kubernetes: Kubernetes
+    namespace: str
+    kubectl_path: str
+    said: list[str] = field(default_factory=list[str])
+
+    async def apply(self, *manifests: Manifest, **how: Any) -> None:
+        await apply_all(self.cluster, manifests, self.said.append, **how)
+
+    def get(self, plural: str, name: str, group: str = "api/v1") -> Any:
+        return self.kubernetes.ask("GET", f"/{group}/namespaces/{self.namespace}/{plural}/{name}")
+
+    def kubectl(self, *arguments: str, body: Any = None) -> str:
+        command = [self.kubectl_path, f"--kubeconfig={self.kubernetes.kubeconfig}"]
+        return subprocess.run(
+            [*command, f"--namespace={self.namespace}", *arguments],
+            input=json.dumps(body) if body else None,
+            text=True,
+            check=True,
+            capture_output=True,
+        ).stdout
+
+
+@pytest.fixture
+async def bench(kubernetes: Kubernetes, namespace: str, kubectl: str) -> AsyncIterator[Bench]:
+    async with open_client(connection_of("", str(kubernetes.kubeconfig))) as client:
+        cluster = Cluster(client, Kinds(client), namespace)
+        yield Bench(cluster, kubernetes, namespace, kubectl)
+
+
+def manifest(kind: str, name: str, version: str = "v1", /, **fields: Any) -> Manifest:
+    """Returns an object with only what a test needs."""
+    metadata = {"name": name, **fields.pop("metadata", {})}
+    body = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+    return Manifest(body, "app.yaml:1")
+
+
+def deployment(image: str = "web:v1", **spec: Any) -> Manifest:
+    """Returns a Deployment."""
+    pod = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "web", "image": image}]},
+    }
+    selector = {"matchLabels": {"app": "web"}}
+    return manifest(
+        "Deployment", "web", "apps/v1", spec={"selector": selector, "template": pod, **spec}
+    )
+
+
+async def test_an_object_follows_git_and_loses_what_git_loses(bench: Bench) -> None:
+    await bench.apply(manifest("ConfigMap", "c", data={"a": "1", "b": "2"}))
+    await bench.apply(manifest("ConfigMap", "c", data={"a": "3"}))
+    assert bench.get("configmaps", "c")["data"] == {"a": "3"}
+    assert bench.said == ["- applied ConfigMap c"] * 2
+
+
+async def test_what_kubectl_applied_is_taken_over_without_a_restart(bench: Bench) -> None:
+    before = deployment(replicas=2, minReadySeconds=1)
+    annotated = before.annotated({"pipecd.dev/managed-by": "piped", "gone": "soon"})
+    bench.kubectl("apply", "-f", "-", body=annotated.body)
+    bench.kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+    pods = bench.kubectl("get", "pods", "-o", "name").split()
+    await bench.apply(deployment(replicas=2))
+    live = bench.get("deployments", "web", "apis/apps/v1")
+    assert "minReadySeconds" not in live["spec"]
+    assert "gone" not in live["metadata"]["annotations"]
+    managers = {entry["manager"] for entry in live["metadata"]["managedFields"]}
+    assert "kubectl-client-side-apply" not in managers
+    assert bench.kubectl("get", "pods", "-o", "name").split() == pods
+    await bench.apply(deployment(replicas=2))
+    assert (
+        bench.get("deployments", "web", "apis/apps/v1")["metadata"]["generation"]
+        == (live["metadata"]["generation"])
+    )
+
+
+async def test_a_field_that_somebody_else_set_is_set_back_and_told(bench: Bench) -> None:
+    await bench.apply(deployment(replicas=2))
+    bench.kubectl("patch", "deployment", "web", "-p", '{"spec":{"replicas":5}}')
+    await bench.apply(deployment(replicas=2))
+    assert bench.get("deployments", "web", "apis/apps/v1")["spec"]["replicas"] == 2
+    assert any(".spec.replicas is set back to what Git says" in line for line in bench.said)
+
+
+async def test_a_definition_comes_before_its_objects(bench: Bench) -> None:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    definition = manifest(
+        "CustomResourceDefinition",
+        "gadgets.tests.pipecd.dev",
+        "apiextensions.k8s.io/v1",
+        spec={
+            "group": "tests.pipecd.dev",
+            "scope": "Namespaced",
+            "names": {"plural": "gadgets", "kind": "Gadget"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    )
+    gadget = manifest("Gadget", "g", "tests.pipecd.dev/v1", size=3)
+    await bench.apply(gadget, definition)
+    assert bench.get("gadgets", "g", "apis/tests.pipecd.dev/v1")["size"] == 3
+
+
+async def test_namespaces_are_created_when_asked_for(bench: Bench) -> None:
+    place = f"{bench.namespace}-more"
+    there = manifest("ConfigMap", "c", metadata={"namespace": place})
+    with pytest.raises(UserMistake, match=rf'namespaces "{place}" not found'):
+        await bench.apply(there)
+    await bench.apply(there, create_namespaces=True)
+    await bench.apply(there, create_namespaces=True)
+    bench.kubectl("delete", "namespace", place, "--wait=false")
+
+
+async def test_an_immutable_object_is_replaced_when_its_annotation_says_so(bench: Bench) -> None:
+    def job(image: str, **annotations: str) -> Manifest:
+        pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": image}]}
+        made = manifest("Job", "j", "batch/v1", spec={"template": {"spec": pod}})
+        return made.annotated(annotations)
+
+    await bench.apply(job("one"))
+    with pytest.raises(
+        UserMistake, match=r"Job j \(app.yaml:1\) was not applied.*immutable.*force-sync"
+    ):
+        await bench.apply(job("two"))
+    await bench.apply(job("two", **{"pipecd.dev/force-sync-by-replace": "enabled"}))
+    pod = bench.get("jobs", "j", "apis/batch/v1")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "two"
+
+
+async def test_an_object_may_be_replaced_as_a_whole(bench: Bench) -> None:
+    switch = {"pipecd.dev/sync-by-replace": "enabled"}
+    await bench.apply(manifest("ConfigMap", "c", data={"a": "1"}).annotated(switch))
+    bench.kubectl("patch", "configmap", "c", "-p", '{"data":{"b":"2"}}')
+    await bench.apply(manifest("ConfigMap", "c", data={"a": "3"}).annotated(switch))
+    assert bench.get("configmaps", "c")["data"] == {"a": "3"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        pytest.param(
+            manifest("Gizmo", "g", "nowhere.dev/v1"),
+            r"does not know Gizmo of nowhere.dev/v1; .*install the CustomResourceDefinition",
+            id="a kind that is not there",
+        ),
+        pytest.param(
+            manifest("ConfigMap", "Not_A_Name"),
+            r"ConfigMap Not_A_Name \(app.yaml:1\) was not applied: .*metadata.name.*correct the man",
+            id="a name that is none",
+        ),
+        pytest.param(
+            deployment(replicas="many"),
+            r"Deployment web \(app.yaml:1\) was not applied: .*replicas",
+            id="a value of the wrong type",
+        ),
+    ],
+)
+async def test_a_refused_object_is_named_with_what_to_do(
+    bench: Bench, wrong: Manifest, message: str
+) -> None:
+    with pytest.raises(UserMistake, match=f"(?s){message}"):
+        await bench.apply(wrong)
+
+
+async def test_every_refused_object_of_a_wave_is_told(bench: Bench) -> None:
+    wrong = [manifest("ConfigMap", name) for name in ("A", "B")]
+    with pytest.raises(UserMistake) as refused:
+        await bench.apply(*wrong, manifest("ConfigMap", "fine"))
+    assert "ConfigMap A" in str(refused.value)
+    assert "ConfigMap B" in str(refused.value)
+    assert bench.get("configmaps", "fine")
