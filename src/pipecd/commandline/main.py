@@ -50,13 +50,14 @@ def in_words(error: Exception, words: Sequence[str]) -> str:
 
 
 def missing_flags(command: click.Command, words: Sequence[str]) -> str:
-    """The required flags that were not given, as `"app-id", "name"`."""
+    """The required flags that were not given, as `"app-id", "name"`, in the order of their names."""
     given = {word.partition("=")[0] for word in words}
-    return ", ".join(
-        f'"{option.opts[0].lstrip("-")}"'
+    missing = (
+        option.opts[0].lstrip("-")
         for option in command.params
         if option.required and not given & set(option.opts)
     )
+    return ", ".join(f'"{name}"' for name in sorted(missing))
 
 
 def first_expected(group: ExceptionGroup[Exception]) -> PipecdError | None:

@@ -21,6 +21,7 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.proto.model import deployment_pb2 as model
+from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import COMMAND_SUCCEEDED
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -184,7 +185,7 @@ async def test_mistakes_of_people_are_not_called_failures_of_the_server(
     third = web_pb2.RecreatePipedKeyRequest(id=registered.id)
     await people("AddProjectRBACRole", role)
     await people("RecreatePipedKey", third)
-    foreign = await cases.api_keys.generate("theirs", 0, by=stranger)
+    foreign = await cases.api_keys.generate("theirs", APIKey.READ_ONLY, by=stranger)
     key = web_pb2.DisableAPIKeyRequest(id=foreign.partition(".")[0])
     codes = {
         "role": await outcome(people("AddProjectRBACRole", role)),
