@@ -19,6 +19,7 @@ from pipecd.wire.server import TlsFiles
 _PREFACE = b"PRI * HTTP/2.0"
 _ENOUGH = 3
 _PATIENCE_SECONDS = 10.0
+_MOST_AT_ONCE = 64 * 1024
 
 HttpProtocol = Callable[[], asyncio.Protocol]
 
@@ -71,6 +72,8 @@ class Connections:
 
     def __init__(self) -> None:
         self._open: set[Undecided | Relay] = set()
+        # What arrives is passed on at once, so that one place serves all of them.
+        self.buffer = memoryview(bytearray(_MOST_AT_ONCE))
         self._none_left = asyncio.Event()
 
     def add(self, connection: "Undecided | Relay") -> None:
@@ -156,11 +159,12 @@ class Undecided(asyncio.Protocol):
         client.resume_reading()
 
 
-class Relay(asyncio.Protocol):
+class Relay(asyncio.BufferedProtocol):
     """One end of a relayed connection; what it hears goes to the other end."""
 
     def __init__(self, connections: "Connections") -> None:
         self._connections = connections
+        self._buffer = connections.buffer
         self._transport: asyncio.Transport | None = None
         self._other: Relay | None = None
 
@@ -171,9 +175,14 @@ class Relay(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what arrives: a new place each time would cost more than the copy."""
+        del sizehint
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._other is not None:
-            self._other.write(data)
+            self._other.write(bytes(self._buffer[:nbytes]))
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
