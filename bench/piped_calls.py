@@ -25,7 +25,8 @@ SERVICE = "/grpc.service.pipedservice.PipedService"
 def mix(agent: Agent) -> Iterator[Request]:
     """What a piped with a running deployment asks and reports, without end."""
     deployment, stage = agent.deployment.id, agent.deployment.stages[0].id
-    for index in itertools.count():
+    # A block of a log is sent once, also when the same piped is driven again.
+    for index in itertools.count(time.time_ns()):
         status = pb.ReportStageStatusChangedRequest(
             deployment_id=deployment,
             stage_id=stage,

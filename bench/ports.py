@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one port, which relays gRPC, compared with the port that pipeds have to themselves."""
+
+import argparse
+import statistics
+
+from piped_calls import CONNECTIONS, drive
+from rig.engines import engine
+from rig.plane import plane
+from rig.world import settle
+
+DOORS = {"direct port": "piped-api", "one port": "port"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    taken: dict[str, list[float]] = {name: [] for name in DOORS}
+    with engine("sqlite") as datastore:
+        agents = settle(datastore, pipeds=CONNECTIONS)
+        with plane(datastore) as server:
+            # Turn about, so that a busy moment of the machine meets both.
+            for _ in range(options.rounds):
+                for name, door in DOORS.items():
+                    taken[name] += drive(server.address(door), agents, options.seconds)
+    seconds = options.seconds * options.rounds
+    for name, calls in taken.items():
+        calls.sort()
+        print(
+            f"{name:<12} {len(calls) / seconds:8.0f} calls per second, "
+            f"p50 {statistics.median(calls) * 1000:6.1f} ms, "
+            f"p99 {calls[int(0.99 * len(calls))] * 1000:6.1f} ms"
+        )
+    direct, one = (len(taken[name]) for name in DOORS)
+    print(f"the one port answers {one / direct:.2f} times as many")
+
+
+if __name__ == "__main__":
+    main()
