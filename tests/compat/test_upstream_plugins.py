@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's plugins pass our checks, and what upstream's pipectl pushes is what our piped runs."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pipecd.config.piped.plugin import PluginSpec
+from pipecd.piped.pluginhost.store import PluginStore
+from pipecd.piped.pluginhost.tools import machine
+from pipecd.sdk.conformance import Trial, Verdict, try_plugin
+from servers.registry import OciRegistry
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        pytest.param("wait", {"WAIT": {"duration": "1s"}}, id="wait"),
+        pytest.param("scriptrun", {"SCRIPT_RUN": {"run": "echo done"}}, id="scriptrun"),
+    ],
+)
+async def test_a_plugin_of_upstream_passes_our_checks(
+    upstream_plugins: Path, name: str, options: dict[str, object]
+) -> None:
+    trial = Trial(command=[str(upstream_plugins / name)], options=options)
+    findings = {f.question: f async for f in try_plugin(trial)}
+    assert [str(f) for f in findings.values() if f.verdict is Verdict.FAILED] == []
+    for stage in options:
+        assert findings[f"it runs {stage}"].verdict is Verdict.OK
+
+
+async def test_what_upstreams_pipectl_pushes_is_what_our_piped_runs(
+    upstream_pipectl: Path, upstream_plugins: Path, registry: OciRegistry, tmp_path: Path
+) -> None:
+    program = upstream_plugins / "wait"
+    files = f"--files={'/'.join(machine())}={program}"
+    where = (f"--registry={registry.host}", "--repository=team/wait", "--tag=v1", "--insecure")
+    pushing = await asyncio.create_subprocess_exec(
+        upstream_pipectl,
+        "plugin",
+        "push",
+        files,
+        *where,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    told, _ = await pushing.communicate()
+    assert pushing.returncode == 0, told.decode()
+    spec = PluginSpec(name="wait", url=f"oci://{registry.host}/team/wait:v1")
+    fetched = await PluginStore(tmp_path).program(spec)
+    assert fetched.read_bytes() == program.read_bytes()
