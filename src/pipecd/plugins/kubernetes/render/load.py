@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the manifests of an application, by the method that its directory and input ask for."""
+
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
+from pipecd.plugins.kubernetes.manifest.body import text_at, with_value
+from pipecd.plugins.kubernetes.manifest.manifest import Manifest, read_manifests
+from pipecd.plugins.kubernetes.render import helm, kustomize
+from pipecd.plugins.kubernetes.render.gitchart import fetched
+from pipecd.plugins.kubernetes.render.plain import read_files
+from pipecd.plugins.kubernetes.render.tool import Installer, find_tool, rendered
+from pipecd.plugins.kubernetes.target import ChartSources
+from pipecd.sdk import Source
+
+_REMEMBERED = 150
+
+
+class Loader:
+    """Renders manifests and remembers them by everything that they are made from."""
+
+    def __init__(self, charts: ChartSources, directory: Path) -> None:
+        self._charts = charts
+        self._directory = directory
+        self._known: OrderedDict[str, list[Manifest]] = OrderedDict()
+
+    async def load(
+        self, source: Source, wanted: ManifestInput, *, application: str, installer: Installer
+    ) -> list[Manifest]:
+        """Returns the manifests of a commit, in the namespace of the application."""
+        name = f"{application}\0{source.commit}\0{wanted.model_dump_json()}"
+        key = hashlib.sha256(name.encode()).hexdigest()
+        if key not in self._known:
+            self._known[key] = await self._render(source, wanted, application, installer)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return list(self._known[key])
+
+    async def _render(
+        self, source: Source, wanted: ManifestInput, application: str, installer: Installer
+    ) -> list[Manifest]:
+        directory = source.application_directory
+        if wanted.helm_chart is not None:
+            chart = await self._chart(wanted.helm_chart)
+            text = await self._helm(directory, chart, wanted, application, installer)
+            manifests = read_manifests(text, file="helm template")
+        elif kustomize.is_kustomized(directory):
+            text = await self._kustomize(directory, wanted, installer)
+            manifests = read_manifests(text, file="kustomize build")
+        else:
+            manifests = read_files(directory, wanted.manifests, source.config_filename)
+        return [_placed(manifest, wanted.namespace) for manifest in manifests]
+
+    async def _helm(
+        self,
+        directory: Path,
+        chart: helm.Chart,
+        wanted: ManifestInput,
+        release: str,
+        installer: Installer,
+    ) -> str:
+        program = await find_tool("helm", wanted.helm_version, installer)
+        options = wanted.helm_options or HelmOptions()
+        helm.check_files(directory, options)
+        arguments = helm.arguments(chart, options, release=release, namespace=wanted.namespace)
+        return await rendered([str(program), *arguments], cwd=directory, env=self.environment())
+
+    async def _chart(self, chart: HelmChart) -> helm.Chart:
+        repositories = self._charts.chart_repositories
+        if chart.git_remote:
+            return helm.Chart(str(await fetched(chart, repositories, self._directory / "charts")))
+        if chart.repository:
+            insecure = any(r.insecure for r in repositories if r.name == chart.repository)
+            return helm.remote_chart(chart, insecure=insecure)
+        return helm.local_chart(chart)
+
+    async def _kustomize(self, directory: Path, wanted: ManifestInput, installer: Installer) -> str:
+        program = await find_tool("kustomize", wanted.kustomize_version, installer)
+        with_helm = "enable-helm" in wanted.kustomize_options
+        helm_program = (
+            await find_tool("helm", wanted.helm_version, installer) if with_helm else None
+        )
+        arguments = kustomize.arguments(
+            wanted.kustomize_options, version=wanted.kustomize_version, helm=helm_program
+        )
+        return await rendered([str(program), *arguments], cwd=directory, env=self.environment())
+
+    def environment(self) -> Mapping[str, str]:
+        """Returns the environment in which Helm keeps its repositories apart from the user's."""
+        home = self._directory / "helm"
+        return {
+            **os.environ,
+            "HELM_CONFIG_HOME": str(home / "config"),
+            "HELM_CACHE_HOME": str(home / "cache"),
+            "HELM_DATA_HOME": str(home / "data"),
+        }
+
+
+def _placed(manifest: Manifest, namespace: str) -> Manifest:
+    """Puts an object into the namespace that the application names for all of its objects."""
+    if not namespace or text_at(manifest.body, "metadata", "namespace") == namespace:
+        return manifest
+    return manifest.with_body(with_value(manifest.body, ("metadata", "namespace"), namespace))

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manifests are loaded from plain files, by Kustomize and by Helm, with the real programs."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
+from pipecd.plugins.kubernetes.render import helm as helm_arguments
+from pipecd.plugins.kubernetes.render import kustomize as kustomize_arguments
+from pipecd.plugins.kubernetes.render.load import Loader
+from pipecd.plugins.kubernetes.target import ChartSources
+from pipecd.sdk import Source, UserMistake
+
+CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n"
+
+
+class NoInstaller:
+    """A machine that has to have its programs."""
+
+    async def tool(self, name: str, version: str, script: str) -> Path:
+        raise AssertionError(f"{name} {version} was to be installed")
+
+
+def source(directory: Path, commit: str = "c1") -> Source:
+    """Returns the directory as the source of a commit."""
+    return Source(directory, commit, b"", "app.pipecd.yaml", directory)
+
+
+async def names(
+    directory: Path, wanted: ManifestInput | None = None, commit: str = "c1"
+) -> list[str]:
+    """Returns the names of the objects that a directory declares."""
+    loader = Loader(ChartSources(), directory.parent / "kept")
+    manifests = await loader.load(
+        source(directory, commit),
+        wanted or ManifestInput(),
+        application="web",
+        installer=NoInstaller(),
+    )
+    return [f"{m.key.namespace}/{m.name}" for m in manifests]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    place = tmp_path / "app"
+    place.mkdir()
+    for name in ("b", "a"):
+        (place / f"{name}.yaml").write_text(CONFIG_MAP.format(name=name))
+    return place
+
+
+async def test_every_file_that_looks_like_manifests_is_read_in_order(directory: Path) -> None:
+    (directory / "app.pipecd.yaml").write_text("kind: Application")
+    (directory / "other.pipecd.yaml").write_text("kind: Application")
+    (directory / "README.md").write_text("no: manifest")
+    (directory / "deeper").mkdir()
+    (directory / "c.json").write_text('{"apiVersion":"v1","kind":"Secret","metadata":{"name":"c"}}')
+    assert await names(directory) == ["/a", "/b", "/c"]
+
+
+async def test_files_may_be_named(directory: Path) -> None:
+    assert await names(directory, ManifestInput(manifests=("b.yaml",))) == ["/b"]
+    with pytest.raises(UserMistake, match=r"x\.yaml does not exist; correct input\.manifests"):
+        await names(directory, ManifestInput(manifests=("x.yaml",)))
+
+
+async def test_a_namespace_holds_for_every_object(directory: Path) -> None:
+    assert await names(directory, ManifestInput(namespace="prod")) == ["prod/a", "prod/b"]
+
+
+async def test_a_commit_is_rendered_once(directory: Path) -> None:
+    loader = Loader(ChartSources(), directory.parent / "kept")
+
+    async def load(commit: str) -> list[str]:
+        wanted = source(directory, commit)
+        found = await loader.load(wanted, ManifestInput(), application="a", installer=NoInstaller())
+        return [m.name for m in found]
+
+    first = await load("c1")
+    (directory / "a.yaml").unlink()
+    assert await load("c1") == first
+    assert await load("c2") == ["b"]
+
+
+async def test_kustomize_builds(
+    directory: Path, kustomize: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(kustomize).parent), prepend=":")
+    (directory / "kustomization.yaml").write_text("namePrefix: my-\nresources: [a.yaml]\n")
+    assert await names(directory) == ["/my-a"]
+    (directory / "kustomization.yaml").write_text("resources: [nowhere.yaml]\n")
+    with pytest.raises(UserMistake, match=r"kustomize build failed: .*nowhere\.yaml"):
+        await names(directory)
+
+
+CHART = "apiVersion: v2\nname: chart\nversion: 1.0.0\n"
+TEMPLATE = CONFIG_MAP.format(name="{{ .Release.Name }}-{{ .Values.suffix }}")
+
+
+@pytest.fixture
+def chart(directory: Path, helm: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
+    place = directory / "chart"
+    (place / "templates").mkdir(parents=True)
+    (place / "Chart.yaml").write_text(CHART)
+    (place / "values.yaml").write_text("suffix: plain\n")
+    (place / "templates" / "one.yaml").write_text(TEMPLATE)
+    return place
+
+
+async def test_helm_renders_a_chart_of_the_application(directory: Path, chart: Path) -> None:
+    (directory / "values.prod.yaml").write_text("suffix: file\n")
+    local = HelmChart(path="chart")
+    assert await names(directory, ManifestInput(helm_chart=local, namespace="prod")) == [
+        "prod/web-plain"
+    ]
+    by_set = HelmOptions(release_name="r", set_values={"suffix": "set"})
+    assert await names(directory, ManifestInput(helm_chart=local, helm_options=by_set)) == [
+        "/r-set"
+    ]
+    by_file = HelmOptions(value_files=("values.prod.yaml",))
+    assert await names(directory, ManifestInput(helm_chart=local, helm_options=by_file)) == [
+        "/web-file"
+    ]
+
+
+@pytest.fixture
+def repository(directory: Path, chart: Path) -> str:
+    remote = directory.parent / "charts"
+    chart.parent.rename(remote)
+    directory.mkdir()
+    for argv in (["init", "-q"], ["add", "."], ["commit", "-qm", "chart"], ["tag", "v1"]):
+        who = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        subprocess.run(["git", *who, "-C", str(remote), *argv], check=True)
+    return str(remote)
+
+
+async def test_helm_renders_a_chart_of_another_repository(directory: Path, repository: str) -> None:
+    there = HelmChart(git_remote=repository, ref="v1", path="chart")
+    assert await names(directory, ManifestInput(helm_chart=there)) == ["/web-plain"]
+
+
+@pytest.mark.parametrize(
+    ("ref", "path", "message"),
+    [("v2", "chart", "cannot be read at v2"), ("v1", "../..", "has no directory")],
+)
+async def test_a_chart_that_is_not_there_is_told(
+    directory: Path, repository: str, ref: str, path: str, message: str
+) -> None:
+    wrong = HelmChart(git_remote=repository, ref=ref, path=path)
+    with pytest.raises(UserMistake, match=message):
+        await names(directory, ManifestInput(helm_chart=wrong))
+
+
+async def test_what_helm_complains_about_is_told(directory: Path, chart: Path) -> None:
+    (chart / "templates" / "one.yaml").write_text("{{ .Values.nope.deeper }}")
+    with pytest.raises(UserMistake, match=r"helm template failed: .*nil pointer"):
+        await names(directory, ManifestInput(helm_chart=HelmChart(path="chart")))
+
+
+@pytest.mark.parametrize("file", ["../app-secrets/x.yaml", "/etc/passwd", "s3://bucket/x.yaml"])
+def test_value_files_of_others_are_refused(tmp_path: Path, file: str) -> None:
+    (tmp_path / "app").mkdir()
+    with pytest.raises(UserMistake, match=r"outside of the application|http or https"):
+        helm_arguments.check_files(tmp_path / "app", HelmOptions(value_files=(file,)))
+
+
+def test_a_remote_chart_is_asked_for_in_its_version() -> None:
+    chart = helm_arguments.remote_chart(
+        HelmChart(repository="oci://host/charts/", name="web", version="1.2.3"), insecure=True
+    )
+    arguments = helm_arguments.arguments(chart, HelmOptions(), release="r", namespace="")
+    assert arguments[-2:] == ["r", "oci://host/charts/web"]
+    assert {"--version=1.2.3", "--insecure-skip-tls-verify", "--no-hooks"} <= set(arguments)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("", ["build", ".", "--enable-helm"]),
+        ("4.0.5", ["build", ".", "--enable-helm"]),
+        ("5.4.3", ["build", ".", "--helm-command", "/bin/helm", "--enable-helm"]),
+    ],
+)
+def test_kustomize_is_told_of_helm_when_it_listens(version: str, expected: list[str]) -> None:
+    given = kustomize_arguments.arguments(
+        {"enable-helm": ""}, version=version, helm=Path("/bin/helm")
+    )
+    assert given == expected
