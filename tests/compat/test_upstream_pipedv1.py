@@ -119,8 +119,9 @@ def our_plugins(directory: Path) -> Path:
         program = directory / name
         program.write_text(
             f"#!{sys.executable}\n"
-            "from pipecd.sdk.process import installed_plugin, serve\n"
-            f'serve(installed_plugin("{name}"))\n'
+            f"from pipecd.plugins.{name}.plugin import PLUGIN\n"
+            "from pipecd.sdk import serve\n"
+            "serve(PLUGIN)\n"
         )
         program.chmod(0o755)
     return directory
@@ -194,18 +195,19 @@ async def test_tls_and_a_disabled_piped(
     free_port: Callable[[], int],
     certificate: tuple[str, str],
     upstream_pipedv1: Path,
-    upstream_plugins: Path,
 ) -> None:
     async with open_bed(tls=TlsFiles(*certificate)) as bed:
-        sides = Sides(upstream_pipedv1, upstream_plugins)
-        agent = await bed.enrol("v1", sides.entries(free_port, PLUGINS))
+        agent = await bed.enrol("v1")
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", f"--cert-file={certificate[0]}", *ports)
         async with bed.running(upstream_pipedv1, "run", *flags) as piped:
             await bed.eventually(lambda: bed.introduced(agent.id), piped)
+
+            async def says(words: str) -> bool:
+                return words in piped.text
+
+            # A piped that is refused while it starts ends.
+            await bed.eventually(lambda: says("valid unregistered applications"), piped)
             await bed.cases.pipeds.disable(agent.id, by=bed.admin)
-
-            async def is_refused() -> bool:
-                return "code = Unauthenticated desc = Unauthenticated" in piped.text
-
-            await bed.eventually(is_refused, piped)
+            refused = "code = Unauthenticated desc = Unauthenticated"
+            await bed.eventually(lambda: says(refused), piped)
