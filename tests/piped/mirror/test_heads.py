@@ -107,6 +107,10 @@ async def test_a_server_is_asked_less_often_where_wakeups_tell_of_pushes(
         await heads.look("one")
         assert hash_of(heads.of("one")) == missed
         assert heads.pause_of("one") < 2
+        # A push that was told of before it can be seen.
+        heads.look_soon("one")
+        await heads.look("one")
+        assert heads.pause_of("one") < 2
         heads.look_soon("one")
         assert heads.pause_of("one") == 30
         heads.streaming(False)

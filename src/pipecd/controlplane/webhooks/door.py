@@ -34,6 +34,7 @@ PREFIX = "/webhooks/"
 MOST_BYTES = 8 * 1024 * 1024
 _READ_SECONDS = 30.0
 _RETRY_AFTER = {"Retry-After": "10"}
+_SAFE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def create_webhooks(
@@ -107,7 +108,7 @@ def _too_large() -> HTTPException:
 
 
 def _answer(message: str, status: int = 200) -> Response:
-    return JSONResponse({"message": message}, status, headers={"Cache-Control": "no-store"})
+    return JSONResponse({"message": message}, status, headers=_SAFE)
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:

@@ -119,8 +119,9 @@ class RepositoryHeads:
         except PipecdError as e:
             head = Head(commit=before.commit, error=e)
         _tell(id_, before, head)
-        if head.commit != before.commit and not is_news:
-            # Nobody told of this push in time, so looks of our own are needed until somebody does.
+        if (head.commit != before.commit) is not is_news:
+            # Nobody told of this push in time, or what was told of is not to be seen yet, as hosts
+            # with replicas have it. Looks of our own are needed until the next one fits.
             self._told.discard(id_)
         if _differs(before, head):
             self._heads[id_] = head

@@ -88,6 +88,7 @@ class Creation:
     ) -> Deployment:
         """What was made then counts, which need not be what would be made now."""
         log.info("deployment had been created before", deployment=deployment_id)
+        self._deployments.refresh_soon()
         request = GetDeploymentRequest(id=deployment_id)
         deployment = (await self._api.get_deployment(request)).deployment
         if self._baselines.found(application, deployment, after=cause.after):
