@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipecd.controlplane.datastore import documents
 from pipecd.controlplane.datastore.cursor import Position
 from pipecd.controlplane.datastore.query import NEWEST_UPDATE, Selection, equal, when_given
 from pipecd.controlplane.datastore.rowid import row_id
@@ -78,6 +79,23 @@ async def test_applications_are_filtered(
         await stores.applications.add(document)
     found = await stores.applications.listed(wanted)
     assert "".join(sorted(a.name for a in found.items)) == names
+
+
+async def test_a_label_of_many_is_looked_for_as_one_of_few(
+    stores: Stores, application: Callable[..., Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        labels = {"env": "dev", "team": str(number % 2)}
+        await stores.applications.add(application(name=str(number), labels=labels))
+    for few in (0, 3, 6):
+        monkeypatch.setattr(documents, "FEW", few)
+        for labels, names in (
+            ({"env": "dev"}, "012345"),
+            ({"env": "dev", "team": "1"}, "135"),
+            ({"env": "dev", "team": "2"}, ""),
+        ):
+            found = await stores.applications.listed(ApplicationFilter("p", labels=labels))
+            assert "".join(sorted(a.name for a in found.items)) == names
     assert found.cursor == ""
 
 

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -277,3 +278,30 @@ async def test_half_of_a_failed_work_is_undone_among_its_neighbours(tmp_path: Pa
         assert [type(r) for r in results] == [int, LookupError, int]
         rows = await database.read(lambda reading: reading.rows(select(EXT_META.c.Name)))
         assert {name for (name,) in rows} == {"schema_version", "before", "after"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "index"),
+    [
+        pytest.param({}, "ext_deployment_list", id="everything is walked in order"),
+        pytest.param({"Kind": 1}, "ext_deployment_list", id="a kind is read from the same index"),
+        pytest.param({"Status": 2}, "ext_deployment_status", id="a status"),
+        pytest.param({"ApplicationName": "a"}, "ext_deployment_name", id="a name"),
+        pytest.param({"ApplicationId": "a"}, "deployment_application_id", id="an application"),
+        pytest.param(
+            {"DeploymentTraceCommitHash": "a"}, "deployment_trace_commit_hash", id="a commit"
+        ),
+        pytest.param({"Id": b"a", "Status": 2}, "sqlite_autoindex", id="named documents"),
+    ],
+)
+async def test_a_list_in_an_empty_file_is_planned_as_in_a_full_one(
+    tmp_path: Path, conditions: dict[str, str], index: str
+) -> None:
+    async with open_sqlite(tmp_path / "pipecd.db"):
+        pass
+    wanted = {"ProjectId": "p", **conditions}
+    where = " AND ".join(f'"{name}" = ?' for name in wanted)
+    question = f'SELECT "Data" FROM "Deployment" WHERE {where} ORDER BY "UpdatedAt" DESC, "Id"'
+    with closing(sqlite3.connect(tmp_path / "pipecd.db")) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {question}", tuple(wanted.values()))
+        assert f"USING INDEX {index}" in plan.fetchone()[3]

@@ -22,6 +22,7 @@ from pipecd.controlplane.datastore.engine.expression import SameDocument
 from pipecd.controlplane.datastore.fits import check_fits, label_text
 from pipecd.controlplane.datastore.known import Known
 from pipecd.controlplane.datastore.query import (
+    LABELLED,
     NEWEST_UPDATE,
     OLDEST,
     USUAL_LIST,
@@ -43,6 +44,8 @@ M = TypeVar("M", bound=Message)
 
 # How many documents are read at a time when all of them are wanted.
 PART = 500
+# As many documents with a label are better looked at one by one.
+FEW = 2048
 # The fields behind the columns of times.
 TIMES = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
 
@@ -179,13 +182,31 @@ class SqlDocuments(Generic[M]):
     async def _select(self, selection: Selection) -> tuple[M, ...]:
         if project := selection.project_by_label:
             await self._database.catch_up(self._kind.table.name, project)
-        statement, values = selection.statement(), selection.values()
+        if (narrowed := await self._narrowed(selection)) is None:
+            return ()
+        statement, values = narrowed.statement(), narrowed.values()
         parsed = self._known.parsed
 
         def work(reading: Reading) -> tuple[M, ...]:
             return tuple(parsed(data) for (data,) in reading.rows(statement, values))
 
         return await self._database.read(work)
+
+    async def _narrowed(self, selection: Selection) -> Selection | None:
+        """Names the documents with a rare label, since no engine knows which ones are rare.
+
+        A list is walked in its order until a page is full. That is soon with a label that many
+        have; with one of few it would take the whole table. None when no document has the label.
+        """
+        for key, value in selection.labels:
+            values = {"kind": self._kind.table.name, "key": key, "value": value, "limit": FEW + 1}
+            rows = await self._database.read(lambda reading, v=values: reading.rows(LABELLED, v))
+            if not rows:
+                return None
+            if len(rows) <= FEW:
+                among = when_given("Id", *(id for (id,) in rows))
+                return replace(selection, conditions=(*among, *selection.conditions))
+        return selection
 
     def _one(self, reading: Reading, id: str) -> M:
         return self._known.parsed(self._stored_text(reading, id, self._get))

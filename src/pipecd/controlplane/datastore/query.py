@@ -5,7 +5,7 @@ A statement is built once per shape (which columns, how many values) and then re
 values, so that an engine compiles it once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -105,9 +105,17 @@ class Selection:
     limit: int = 0
 
     @property
+    def labels(self) -> Iterator[tuple[Value, Value]]:
+        """The keys and values that are looked for."""
+        for condition in self.conditions:
+            if condition.test is Is.LABELLED:
+                key, value = condition.values
+                yield key, value
+
+    @property
     def project_by_label(self) -> str:
         """The project in which labels are looked for, if any are."""
-        if not any(condition.test is Is.LABELLED for condition in self.conditions):
+        if not any(self.labels):
             return ""
         projects = [c.values[0] for c in self.conditions if c.column == "ProjectId"]
         return str(projects[0]) if projects else ""
@@ -175,6 +183,17 @@ def _where(table: Table, number: int, shape: Shape) -> ColumnElement[bool]:
             )
         case Is.NOT_DELETED:
             return FlagInDocument("deleted") == false()
+
+
+LABELLED = (
+    select(EXT_LABEL.c.DocumentId)
+    .where(
+        EXT_LABEL.c.Kind == given("kind"),
+        EXT_LABEL.c.LabelKey == given("key"),
+        EXT_LABEL.c.LabelValue == given("value"),
+    )
+    .limit(given("limit"))
+)
 
 
 def _one_of(column: Column[Any], values: Sequence[BindParameter[Any]]) -> ColumnElement[bool]:

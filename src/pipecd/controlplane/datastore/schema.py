@@ -141,35 +141,44 @@ for _name, _column in (
     _index(APPLICATION, f"{_name}_updated_at_desc", _column, "-UpdatedAt")
 for _name, _column in (
     ("deployment_application_id", "ApplicationId"),
-    ("deployment_application_name", "ApplicationName"),
-    ("deployment_project_id", "ProjectId"),
-    ("deployment_kind", "Kind"),
-    ("deployment_status", "Status"),
     ("deployment_chain_id", "DeploymentChainId"),
     ("deployment_trace_commit_hash", "DeploymentTraceCommitHash"),
 ):
     _index(DEPLOYMENT, f"{_name}_updated_at_desc", _column, "-UpdatedAt")
-_index(DEPLOYMENT, "deployment_piped_id", "PipedId")
-_index(DEPLOYMENT, "deployment_completed_at_desc_id", "-CompletedAt", "Id")
 _index(DEPLOYMENT, "deployment_completed_at_id_asc", "CompletedAt", "Id")
-# Upstream creates this index on the wrong table; a shared MySQL database must not get it twice.
-_index(DEPLOYMENT, "deploymentchain_status_updated_at_desc", "Status", "-UpdatedAt").info[
-    ENGINES
-] = ("mysql",)
-# What pipeds and the console ask all the time; upstream's own database is left as upstream made it.
-# The list of deployments is walked in order, and what it is filtered by is read from the index.
+# Upstream's own database is left as upstream made it, with an index that it creates on the wrong
+# table; other engines have better ones below, and every index has its price at every report.
+for _upstream in (
+    *(
+        _index(DEPLOYMENT, f"deployment_{_name}_updated_at_desc", _column, "-UpdatedAt")
+        for _name, _column in (
+            ("application_name", "ApplicationName"),
+            ("project_id", "ProjectId"),
+            ("kind", "Kind"),
+            ("status", "Status"),
+        )
+    ),
+    _index(DEPLOYMENT, "deployment_piped_id", "PipedId"),
+    _index(DEPLOYMENT, "deployment_completed_at_desc_id", "-CompletedAt", "Id"),
+    _index(DEPLOYMENT, "deploymentchain_status_updated_at_desc", "Status", "-UpdatedAt"),
+    _index(COMMAND, "command_piped_id", "PipedId"),
+):
+    _upstream.info[ENGINES] = ("mysql",)
+# What pipeds and the console ask all the time. The list of deployments is walked in order, and what
+# it is filtered by is read from the index; what may be rare has an order of its own.
 for _own in (
     _index(
         DEPLOYMENT,
         "ext_deployment_list",
         *("ProjectId", "-UpdatedAt", "Id", "Status", "Kind", "ApplicationName"),
     ),
+    _index(DEPLOYMENT, "ext_deployment_status", "ProjectId", "Status", "-UpdatedAt"),
+    _index(DEPLOYMENT, "ext_deployment_name", "ProjectId", "ApplicationName", "-UpdatedAt"),
     _index(DEPLOYMENT, "ext_deployment_piped_id_status", "PipedId", "Status", "CreatedAt"),
     _index(COMMAND, "ext_command_piped_id_status", "PipedId", "Status", "CreatedAt"),
 ):
     _own.info[ENGINES] = ("sqlite", "postgresql")
 _index(COMMAND, "command_status_created_at_asc", "Status", "CreatedAt")
-_index(COMMAND, "command_piped_id", "PipedId")
 _index(PIPED, "piped_project_id_asc", "ProjectId")
 for _name, _columns in (
     ("project_id_created_at_asc", ("ProjectId", "CreatedAt")),

@@ -5,7 +5,6 @@ import fcntl
 import os
 import sqlite3
 from collections import deque
-from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import delete
@@ -14,6 +13,7 @@ from pipecd.controlplane.datastore.engine.ensurer import ensure_version
 from pipecd.controlplane.datastore.schema import EXT_LEASE, definitions
 from pipecd.controlplane.datastore.sqlite.connection import STATEMENTS, Transaction, connect
 from pipecd.controlplane.datastore.sqlite.errors import in_use, while_opening
+from pipecd.controlplane.datastore.sqlite.statistics import tell_statistics
 
 
 class SqliteFiles:
@@ -41,8 +41,6 @@ class SqliteFiles:
     def close(self) -> None:
         for reader in self.readers:
             reader.close()
-        with suppress(sqlite3.Error):
-            self.writer.execute("PRAGMA optimize")
         # The last connection to close moves the write-ahead log into the file.
         self.writer.close()
         os.close(self._lock)
@@ -71,6 +69,7 @@ def _ensure_schema(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(definition)
         transaction = Transaction(connection, path)
         ensure_version(transaction, str(path))
+        tell_statistics(connection)
         # Whoever held a lease is gone, because nobody else may have the file open.
         transaction.run(delete(EXT_LEASE))
     except BaseException:
