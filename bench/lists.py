@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a page of a list takes with a year's history in the tables, for every filter there is.
+
+Each filter is asked for what is frequent, for what is rare and for what is not there at all; the
+time is that of the store, in which a server spends nearly all of it.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.datastore.assemble import assemble_stores
+from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.filestore.local import LocalFiles
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.model.deployment import DeploymentStatus
+from rig.engines import NotInstalled, engine
+from rig.history import LARGE, SMALL, YEAR, Scale, id_of, write_history
+from rig.world import BEGAN
+
+ASKED_MS = 100.0
+REPEATS = 3
+PAGE = 30
+
+RUNNING, ROLLING_BACK = int(DeploymentStatus.RUNNING), int(DeploymentStatus.ROLLING_BACK)
+SUCCESS, FAILURE = int(DeploymentStatus.SUCCESS), int(DeploymentStatus.FAILURE)
+CANCELLED = int(DeploymentStatus.CANCELLED)
+
+Question = tuple[str, Callable[[PageRequest], Awaitable[object]]]
+
+DEPLOYMENT_FILTERS = {
+    "all": {},
+    "status SUCCESS": {"statuses": (SUCCESS,)},
+    "status RUNNING": {"statuses": (RUNNING,)},
+    "status FAILURE or CANCELLED": {"statuses": (FAILURE, CANCELLED)},
+    "status ROLLING_BACK (none)": {"statuses": (ROLLING_BACK,)},
+    "kind TERRAFORM": {"kinds": (1,)},
+    "two kinds, status RUNNING": {"kinds": (1, 2), "statuses": (RUNNING,)},
+    "one application": {"application_ids": (id_of("application", 4321),)},
+    "one application, status FAILURE": {
+        "application_ids": (id_of("application", 4321),),
+        "statuses": (FAILURE,),
+    },
+    "name of one": {"application_name": "app-4321"},
+    "name of none": {"application_name": "no such"},
+    "name of one, kind of another": {"application_name": "app-4321", "kinds": (0,)},
+    "trace": {"trace_commit_hash": f"{777:040x}"},
+    "trace of none": {"trace_commit_hash": "f" * 40},
+    "label of all": {"labels": {"org": "acme"}},
+    "label of a third": {"labels": {"env": "prod"}},
+    "label of few": {"labels": {"team": "t7"}},
+    "label of none": {"labels": {"team": "nobody"}},
+    "two labels": {"labels": {"env": "prod", "team": "t7"}},
+    "two labels, together of none": {"labels": {"env": "stg", "team": "t2"}},
+    "label of few, status RUNNING": {"labels": {"team": "t7"}, "statuses": (RUNNING,)},
+    "label of all, status RUNNING": {"labels": {"org": "acme"}, "statuses": (RUNNING,)},
+    "label of a third, kind, FAILURE": {
+        "labels": {"env": "dev"},
+        "kinds": (3,),
+        "statuses": (FAILURE,),
+    },
+}
+APPLICATION_FILTERS = {
+    "all": {},
+    "disabled": {"enabled": False},
+    "kind TERRAFORM": {"kinds": (1,)},
+    "out of sync": {"sync_statuses": (2,)},
+    "deploying (none)": {"sync_statuses": (3,)},
+    "name of one": {"name": "app-4321"},
+    "name of none": {"name": "no such"},
+    "piped": {"piped_id": id_of("piped", 21)},
+    "piped, disabled": {"piped_id": id_of("piped", 21), "enabled": False},
+    "label of all": {"labels": {"org": "acme"}},
+    "label of few": {"labels": {"team": "t7"}},
+    "label of none": {"labels": {"team": "nobody"}},
+    "label of few, out of sync": {"labels": {"team": "t3"}, "sync_statuses": (2,)},
+}
+
+
+def questions(stores: Stores) -> Iterator[Question]:
+    for project in (LARGE, SMALL):
+        for name, filters in DEPLOYMENT_FILTERS.items():
+            wanted = DeploymentFilter(project, **filters)  # type: ignore[arg-type]
+            yield (
+                f"deployments of {project}: {name}",
+                lambda page, w=wanted: stores.deployments.listed(w, page),
+            )
+        for name, filters in APPLICATION_FILTERS.items():
+            only = ApplicationFilter(project, **filters)  # type: ignore[arg-type]
+            yield (
+                f"applications of {project}: {name}",
+                lambda page, o=only: stores.applications.listed(o, page),
+            )
+    piped = id_of("piped", 21)
+    yield "deployments of a piped", lambda _: stores.deployments.not_completed_of(piped)
+    yield "applications of a piped", lambda _: stores.applications.enabled_of(LARGE, piped)
+    yield "commands of a piped", lambda _: stores.commands.unhandled_of(piped)
+
+
+async def deep(stores: Stores, wanted: DeploymentFilter) -> PageRequest:
+    """A page in the middle of the history."""
+    half = await stores.deployments.listed(wanted, PageRequest(size=40_000))
+    return PageRequest(size=PAGE, cursor=half.cursor)
+
+
+async def timed(ask: Callable[[], Awaitable[object]]) -> float:
+    taken: list[float] = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        await ask()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken) * 1000
+
+
+async def measure(stores: Stores, verbose: bool) -> None:
+    pages = {
+        "first page": PageRequest(size=PAGE),
+        "of the last month": PageRequest(size=PAGE, min_updated_at=BEGAN + YEAR * 11 // 12),
+        "page in the middle": await deep(stores, DeploymentFilter(LARGE)),
+    }
+    found: list[tuple[float, str]] = []
+    for name, ask in questions(stores):
+        for which, page in pages.items():
+            found.append((await timed(lambda a=ask, p=page: a(p)), f"{name}, {which}"))
+    found.sort(reverse=True)
+    slow = [entry for entry in found if entry[0] > ASKED_MS]
+    for taken, name in found if verbose else (slow or found[:3]):
+        print(f"{taken:8.1f} ms  {name}")
+    print(
+        f"{len(found)} pages, slowest {found[0][0]:.1f} ms, {found[0][0] / ASKED_MS:.2f} of what "
+        f"is asked, median {statistics.median(t for t, _ in found):.1f} ms, {len(slow)} too slow"
+    )
+
+
+async def measure_engine(datastore: DatastoreSpec, options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        files = await LocalFiles.open(Path(directory))
+        async with open_datastore(datastore) as database:
+            began = time.perf_counter()
+            await write_history(database, Scale(options.applications, options.deployments))
+            print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
+            await measure(assemble_stores(database, files, MemoryCache()), options.verbose)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--applications", type=int, default=10_000)
+    parser.add_argument("--deployments", type=int, default=200_000)
+    parser.add_argument("--engines", default="sqlite,postgres,mariadb")
+    parser.add_argument("--verbose", action="store_true", help="every page, not the slowest only")
+    options = parser.parse_args()
+    for name in options.engines.split(","):
+        print(f"-- {name}", flush=True)
+        try:
+            with engine(name) as datastore:
+                asyncio.run(measure_engine(datastore, options))
+        except NotInstalled as e:
+            print(e)
+
+
+if __name__ == "__main__":
+    main()
