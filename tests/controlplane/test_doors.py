@@ -261,3 +261,36 @@ async def test_a_sign_in_of_the_configuration_file_is_offered(tmp_path: Path) ->
     assert (url.host, url.path) == ("ghe.example", "/login/oauth/authorize")
     assert url.params["client_id"] == "the-client"
     assert url.params["redirect_uri"] == "https://cd.example/auth/callback?project=demo"
+
+
+async def test_another_console_can_stand_in_place_of_ours(start_plane: Any, tmp_path: Path) -> None:
+    site = tmp_path / "static"
+    (site / "assets").mkdir(parents=True)
+    (site / "index.html").write_text("<title>another console</title>")
+    (site / "favicon.ico").write_bytes(b"icon")
+    (site / "assets" / "app.1a2b.js").write_text("run()")
+    async with (
+        start_plane(static_dir=site) as plane,
+        httpx2.AsyncClient(base_url=f"http://{plane.address}") as http,
+    ):
+        for path in ("/", "/applications/1", "/login"):
+            assert "another console" in (await http.get(path)).text
+        script = await http.get("/assets/app.1a2b.js")
+        assert (script.text, script.headers["cache-control"]) == (
+            "run()",
+            "public, max-age=31536000",
+        )
+        assert (await http.get("/favicon.ico")).content == b"icon"
+        assert (await http.get("/assets/%2e%2e/%2e%2e/pipecd.db")).status_code == 404
+        form = {"project": "demo", "username": "admin", "password": plane.password}
+        assert (await http.post("/auth/login/static", data=form)).status_code == 302
+        call = await http.post(
+            f"/{WEB}/GetMe",
+            content=b"\0" + struct.pack(">I", 0),
+            headers={
+                "content-type": "application/grpc-web+proto",
+                "sec-fetch-site": "same-origin",
+            },
+        )
+    assert b"admin" in call.content
+    assert b"grpc-status:0" in call.content

@@ -50,7 +50,7 @@ def in_words(error: Exception, words: Sequence[str]) -> str:
 
 
 def missing_flags(command: click.Command, words: Sequence[str]) -> str:
-    """The required flags that were not given, as `"app-id", "name"`, in the order of their names."""
+    """The required flags that were not given, as `"app-id", "name"`, sorted."""
     given = {word.partition("=")[0] for word in words}
     missing = (
         option.opts[0].lstrip("-")

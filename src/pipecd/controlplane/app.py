@@ -12,6 +12,7 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.types import ASGIApp
 
 from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.controlplane.api.external import external_table
@@ -42,7 +43,7 @@ from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.people.projects import Projects
 from pipecd.controlplane.usecases.people.sso import SsoSettings
 from pipecd.controlplane.usecases.readiness import Readiness
-from pipecd.controlplane.web import ByPrefix, Counted, WebServer, http_port
+from pipecd.controlplane.web import ByPrefix, Counted, WebServer, http_port, site_of
 from pipecd.controlplane.webhooks.door import PREFIX as WEBHOOKS
 from pipecd.controlplane.webhooks.door import create_webhooks
 from pipecd.model.errors import Unavailable, UserMistake
@@ -86,6 +87,7 @@ class ServerSettings:
     `traces` it gets those of this server too.
     `cache_address` is the Redis that all replicas share; one server alone needs none.
     `trusted_proxies` stand in front and are believed when they tell whom they speak for.
+    `static_dir` holds another console, such as upstream's, to serve in place of our pages.
     """
 
     spec: ControlPlaneSpec
@@ -103,6 +105,7 @@ class ServerSettings:
     traces: bool = False
     cache_address: str = ""
     trusted_proxies: Networks = ()
+    static_dir: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -317,7 +320,10 @@ def _web_server(doors: _Doors, people: RpcTable[Person]) -> WebServer:
     if eyes.insides is not None:
         eyes.insides.streams("console", pages.state.live.count)
     calls = GrpcWeb(people)
-    visited = ByPrefix({WEBHOOKS: create_webhooks(cases.webhooks)}, pages)
+    site: ASGIApp = pages
+    if settings.static_dir is not None:
+        site = ByPrefix({"/auth/": pages}, site_of(settings.static_dir))
+    visited = ByPrefix({WEBHOOKS: create_webhooks(cases.webhooks)}, site)
     return WebServer(
         ByPrefix(
             dict.fromkeys(calls.prefixes(), calls),

@@ -39,7 +39,7 @@ _EVERYWHERE = "0.0.0.0"  # noqa: S104
 @flags.number("api-port", "gRPC for API keys.", default=9083)
 @flags.number("admin-port", "Version, health and metrics.", default=9085)
 @flags.number("envoy-authz-port", "Verdicts for an Envoy in front (ext_authz).", default=9086)
-@flags.text("static-dir", "Accepted for compatibility; pages are built in.")
+@flags.text("static-dir", "Another console to serve in place of the built-in pages.")
 @flags.text("cache-address", "The Redis (host:port) that all replicas share.")
 @flags.text("host", "The interface to listen on; all of them by default.", default=_EVERYWHERE)
 @flags.duration("grace-period", "How long running calls may take at the end.", default="30s")
@@ -80,6 +80,7 @@ def server(**given: Any) -> None:
         traces=given["traces"],
         cache_address=given["cache_address"],
         trusted_proxies=networks(given["trusted_proxies"]),
+        static_dir=_static_dir(given["static_dir"]),
     )
     run_until_signal(_serve(settings))
 
@@ -145,6 +146,16 @@ def _encryption_key(path: str) -> bytes:
             hint="make one with: openssl rand -hex 32",
         )
     return key
+
+
+def _static_dir(path: str) -> Path | None:
+    """The directory when it holds a console; command lines of upstream name one that need not."""
+    if not path:
+        return None
+    if not (Path(path) / "index.html").is_file():
+        log.warning("no console in the directory, serving the built-in pages", static_dir=path)
+        return None
+    return Path(path)
 
 
 def _tls(given: dict[str, Any]) -> TlsFiles | None:

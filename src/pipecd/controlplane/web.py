@@ -5,9 +5,16 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
@@ -38,6 +45,40 @@ class ByPrefix:
         path: str = scope.get("path", "")
         found = (door for prefix, door in self._doors if path.startswith(prefix))
         await next(found, self._otherwise)(scope, receive, send)
+
+
+def site_of(directory: Path) -> ASGIApp:
+    """A console of one page and its assets from a directory, as upstream builds its own."""
+    page = directory / "index.html"
+
+    async def anything(_request: Request) -> Response:
+        return FileResponse(page)
+
+    async def icon(_request: Request) -> Response:
+        return FileResponse(directory / "favicon.ico")
+
+    assets = StaticFiles(directory=directory / "assets", check_dir=False)
+    routes = [
+        Mount("/assets", _Kept(assets)),
+        Route("/favicon.ico", icon),
+        Route("/{path:path}", anything),
+    ]
+    return Starlette(routes=routes)
+
+
+class _Kept:
+    """Lets browsers keep files whose names change with their content."""
+
+    def __init__(self, files: ASGIApp) -> None:
+        self._files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def kept(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                MutableHeaders(scope=message)["Cache-Control"] = "public, max-age=31536000"
+            await send(message)
+
+        await self._files(scope, receive, kept)
 
 
 class Counted:

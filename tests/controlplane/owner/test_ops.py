@@ -9,11 +9,13 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
+from prometheus_client import CollectorRegistry, Counter
 
 from pipecd.config.controlplane import (
     ControlPlaneSpec,
@@ -25,8 +27,9 @@ from pipecd.config.controlplane import (
 from pipecd.controlplane.app import Operations, OpsSettings, operations
 from pipecd.controlplane.command import ops
 from pipecd.controlplane.insight.applications import book_path
+from pipecd.controlplane.owner.metrics import InstallationMetrics
 from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
-from pipecd.model.errors import NotFound, UserMistake
+from pipecd.model.errors import NotFound, Unavailable, UserMistake
 from pipecd.model.moment import from_unix, to_unix, utc_now
 from pipecd.observe.version import build_version
 from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
@@ -103,6 +106,21 @@ async def test_the_figures_are_those_of_ops_and_of_the_pipeds_that_are_there(
         text = (await http.get("/metrics")).text
         assert "up_a" in text
         assert "ECS" not in text
+
+
+class Away:
+    """A store that cannot be reached."""
+
+    async def listed(self) -> Any:
+        raise Unavailable("the database is away")
+
+
+async def test_while_a_store_is_away_the_rest_is_shown(settings: OpsSettings) -> None:
+    registry = CollectorRegistry()
+    Counter("jobs", "Jobs.", registry=registry).inc()
+    async with operations(settings) as running:
+        stores = replace(running.stores, projects=cast("Any", Away()))
+        assert b"jobs_total 1.0" in await InstallationMetrics(stores, registry).page()
 
 
 async def test_figures_can_be_switched_off(spec: ControlPlaneSpec) -> None:

@@ -25,9 +25,17 @@ class InstallationMetrics:
         self._connections = Connections(stores.cache, now)
 
     async def page(self) -> bytes:
-        """Our own figures, then those of each piped that is there, as it sent them."""
-        own = generate_latest(self._registry) + await self._applications()
-        return b"\n".join((own, *await self._connections.metrics()))
+        """Our own figures, then those of each piped that is there, as it sent them.
+
+        While a store is away its part is left out, as the rest is needed most of all then.
+        """
+        parts = [generate_latest(self._registry)]
+        try:
+            parts[0] += await self._applications()
+            parts += await self._connections.metrics()
+        except PipecdError as e:
+            log.warning("figures of the installation left out", error=str(e))
+        return b"\n".join(parts)
 
     async def _applications(self) -> bytes:
         registry = CollectorRegistry()
