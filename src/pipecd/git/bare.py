@@ -122,6 +122,13 @@ class BareCopy(Objects):
                     raise
                 log.warning("part of a commit is missing", repository=self._id, error=str(e))
 
+    async def lend_history(self, commit: str, into: Path) -> None:
+        """Lets git commands in a working copy ask for its commit and for what came before.
+
+        There is no index: what is not in the working copy would look deleted.
+        """
+        await asyncio.to_thread(_write_history, self.directory, commit, into / ".git")
+
     async def _checkout(
         self, commit: str, into: Path, paths: Sequence[str], index: Path | None
     ) -> None:
@@ -238,6 +245,14 @@ class DamagedCopy(Unavailable):
 
 
 _FROM_STDIN = ("--pathspec-from-file=-", "--pathspec-file-nul")
+
+
+def _write_history(repository: Path, commit: str, directory: Path) -> None:
+    for name in ("objects/info", "refs"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "HEAD").write_text(f"{commit}\n")
+    (directory / "config").write_text("[core]\n\trepositoryFormatVersion = 0\n\tbare = false\n")
+    (directory / "objects" / "info" / "alternates").write_text(f"{repository / 'objects'}\n")
 
 
 def _encoded(path: str) -> bytes:

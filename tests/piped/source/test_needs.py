@@ -2,6 +2,7 @@
 """A working copy has what its application needs, where it belongs, and little else."""
 
 import asyncio
+import subprocess
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -45,7 +46,7 @@ def names(directory: Path) -> set[str]:
     return {
         str(file.relative_to(directory))
         for file in directory.rglob("*")
-        if file.is_file() or file.is_symlink()
+        if ".git" not in file.parts and (file.is_file() or file.is_symlink())
     }
 
 
@@ -237,11 +238,29 @@ async def test_leftovers_of_a_killed_piped_are_removed(
         assert not whole.exists()
 
 
+async def test_git_commands_of_a_stage_know_the_history(
+    origin: Any, sourced: Sourced, tmp_path: Path
+) -> None:
+    first = origin.commit(app({"x": "1"}))
+    second = origin.commit(app({"x": "2"}), "second")
+    async with sourced() as sources:
+        source = await at(sources, second, tmp_path / "w")
+    where = source.application_directory
+    assert git(where, "log", "-2", "--format=%H") == [second, first]
+    assert git(where, "diff", "--name-only", "HEAD~1", "HEAD") == ["apps/web/x"]
+
+
+def git(directory: Path, *arguments: str) -> list[str]:
+    done = subprocess.run(["git", *arguments], cwd=directory, check=True, capture_output=True)
+    return done.stdout.decode().split()
+
+
 async def test_old_whole_commits_make_room(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
     commits = [origin.commit({**OTHERS, **app({"run.sh": f"cd .. # {i}"})}) for i in range(7)]
     async with sourced() as sources:
-        for commit in (*commits, commits[0]):
-            source = await at(sources, commit, tmp_path / "w")
+        for commit in commits:
+            await at(sources, commit, tmp_path / "w")
+        source = await at(sources, commits[0], tmp_path / "w")
         assert (source.application_directory / "run.sh").read_text() == "cd .. # 0"
         assert kept_commits(tmp_path) == {*commits[4:], commits[0]}
 

@@ -89,6 +89,7 @@ class Sources:
         await asyncio.to_thread(_make_empty, into)
         try:
             await self._write(mirror, commit, posixpath.normpath(git_path.path), config, into)
+            await mirror.lend_history(commit, into)
             return await asyncio.to_thread(
                 self._prepare, _Read(commit, path, text, config), into / git_path.path, into
             )
