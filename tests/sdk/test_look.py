@@ -28,6 +28,7 @@ from pipecd.sdk import (
     StageContext,
     StagePlugin,
     StageResult,
+    StartContext,
     SyncState,
     SyncStatus,
 )
@@ -165,3 +166,23 @@ async def test_the_bench_asks_as_piped_does(tmp_path: Path) -> None:
     (preview,) = await Watcher().preview(bench.preview_context(running=bench.source))
     assert preview.summary == "c0ffee becomes c0ffee"
     assert bench.plan_context().target.config == b"kind: Application"
+
+
+async def test_every_context_brings_tools(tmp_path: Path) -> None:
+    bench = StageBench(Watcher(), tmp_path, entry=ENTRY)
+    bench.host.tools["helm-3.8.2"] = tmp_path / "helm"
+    for context in (bench.plan_context(), bench.live_context(), bench.preview_context()):
+        assert await context.tool("helm", "3.8.2", "curl …") == tmp_path / "helm"
+
+
+class Unprepared(Watcher):
+    """Misses something when it starts."""
+
+    async def prepare(self, start: StartContext) -> None:
+        await start.tool("helm", "1", "")
+
+
+async def test_a_preparation_that_fails_is_told() -> None:
+    server = PluginServer(Unprepared(), ENTRY, MemoryHost())
+    with pytest.raises(PipecdError, match="the test did not put helm-1 into `tools`"):
+        await server.prepare()

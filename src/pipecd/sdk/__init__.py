@@ -47,6 +47,7 @@ from pipecd.sdk.plugin import (
     RequestedStage,
     Stage,
     StagePlugin,
+    StartContext,
     Strategy,
     Version,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "StagePlugin",
     "StageResult",
     "StageStatus",
+    "StartContext",
     "Strategy",
     "SyncState",
     "SyncStatus",

@@ -5,6 +5,7 @@ The methods are the RPCs of upstream's PluginService. A built-in plugin calls th
 piped directly, a plugin in a process of its own goes through `pipecd.sdk.serving.piped`.
 """
 
+from pathlib import Path
 from typing import Protocol
 
 from pipecd.proto.plugin import host_pb2 as pb
@@ -80,3 +81,16 @@ class Host(LogSink, Protocol):
     async def PutApplicationSharedObject(
         self, request: pb.PutApplicationSharedObjectRequest
     ) -> pb.PutApplicationSharedObjectResponse: ...
+
+
+class WithTools:
+    """What a plugin can do wherever it is asked something: use programs that piped installs."""
+
+    host: Host
+
+    async def tool(self, name: str, version: str, script: str) -> Path:
+        """The path of a program, installed by the script when it is not there yet."""
+        answer = await self.host.InstallTool(
+            pb.InstallToolRequest(name=name, version=version, install_script=script)
+        )
+        return Path(answer.installed_path)

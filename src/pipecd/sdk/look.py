@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from pipecd.model.application import SyncStatus
 from pipecd.sdk.facts import DeployTarget, PluginEntry, Source
+from pipecd.sdk.host import Host, WithTools
 
 
 class Health(IntEnum):
@@ -52,7 +53,7 @@ class LiveState:
 
 
 @dataclass(frozen=True)
-class LiveContext:
+class LiveContext(WithTools):
     """The application to look at; `source` is the head of its branch."""
 
     application_id: str
@@ -61,6 +62,7 @@ class LiveContext:
     source: Source
     targets: tuple[DeployTarget, ...]
     plugin: PluginEntry
+    host: Host
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Preview:
 
 
 @dataclass(frozen=True)
-class PreviewContext:
+class PreviewContext(WithTools):
     """A change that is not deployed yet; `running` is what it would replace, or None."""
 
     application_id: str
@@ -85,3 +87,4 @@ class PreviewContext:
     running: Source | None
     targets: tuple[DeployTarget, ...]
     plugin: PluginEntry
+    host: Host

@@ -14,6 +14,7 @@ from pipecd.config.catalog import PluginConfig
 from pipecd.config.spec import Spec
 from pipecd.model.deployment import ManualOperation, SyncStrategy
 from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
+from pipecd.sdk.host import Host, WithTools
 from pipecd.sdk.look import LiveContext, LiveState, Preview, PreviewContext
 from pipecd.sdk.options import OptionsT, decode
 from pipecd.sdk.stage import StageContext, StageResult
@@ -55,7 +56,15 @@ class RequestedStage:
 
 
 @dataclass(frozen=True)
-class PlanContext:
+class StartContext(WithTools):
+    """What is known when a plugin starts."""
+
+    plugin: PluginEntry
+    host: Host
+
+
+@dataclass(frozen=True)
+class PlanContext(WithTools):
     """What is known while a deployment is planned."""
 
     deployment: Deployment
@@ -63,6 +72,7 @@ class PlanContext:
     running: Source | None
     targets: tuple[DeployTarget, ...]
     plugin: PluginEntry
+    host: Host
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ class StagePlugin(ABC):
     stages: ClassVar[tuple[Stage, ...]]
     config: ClassVar[PluginConfig | None] = None
 
-    async def prepare(self, entry: PluginEntry) -> None:
+    async def prepare(self, start: StartContext) -> None:
         """Prepares what every stage needs; a failure keeps the plugin from starting."""
         return
 

@@ -14,7 +14,7 @@ from pipecd.program.run import run as run_program
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
-from pipecd.sdk.host import Host
+from pipecd.sdk.host import Host, WithTools
 from pipecd.sdk.log import StageLog
 from pipecd.sdk.metadata import ApplicationObjects, DeploymentMetadata, StageMetadata
 from pipecd.sdk.options import OptionsT, decode
@@ -73,7 +73,7 @@ _KINDS: Mapping[int, StageCommandKind] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageContext:
+class StageContext(WithTools):
     """Everything a stage needs; being told to stop arrives as the cancellation of `execute`."""
 
     id: str
@@ -145,10 +145,3 @@ class StageContext:
         """
         where = cwd or self.target.application_directory
         return await run_program(argv, cwd=where, env=env, on_line=self.log.info, grace=grace)
-
-    async def tool(self, name: str, version: str, script: str) -> Path:
-        """The path of a program, installed by the script when it is not there yet."""
-        answer = await self.host.InstallTool(
-            pb.InstallToolRequest(name=name, version=version, install_script=script)
-        )
-        return Path(answer.installed_path)

@@ -35,7 +35,7 @@ _GRACE_OF_THE_DEAD = 1.0
 class Patience:
     """How long a plugin program may take, in seconds: to begin, to answer, to end."""
 
-    ready: float = 30.0
+    ready: float = 60.0
     look_every: float = 10.0
     # An author's call that blocks its program is no reason to take the program away at once.
     hung: float = 120.0

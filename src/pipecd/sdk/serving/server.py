@@ -31,6 +31,7 @@ from pipecd.sdk.plugin import (
     PreviewPlugin,
     RequestedStage,
     StagePlugin,
+    StartContext,
 )
 from pipecd.sdk.serving.answer import live_state_message, previews_message
 from pipecd.sdk.stage import StageContext, StageResult
@@ -146,6 +147,7 @@ class PluginServer:
             source=Source.of(request.deploy_source),
             targets=self._named(request.deploy_targets),
             plugin=self._entry,
+            host=self._host,
         )
         state = await self._asked(self._plugin.live_state(look))
         return live_state_message(state, plugin=self.name, now=to_unix(self._now()))
@@ -164,12 +166,13 @@ class PluginServer:
             running=Source.of(request.running_deployment_source) if running else None,
             targets=self._named(request.deploy_targets),
             plugin=self._entry,
+            host=self._host,
         )
         return previews_message(await self._asked(self._plugin.preview(change)))
 
     async def prepare(self) -> None:
         """Lets the plugin prepare itself, before anything else is asked of it."""
-        await self._asked(self._plugin.prepare(self._entry))
+        await self._asked(self._plugin.prepare(StartContext(self._entry, self._host)))
 
     @property
     def looks(self) -> bool:
@@ -246,6 +249,7 @@ class PluginServer:
             running=Source.of(given.running_deployment_source) if running else None,
             targets=self._targets(deployment),
             plugin=self._entry,
+            host=self._host,
         )
 
     def _stage(self, given: pb.ExecutePluginInput, log: StageLog) -> StageContext:

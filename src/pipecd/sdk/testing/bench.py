@@ -58,7 +58,7 @@ class StageBench:
     def plan_context(self, *, running: Source | None = None) -> PlanContext:
         """What `versions` and `strategy` of a platform are asked with."""
         deployment, targets = Deployment.of(self.deployment()), self.entry.targets
-        return PlanContext(deployment, self.source, running, targets, self.entry)
+        return PlanContext(deployment, self.source, running, targets, self.entry, self.host)
 
     def live_context(self) -> LiveContext:
         """What `live_state` is asked with."""
@@ -70,6 +70,7 @@ class StageBench:
             self.source,
             self.entry.targets,
             self.entry,
+            self.host,
         )
 
     def preview_context(self, *, running: Source | None = None) -> PreviewContext:
@@ -83,6 +84,7 @@ class StageBench:
             running,
             self.entry.targets,
             self.entry,
+            self.host,
         )
 
     @property

@@ -55,9 +55,6 @@ class MemoryHost:
             self._called.clear()
             await self._called.wait()
 
-    def spool(self, deployment_id: str, stage_id: str) -> None:
-        """Lines are kept in `blocks` and nowhere else."""
-
     def watch_commands(self) -> "MemoryHost":
         return self
 
