@@ -24,6 +24,7 @@ from pipecd.observe.version import build_version
 from pipecd.piped.api import PipedApi
 from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.deploy.deployer import Deployer
+from pipecd.piped.deploy.desk import logs_of
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
@@ -170,7 +171,13 @@ def _trigger(shared: _Shared) -> Trigger:
 async def _deployer(shared: _Shared, sources: Sources, opened: AsyncExitStack) -> Deployer:
     settings, metadata = shared.settings, MetadataStores(shared.api)
     tools = Toolbox(settings.tools_dir or settings.workspace / "tools")
-    callbacks = Callbacks(shared.api, commands=shared.commands, metadata=metadata, tools=tools)
+    callbacks = Callbacks(
+        shared.api,
+        commands=shared.commands,
+        metadata=metadata,
+        tools=tools,
+        logs=partial(logs_of, settings.workspace),
+    )
     host = PluginHost.start(
         settings.config.spec.plugins,
         callbacks=callbacks,

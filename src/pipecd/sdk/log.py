@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -45,6 +46,19 @@ class Patience:
     left_open: float = 5.0
 
 
+class Spool(Protocol):
+    """Holds on to lines that were written and may not have left yet."""
+
+    def add(self, block: LogBlock) -> None: ...
+
+
+@runtime_checkable
+class SpoolKeeper(Protocol):
+    """A host in the same process, which keeps lines where they outlive it."""
+
+    def spool(self, deployment_id: str, stage_id: str) -> Spool | None: ...
+
+
 class StageLog:
     """The log people read while the stage runs and after it."""
 
@@ -54,10 +68,12 @@ class StageLog:
         deployment_id: str,
         stage_id: str,
         *,
+        spool: Spool | None = None,
         now: Now = utc_now,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sink, self._deployment_id, self._stage_id = sink, deployment_id, stage_id
+        self._spool = spool
         self._now, self._monotonic = now, monotonic
         # Upstream counts from the seconds of the clock, so a resumed stage that had written more
         # than a line a second repeats indexes and loses lines; microseconds cannot be overtaken.
@@ -138,6 +154,8 @@ class StageLog:
             )
             self._next_index += 1
             self._unsaved.append(block)
+            if self._spool is not None:
+                self._spool.add(block)
             self._unsaved_bytes += len(line)
         self._news.set()
 

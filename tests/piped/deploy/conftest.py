@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +37,7 @@ from pipecd.model.ids import new_id
 from pipecd.model.moment import Now, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.deployer import Deployer
+from pipecd.piped.deploy.desk import logs_of
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
@@ -300,7 +302,13 @@ class Stand:
             commands = CommandMirror(api, every=LOOK_EVERY)
             metadata = MetadataStores(api)
             tools = Toolbox(self.directory / "tools")
-            callbacks = Callbacks(api, commands=commands, metadata=metadata, tools=tools)
+            callbacks = Callbacks(
+                api,
+                commands=commands,
+                metadata=metadata,
+                tools=tools,
+                logs=partial(logs_of, self.directory / "work"),
+            )
             act = {"act": lambda: ActPlugin(self.story, self.release)}
             async with PluginHost.start(
                 specs, callbacks=callbacks, builtins={**builtin_plugins(), **act}

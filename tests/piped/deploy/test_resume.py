@@ -3,6 +3,7 @@
 
 import asyncio
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -12,6 +13,9 @@ import pytest
 
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
+from pipecd.piped.deploy.desk import logs_of
+from pipecd.piped.pluginhost.logs import LogSpool
+from pipecd.proto.model.logblock_pb2 import LogBlock
 
 OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -92,6 +96,35 @@ async def test_a_running_stage_is_taken_up_again_and_those_before_it_are_not(
             "act 1: hang",
             "released",
         ]
+
+
+async def test_lines_that_a_killed_piped_had_not_sent_are_sent_by_the_next(
+    open_stand: OpenStand,
+) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(pipeline("hang")))
+        async with stand.piped():
+            await stand.told("act 0 begins")
+        stage_id = (await stand.deployment(id)).stages[0].id
+        stand.let_go("act 0")
+        # It read two more lines and was killed amid keeping the third.
+        logs = logs_of(stand.directory / "work", id)
+        spool = LogSpool(logs / stage_id, lambda text: text.replace("hunter2", "******"))
+        for index, text in enumerate(("one", "hunter2"), int(time.time() * 1_000_000)):
+            spool.add(LogBlock(index=index, log=text, created_at=1))
+        with (logs / stage_id).open("a") as file:
+            file.write("CAMSBXRo")
+        async with stand.piped():
+            await stand.finished(id)
+        assert await stand.lines_of(id, stage_id) == [
+            "act 0: hang",
+            "one",
+            "******",
+            "Piped was started again and takes up this stage",
+            "act 0: hang",
+            "released",
+        ]
+        assert not logs.exists() or not list(logs.iterdir())
 
 
 @pytest.mark.parametrize("journal", ["kept", "lost"])
@@ -189,7 +222,7 @@ async def test_nothing_of_a_finished_deployment_is_left_on_disk(open_stand: Open
             await stand.told("act 0 begins")
             assert (work / id / "sources").is_dir()
             assert not leftover.exists(), "what a killed piped left behind is removed at start"
-        assert [p.name for p in (work / id).iterdir()] == []
+        assert not (work / id / "sources").exists()
         stand.let_go("act 0")
         async with stand.piped() as deployer:
             await stand.finished(id)

@@ -27,6 +27,15 @@ from pipecd.proto.service import piped_pb2
 _LEAST_ROOM = 64 * 1024
 
 
+def logs_of(workspace: Path, deployment_id: str) -> Path:
+    """Where the lines of a deployment's stages are kept until they have left."""
+    return _place_of(workspace, deployment_id) / "logs"
+
+
+def _place_of(workspace: Path, deployment_id: str) -> Path:
+    return workspace / "deployments" / deployment_id
+
+
 @dataclass(frozen=True, kw_only=True)
 class Desk:
     """The control plane, the sources, the plugins and a place to work."""
@@ -75,7 +84,7 @@ class Desk:
                 await self.commands.report(command, status)
 
     def _place(self, deployment_id: str) -> Path:
-        return self.workspace / "deployments" / deployment_id
+        return _place_of(self.workspace, deployment_id)
 
     def _remove(self, pattern: str) -> None:
         for path in (self.workspace / "deployments").glob(pattern):

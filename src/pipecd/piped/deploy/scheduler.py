@@ -60,6 +60,9 @@ class Scheduler:
     async def _run(self) -> None:
         for stage, entry in self._journal.untold(self._deployment):
             await self._reports.stage_over(stage, entry)
+        for stage in self._deployment.stages:
+            if StageStatus(stage.status) is StageStatus.RUNNING:
+                await self._desk.callbacks.send_spooled(self._deployment.id, stage.id)
         outcome = self._journal.outcome or await self._decide()
         if outcome.rolls_back and self._rollback_stages():
             await self._roll_back(outcome)

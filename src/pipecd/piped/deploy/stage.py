@@ -108,6 +108,7 @@ class StageRun:
         kept = () if before is None else before.log
         entry = StageEntry(ended.status, ended.message, _one_log(*kept, *log_end))
         await self.journal.stage_ended(self.stage.id, entry)
+        self.desk.callbacks.forget_spooled(self.deployment.id, self.stage.id)
         return entry
 
     async def _work(self, requires: Sequence[str]) -> StageEnding:

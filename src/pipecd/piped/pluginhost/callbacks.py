@@ -6,7 +6,8 @@ shared objects go to the control plane, metadata to the deployment at work, comm
 mirror.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pipecd.model.document import to_json
@@ -89,9 +90,15 @@ class Callbacks(LogRelay):
     """Answers the calls of every plugin."""
 
     def __init__(
-        self, api: PipedApi, *, commands: StageCommands, metadata: Metadata, tools: Toolbox
+        self,
+        api: PipedApi,
+        *,
+        commands: StageCommands,
+        metadata: Metadata,
+        tools: Toolbox,
+        logs: Callable[[str], Path] | None = None,
     ) -> None:
-        super().__init__(api)
+        super().__init__(api, logs=logs)
         self._commands, self._metadata, self._tools = commands, metadata, tools
 
     def watch_commands(self) -> CommandWatch:

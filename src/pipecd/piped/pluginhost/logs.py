@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes the lines of stage logs on to the control plane, as many as it should hold."""
 
+import asyncio
+import base64
+import binascii
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
+from google.protobuf.message import DecodeError
 
 from pipecd.model.errors import Unavailable
 from pipecd.piped.api import PipedApi
@@ -51,6 +59,50 @@ class _Allowance:
                 yield block
 
 
+class LogSpool:
+    """The lines of a stage on disk, without secrets, until the control plane has them."""
+
+    def __init__(self, path: Path, hide: Callable[[str], str]) -> None:
+        self._path, self._hide = path, hide
+        self._blocks: list[LogBlock] = []
+        self._is_broken = False
+
+    def add(self, block: LogBlock) -> None:
+        """Keeps a line; what is written here is there after piped was killed."""
+        hidden = _with_text(block, self._hide(block.log))
+        self._blocks.append(hidden)
+        self._write([hidden])
+
+    def forget_through(self, index: int) -> None:
+        """The control plane has everything up to this line."""
+        self._blocks = [block for block in self._blocks if block.index > index]
+        self._path.unlink(missing_ok=True)
+        if self._blocks:
+            self._write(self._blocks)
+
+    def _write(self, blocks: Sequence[LogBlock]) -> None:
+        if self._is_broken:
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                for block in blocks:
+                    file.write(base64.b64encode(block.SerializeToString()) + b"\n")
+        except OSError as e:
+            # A stage is worth more than the memory of its log.
+            self._is_broken = True
+            log.warning("a stage log is not kept on disk", path=str(self._path), error=str(e))
+
+
+def read_spool(path: Path) -> list[LogBlock]:
+    """The lines that a killed piped left behind; it may have been killed amid the last one."""
+    blocks: list[LogBlock] = []
+    with suppress(FileNotFoundError, binascii.Error, DecodeError):
+        for line in path.read_bytes().splitlines():
+            blocks.append(LogBlock.FromString(base64.b64decode(line, validate=True)))
+    return blocks
+
+
 class LogRelay:
     """The two RPCs of PluginService that carry logs; secrets and floods do not get past it.
 
@@ -58,11 +110,39 @@ class LogRelay:
     certain that the stage will not run again. What the control plane was away for is kept too.
     """
 
-    def __init__(self, api: PipedApi) -> None:
-        self._api = api
+    def __init__(self, api: PipedApi, *, logs: Callable[[str], Path] | None = None) -> None:
+        """`logs` says where the lines of a deployment are kept until they have left."""
+        self._api, self._logs = api, logs
         self.masks = Masks()
         self._allowances: dict[tuple[str, str], _Allowance] = {}
         self._kept: dict[tuple[str, str], list[Checkpoint]] = {}
+        self._spools: dict[tuple[str, str], LogSpool] = {}
+
+    def spool(self, deployment_id: str, stage_id: str) -> LogSpool | None:
+        """Where a stage in this process keeps its lines."""
+        if self._logs is None:
+            return None
+        path = self._logs(deployment_id) / stage_id
+        hide = partial(self.masks.hide, deployment_id)
+        return _remembered(self._spools, (deployment_id, stage_id), lambda: LogSpool(path, hide))
+
+    async def send_spooled(self, deployment_id: str, stage_id: str) -> None:
+        """Sends what a killed piped could not send any more."""
+        if self._logs is None:
+            return
+        path = self._logs(deployment_id) / stage_id
+        if blocks := await asyncio.to_thread(read_spool, path):
+            await self.ReportStageLogsFromLastCheckpoint(
+                pb.ReportStageLogsFromLastCheckpointRequest(
+                    deployment_id=deployment_id, stage_id=stage_id, blocks=blocks
+                )
+            )
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    def forget_spooled(self, deployment_id: str, stage_id: str) -> None:
+        """The stage is over, and the rest of its log is kept elsewhere."""
+        if (spool := self._spools.pop((deployment_id, stage_id), None)) is not None:
+            spool.forget_through(sys.maxsize)
 
     def take_end(self, deployment_id: str, stage_id: str) -> tuple[Checkpoint, ...]:
         """What is left to be told about the log of a stage that is over."""
@@ -110,7 +190,9 @@ class LogRelay:
         try:
             while kept := self._kept.get(key):
                 await self._api.report_stage_logs_from_last_checkpoint(kept[0])
-                kept.pop(0)
+                sent = kept.pop(0)
+                if (spool := self._spools.get(key)) is not None and sent.blocks:
+                    spool.forget_through(sent.blocks[-1].index)
         except Unavailable as e:
             log.warning("stage log not sent, keeping it", stage=key[1], error=str(e))
 

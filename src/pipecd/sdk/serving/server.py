@@ -21,7 +21,7 @@ from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import livestate_pb2, planpreview_pb2
 from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host
-from pipecd.sdk.log import StageLog
+from pipecd.sdk.log import SpoolKeeper, StageLog
 from pipecd.sdk.look import LiveContext, PreviewContext
 from pipecd.sdk.plugin import (
     DeploymentPlugin,
@@ -125,7 +125,7 @@ class PluginServer:
         result: StageResult | None = None
         try:
             with self._stoppable() as task:
-                async with StageLog(self._host, given.deployment.id, given.stage.id).kept() as log:
+                async with self._log(given.deployment.id, given.stage.id).kept() as log:
                     result = await self._execute(given, log, task)
         except asyncio.CancelledError:
             # Told to stop too late: the stage is over and only its log was still on its way.
@@ -183,6 +183,11 @@ class PluginServer:
     def previews(self) -> bool:
         """Whether the plugin tells what a change would do."""
         return isinstance(self._plugin, PreviewPlugin)
+
+    def _log(self, deployment_id: str, stage_id: str) -> StageLog:
+        host = self._host
+        spool = host.spool(deployment_id, stage_id) if isinstance(host, SpoolKeeper) else None
+        return StageLog(host, deployment_id, stage_id, spool=spool)
 
     def stop_stages(self) -> None:
         """Cancels the stages that are running, because the process is to end."""
