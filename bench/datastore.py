@@ -6,18 +6,12 @@ SQLite always; MariaDB, PostgreSQL and Dolt when their programs are installed.
 
 import argparse
 import asyncio
-import importlib
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-import psycopg
-import pymysql
-
-from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.config.controlplane.storage import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.open import open_datastore
@@ -27,44 +21,10 @@ from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.controlplane.stores.documents import PageRequest
 from pipecd.controlplane.stores.stagelogs import StageRun
 from pipecd.model.ids import new_id
-from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
-from pipecd.proto.model.deployment_pb2 import (
-    Commit,
-    Deployment,
-    DeploymentTrigger,
-    PipelineStage,
-)
+from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.logblock_pb2 import LogBlock
-
-PROJECT = "bench"
-
-# The servers are those of the tests.
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-databases: Any = importlib.import_module("servers.databases")
-programs: Any = importlib.import_module("servers.programs")
-
-
-def deployment() -> Deployment:
-    """A deployment of five stages, as most of them are."""
-    now = int(time.time())
-    repo = ApplicationGitRepository(id="repo", remote="git@example.com:o/r.git", branch="main")
-    commit = Commit(hash="c" * 40, message="change", author="dev", branch="main", created_at=now)
-    stages = [
-        PipelineStage(id=f"stage-{i}", name="K8S_SYNC", created_at=now, updated_at=now)
-        for i in range(5)
-    ]
-    return Deployment(
-        id=new_id(),
-        application_id=new_id(),
-        application_name="web",
-        piped_id="piped",
-        project_id=PROJECT,
-        git_path=ApplicationGitPath(repo=repo, path="apps/web", config_filename="app.pipecd.yaml"),
-        trigger=DeploymentTrigger(commit=commit, timestamp=now),
-        labels={"env": "dev"},
-        stages=stages,
-        status=4,  # type: ignore[arg-type]
-    )
+from rig.engines import NotInstalled, engine
+from rig.world import PROJECT, deployment
 
 
 async def per_second(
@@ -91,7 +51,7 @@ async def per_second(
 async def measure(stores: Stores, documents: int, seconds: float) -> None:
     ids: list[str] = []
     for _ in range(documents):
-        document = deployment()
+        document = deployment(new_id(), "piped")
         ids.append(document.id)
         await stores.deployments.add(document)
     counter = iter(range(10**9))
@@ -106,14 +66,14 @@ async def measure(stores: Stores, documents: int, seconds: float) -> None:
         await stores.deployments.update(ids[next(counter) % len(ids)], reason)
 
     async def add(_: int) -> None:
-        await stores.deployments.add(deployment())
+        await stores.deployments.add(deployment(new_id(), "piped"))
 
     async def page(_: int) -> None:
         wanted = DeploymentFilter(PROJECT, labels={"env": "dev"})
         await stores.deployments.listed(wanted, PageRequest(size=30))
 
     async def running(_: int) -> None:
-        await stores.deployments.not_completed_of("piped")
+        await stores.deployments.not_completed_of("nobody")
 
     async def log(number: int) -> None:
         block = LogBlock(index=next(counter), log="a line of a log", created_at=1)
@@ -128,26 +88,7 @@ async def measure(stores: Stores, documents: int, seconds: float) -> None:
         await per_second("append a line to a stage log", clients, seconds, log)
 
 
-def sqlite(directory: str) -> DatastoreSpec:
-    path = str(Path(directory) / "pipecd.db")
-    return DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=path))
-
-
-def mysql(server: Any) -> DatastoreSpec:
-    with pymysql.connect(host="127.0.0.1", port=server.port, user="root") as connection:
-        connection.cursor().execute("CREATE DATABASE bench")
-    url = f"root@tcp(127.0.0.1:{server.port})/bench"
-    return DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url))
-
-
-def postgresql(server: Any) -> DatastoreSpec:
-    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE bench")
-    return DatastoreSpec(type="POSTGRESQL", config=DatastoreConfig(url=server.url("bench")))
-
-
-async def measure_engine(name: str, spec: DatastoreSpec, options: argparse.Namespace) -> None:
-    print(f"-- {name}", flush=True)
+async def measure_engine(spec: DatastoreSpec, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory))
         async with open_datastore(spec) as database:
@@ -155,33 +96,20 @@ async def measure_engine(name: str, spec: DatastoreSpec, options: argparse.Names
             await measure(stores, options.documents, options.seconds)
 
 
-async def main() -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--engines", default="sqlite,mariadb,postgres,dolt")
     options = parser.parse_args()
-    wanted = options.engines.split(",")
-    if "sqlite" in wanted:
-        with tempfile.TemporaryDirectory() as directory:
-            await measure_engine("sqlite", sqlite(directory), options)
-    for name, kind, spec in (
-        ("mariadb", databases.MariaDb, mysql),
-        ("postgres", databases.Postgres, postgresql),
-        ("dolt", databases.Dolt, mysql),
-    ):
-        if name not in wanted:
-            continue
+    for name in options.engines.split(","):
+        print(f"-- {name}", flush=True)
         try:
-            server = kind()
-        except programs.NotInstalled as e:
-            print(f"-- {name}: {e}")
-            continue
-        try:
-            await measure_engine(name, spec(server), options)
-        finally:
-            server.close()
+            with engine(name) as datastore:
+                asyncio.run(measure_engine(datastore, options))
+        except NotInstalled as e:
+            print(e)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -16,6 +16,7 @@ from pathlib import Path
 from pipecd.config.controlplane.storage import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.assemble import assemble_stores
+from pipecd.controlplane.datastore.cursor import Position, encode_cursor
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.stores import Stores
@@ -30,6 +31,7 @@ from rig.world import BEGAN
 ASKED_MS = 100.0
 REPEATS = 3
 PAGE = 30
+MIDDLE = Position(id_of("deployment", 0), BEGAN + YEAR // 2)
 
 RUNNING, ROLLING_BACK = int(DeploymentStatus.RUNNING), int(DeploymentStatus.ROLLING_BACK)
 SUCCESS, FAILURE = int(DeploymentStatus.SUCCESS), int(DeploymentStatus.FAILURE)
@@ -106,12 +108,6 @@ def questions(stores: Stores) -> Iterator[Question]:
     yield "commands of a piped", lambda _: stores.commands.unhandled_of(piped)
 
 
-async def deep(stores: Stores, wanted: DeploymentFilter) -> PageRequest:
-    """A page in the middle of the history."""
-    half = await stores.deployments.listed(wanted, PageRequest(size=40_000))
-    return PageRequest(size=PAGE, cursor=half.cursor)
-
-
 async def timed(ask: Callable[[], Awaitable[object]]) -> float:
     taken: list[float] = []
     for _ in range(REPEATS):
@@ -125,7 +121,7 @@ async def measure(stores: Stores, verbose: bool) -> None:
     pages = {
         "first page": PageRequest(size=PAGE),
         "of the last month": PageRequest(size=PAGE, min_updated_at=BEGAN + YEAR * 11 // 12),
-        "page in the middle": await deep(stores, DeploymentFilter(LARGE)),
+        "page in the middle": PageRequest(size=PAGE, cursor=encode_cursor(MIDDLE, "UpdatedAt")),
     }
     found: list[tuple[float, str]] = []
     for name, ask in questions(stores):

@@ -4,7 +4,7 @@
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,20 @@ databases: Any = importlib.import_module("servers.databases")
 NotInstalled: type[Exception] = importlib.import_module("servers.programs").NotInstalled
 
 
+class MariaDb(databases.MariaDb):
+    """With the memory that it takes by default; the tests give it less."""
+
+    def command(self) -> Sequence[str]:
+        return [*super().command(), "--innodb-buffer-pool-size=128M"]
+
+
+class Postgres(databases.Postgres):
+    """With the memory that it takes by default."""
+
+    def command(self) -> Sequence[str]:
+        return [*super().command(), "-c", "shared_buffers=128MB"]
+
+
 @contextmanager
 def engine(name: str) -> Iterator[DatastoreSpec]:
     """An empty database of that name's kind; NotInstalled when its program is missing."""
@@ -29,8 +43,8 @@ def engine(name: str) -> Iterator[DatastoreSpec]:
             yield DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=path))
         return
     kind, create = {
-        "mariadb": (databases.MariaDb, _mysql),
-        "postgres": (databases.Postgres, _postgresql),
+        "mariadb": (MariaDb, _mysql),
+        "postgres": (Postgres, _postgresql),
         "dolt": (databases.Dolt, _mysql),
     }[name]
     server = kind()

@@ -45,7 +45,7 @@ M = TypeVar("M", bound=Message)
 # How many documents are read at a time when all of them are wanted.
 PART = 500
 # As many documents with a label are better looked at one by one.
-FEW = 2048
+FEW = 1024
 # The fields behind the columns of times.
 TIMES = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
 
