@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's plugin for Kubernetes under upstream's piped and under ours, with a real cluster."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,14 +49,21 @@ def plugin(upstream_plugins: Path, free_port: Callable[[], int], kubernetes: Kub
     return f"  plugins: [{{{entry}, deployTargets: [{target}]}}]\n"
 
 
+@pytest.fixture
+def tools(kubectl: str, helm: str, tmp_path: Path) -> Path:
+    """Kubectl as version "given", and helm as the one that the plugin asks for at its start."""
+    made = tmp_path / "tools"
+    made.mkdir()
+    (made / "kubectl-given").symlink_to(kubectl)
+    (made / "helm-3.8.2").symlink_to(helm)
+    return made
+
+
 @pytest.fixture(params=["upstream's piped", "our piped"])
 def command(
-    request: pytest.FixtureRequest, free_port: Callable[[], int], kubectl: str, tmp_path: Path
+    request: pytest.FixtureRequest, free_port: Callable[[], int], tools: Path
 ) -> Sequence[str | Path]:
-    """A piped that has kubectl already, as version "given"."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    shutil.copy(kubectl, tools / "kubectl-given")
+    """A piped that need not download its tools."""
     ours = request.param == "our piped"
     program: Path = OUR_PIPED if ours else request.getfixturevalue("upstream_pipedv1")
     ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
