@@ -2,6 +2,10 @@
 """A server over HTTP is asked over one connection, and in git's own way when that fails."""
 
 import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +96,74 @@ async def test_a_repository_that_was_renamed_is_told(
             await mirror.update()
         # What is known stays usable.
         assert await mirror.read_file(head.hash, "README") == b"hello\n"
+
+
+@dataclass
+class Redirects:
+    """A server that sends everybody elsewhere and remembers what they told about themselves."""
+
+    target: str = ""
+    heard: list[str] = field(default_factory=list[str])
+    port: int = 0
+
+
+@pytest.fixture
+def redirects() -> Iterator[Redirects]:
+    facts = Redirects()
+
+    class Door(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            facts.heard.append(self.headers.get("Authorization") or "")
+            self.send_response(301 if facts.target else 404)
+            if facts.target:
+                self.send_header("Location", facts.target + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    facts.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield facts
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+async def test_a_server_that_sends_elsewhere_is_followed(
+    mirrored: Any, origin: Any, git_http: Any, redirects: Redirects
+) -> None:
+    redirects.target = git_http.address
+    async with mirrored(f"http://127.0.0.1:{redirects.port}/origin/.git") as mirror:
+        await mirror.update()
+        pushed = origin.commit({"a": "1"})
+        assert (await mirror.update()).hash == pushed
+
+
+async def test_another_server_does_not_hear_the_password(
+    mirrored: Any, git_http: Any, redirects: Redirects
+) -> None:
+    elsewhere = f"http://localhost:{redirects.port}"
+    access = GitAccess(username="ann", password="s3cret")
+    with git_environment(access, directory=git_http.root / "p", remotes=[git_http.url("x")]) as env:
+        assert env.authorization(git_http.url("y"))
+        assert not env.authorization(f"{elsewhere}/x")
+        refs = RefsOverHttp(
+            f"http://127.0.0.1:{redirects.port}/x",
+            "refs/heads/main",
+            authorization=env.authorization(git_http.url("x")),
+        )
+        redirects.target = elsewhere
+        with pytest.raises(Unsure):
+            await refs.look()
+        await refs.close()
+    assert redirects.heard[0].startswith("Basic ")
+    assert set(redirects.heard[1:]) == {""}
 
 
 async def test_what_only_git_can_reach_is_left_to_git(

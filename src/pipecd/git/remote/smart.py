@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import httpx2
 
+from pipecd.git.remote.address import http_host
+
 _SERVICE = "git-upload-pack"
 _SECONDS = 15.0
 # Longer than the pause between two looks, so that a connection serves many of them.
@@ -56,11 +58,16 @@ class RefsOverHttp:
         )
         lines = _expect(answer, "advertisement")
         if any(line == b"version 2" for line in lines):
-            moved = str(answer.url.copy_with(query=None)).removesuffix("/info/refs")
-            self._base = moved if answer.history else self._base
+            self._follow(str(answer.url.copy_with(query=None)).removesuffix("/info/refs"))
             self._capabilities = tuple(lines)
             return await self._ask()
         return self._found(line.partition(b"\0")[0] for line in lines)
+
+    def _follow(self, url: str) -> None:
+        """A repository may have another name by now; another server must not hear the password."""
+        if http_host(url) != http_host(self._base):
+            raise Unsure(f"moved to {http_host(url)}")
+        self._base = url
 
     async def _ask(self) -> str:
         command = [b"command=ls-refs"]

@@ -25,6 +25,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 # What an application without a file name has meant since before it could have one.
 LEGACY_CONFIG = ".pipe.yaml"
 _ROOT = "."
+# A push may touch hundreds of applications; more programs than this do not make it faster.
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Sources:
     ) -> None:
         self._mirrors, self._catalog, self._decrypt = mirrors, catalog, decrypt
         self._needs = Needs()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def at(
         self,
@@ -88,8 +91,9 @@ class Sources:
         config = await asyncio.to_thread(read_application, text, file=path, catalog=self._catalog)
         await asyncio.to_thread(_make_empty, into)
         try:
-            await self._write(mirror, commit, posixpath.normpath(git_path.path), config, into)
-            await mirror.lend_history(commit, into)
+            async with self._turns:
+                await self._write(mirror, commit, posixpath.normpath(git_path.path), config, into)
+                await mirror.lend_history(commit, into)
             return await asyncio.to_thread(
                 self._prepare, _Read(commit, path, text, config), into / git_path.path, into
             )
