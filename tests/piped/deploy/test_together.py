@@ -2,6 +2,8 @@
 """Everything at once: real plugins, people, chains, and a control plane that goes away."""
 
 import asyncio
+import statistics
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -163,3 +165,24 @@ async def test_a_secret_in_the_output_of_a_script_is_hidden(open_stand: OpenStan
         assert (await stand.lines_of(id, done.stages[0].id))[0] == "my ******"
         assert done.stages[0].status_reason == "The script exited with code 1: my ******"
         assert "hunter22" not in done.status_reason
+
+
+@pytest.mark.slow
+async def test_a_line_is_there_for_people_within_a_moment(open_stand: OpenStand) -> None:
+    """Written at one moment, read from the control plane at another; the usual one counts."""
+    script = "for i in $(seq 15); do date +%s.%N; sleep 0.25; done"
+    spec = f"  pipeline: {{stages: [{{name: SCRIPT_RUN, with: {{run: '{script}'}}}}]}}\n"
+    async with open_stand() as stand, stand.piped():
+        id = await stand.trigger(stand.push(spec))
+        running = await stand.until(
+            id, lambda d: bool(d.stages) and d.stages[0].status == StageStatus.RUNNING
+        )
+        seen: dict[str, float] = {}
+        async with asyncio.timeout(30), stand.cases.bus.subscribe() as signals:
+            async for _ in signals:
+                for line in await stand.lines_of(id, running.stages[0].id):
+                    seen.setdefault(line, time.time())
+                if len(seen) >= 15:
+                    break
+        late = [at - float(line) for line, at in seen.items() if line[0].isdecimal()]
+        assert statistics.median(late) < 0.3

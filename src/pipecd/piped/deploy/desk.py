@@ -5,7 +5,7 @@ import asyncio
 import errno
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipecd.model.command import CommandKind, CommandStatus
@@ -25,6 +25,8 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
 
 _LEAST_ROOM = 64 * 1024
+# A push may touch hundreds of applications; more at once would only fill the disk and the memory.
+_COPIES_AT_ONCE = 16
 
 
 def logs_of(workspace: Path, deployment_id: str) -> Path:
@@ -49,6 +51,8 @@ class Desk:
     metadata: MetadataStores
     workspace: Path
     now: Now = utc_now
+    copying: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_COPIES_AT_ONCE))
+    """Lets in so many as make working copies at the same time; stages are not counted."""
 
     def journal(self, deployment_id: str) -> Path:
         """The file that outlives this process."""
@@ -60,7 +64,7 @@ class Desk:
 
     def masked_sources(self, deployment_id: str) -> "MaskedSources":
         """Sources whose secrets no log or reason of the deployment shows."""
-        return MaskedSources(self.sources, self.callbacks.masks, deployment_id)
+        return MaskedSources(self.sources, self.callbacks.masks, deployment_id, self.copying)
 
     async def forget_sources(self, deployment_id: str = "*") -> None:
         """Removes working copies, also those that a killed piped left behind."""
@@ -98,14 +102,16 @@ class MaskedSources:
     sources: Sources
     masks: Masks
     deployment_id: str
+    copying: asyncio.Semaphore
 
     async def at(
         self, git_path: ApplicationGitPath, commit: str, *, config_filename: str = "", into: Path
     ) -> Source:
         try:
-            source = await self.sources.at(
-                git_path, commit, config_filename=config_filename, into=into
-            )
+            async with self.copying:
+                source = await self.sources.at(
+                    git_path, commit, config_filename=config_filename, into=into
+                )
         except PipecdError as e:
             # Git says which file it could not write, and not why.
             if await asyncio.to_thread(_is_full, into):
