@@ -26,6 +26,7 @@ logger = structlog.get_logger()
 _KEPT_BYTES, _LAST_LINES, _LONGEST_LINE = 16 << 10, 10, 500
 # More than this says nothing new, and a plugin must not fill the disk with the log of piped.
 _LINES_A_SECOND = 500
+_CHUNK, _BREATH = 64 << 10, 0.02
 _DRAIN, _LAST_WORDS = 1.0, 0.2
 # What a dead plugin has left running gets no time to finish.
 _GRACE_OF_THE_DEAD = 1.0
@@ -74,7 +75,8 @@ class PluginProgram:
 
     def __init__(self, launch: Launch, patience: Patience) -> None:
         self._launch, self._patience = launch, patience
-        self._lines = output.Lines(_Echo(launch.name), keep=_KEPT_BYTES)
+        self._echo = _Echo(launch.name)
+        self._lines = output.Lines(self._echo, keep=_KEPT_BYTES)
 
     @property
     def last_output(self) -> tuple[str, ...]:
@@ -91,7 +93,7 @@ class PluginProgram:
             )
             writing.close()
             async with asyncio.TaskGroup() as tasks:
-                reading = tasks.create_task(self._lines.read(reader))
+                reading = tasks.create_task(self._listen(reader))
                 grace = self._patience.grace
                 try:
                     how = await self._until_over(program, self._watch(port, relatives))
@@ -103,6 +105,13 @@ class PluginProgram:
                     await program.end(grace=grace)
                     await asyncio.wait({reading}, timeout=_DRAIN)
                     reading.cancel()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Reads what the program writes; who writes too much is made to wait."""
+        while chunk := await reader.read(_CHUNK):
+            self._lines.feed(chunk)
+            if self._echo.is_too_much:
+                await asyncio.sleep(_BREATH)
 
     async def _port(self) -> int:
         """The port of the configuration if it is free, else any free one."""
@@ -166,15 +175,21 @@ class _Echo:
 
     def __init__(self, plugin: str) -> None:
         self._plugin = plugin
-        self._second, self._count = 0, 0
+        self._second: int = 0
+        self._count: int = 0
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether nobody could read any more of it."""
+        return self._count > _LINES_A_SECOND
 
     def __call__(self, line: str) -> None:
         second = int(time.monotonic())
         if second != self._second:
-            if self._count > _LINES_A_SECOND:
+            if self.is_too_much:
                 left_out = self._count - _LINES_A_SECOND
                 logger.warning("a plugin writes too much", plugin=self._plugin, left_out=left_out)
             self._second, self._count = second, 0
         self._count += 1
-        if self._count <= _LINES_A_SECOND:
+        if not self.is_too_much:
             sys.stderr.write(f"{line}\n")
