@@ -18,11 +18,13 @@ from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.controlplane.api.external import external_table
 from pipecd.controlplane.api.gateway import Collector, TraceDoor, authz_table
 from pipecd.controlplane.api.piped import piped_table
+from pipecd.controlplane.api.rest import PREFIX as REST
+from pipecd.controlplane.api.rest import create_rest
 from pipecd.controlplane.api.web import web_table
 from pipecd.controlplane.api.web.grpcweb import GrpcWeb
 from pipecd.controlplane.auth.origin import Networks
 from pipecd.controlplane.auth.sso.shared import shared_configs
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import ApiKeyCaller, Person
 from pipecd.controlplane.bus.counted import CountedBus
 from pipecd.controlplane.bus.open import RunningBus, choose_bus
 from pipecd.controlplane.bus.signal import Bus
@@ -300,8 +302,10 @@ class _Doors:
     traces: TraceDoor
 
 
-def _web_server(doors: _Doors, people: RpcTable[Person]) -> WebServer:
-    """Pages and, beside them, the calls of scripts in pages."""
+def _web_server(
+    doors: _Doors, people: RpcTable[Person], external: RpcTable[ApiKeyCaller]
+) -> WebServer:
+    """Pages and, beside them, the calls of scripts in pages and of programs."""
     settings, cases, eyes = doors.settings, doors.cases, doors.eyes
     spec = settings.spec
     sso = SsoSettings(
@@ -323,7 +327,11 @@ def _web_server(doors: _Doors, people: RpcTable[Person]) -> WebServer:
     site: ASGIApp = pages
     if settings.static_dir is not None:
         site = ByPrefix({"/auth/": pages}, site_of(settings.static_dir))
-    visited = ByPrefix({WEBHOOKS: create_webhooks(cases.webhooks)}, site)
+    others = {
+        WEBHOOKS: create_webhooks(cases.webhooks),
+        REST: create_rest(external, cases.api_keys.verify),
+    }
+    visited = ByPrefix(others, site)
     return WebServer(
         ByPrefix(
             dict.fromkeys(calls.prefixes(), calls),
@@ -341,7 +349,7 @@ async def _open_doors(doors: _Doors, opened: AsyncExitStack) -> int:
     people = web_table(cases, observer=doors.eyes.rpc)
     if doors.eyes.insides is not None:
         doors.eyes.insides.streams("wakeups", piped.open_streams)
-    web = _web_server(doors, people)
+    web = _web_server(doors, people, external)
     opened.push_async_callback(web.stop)
 
     async def serve(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> None:

@@ -148,7 +148,7 @@ class Odd:
         self, seed: int, smallest: Callable[[Message], Message], known: dict[str, str]
     ) -> None:
         self.random = random.Random(seed)
-        self._smallest, self._known = smallest, known
+        self._smallest, self.known = smallest, known
         self._ways = (
             self.noise, self.cut, self.bloated, self.mistyped, self.scribbled, self.scribbled,
             self.nearly_right, self.nearly_right, self.nearly_right,
@@ -202,13 +202,13 @@ class Odd:
 
     def text(self) -> str:
         if self._one_in(3):
-            return self.random.choice([*self._known.values()])
+            return self.random.choice([*self.known.values()])
         return self.random.choice(ODD_TEXTS)
 
     def _aimed(self, message: Message) -> Message:
         for field, value in message.ListFields():
-            if field.name in self._known:
-                setattr(message, field.name, self._known[field.name])
+            if field.name in self.known:
+                setattr(message, field.name, self.known[field.name])
             elif field.message_type is not None and not field.is_repeated:
                 self._aimed(value)
         return message
@@ -244,7 +244,7 @@ class Odd:
             case FieldDescriptor.CPPTYPE_STRING if field.type == FieldDescriptor.TYPE_BYTES:
                 return self.random.randbytes(self.random.randrange(20))
             case FieldDescriptor.CPPTYPE_STRING:
-                known = self._known.get(field.name)
+                known = self.known.get(field.name)
                 return known if known and self._one_in(2) else self.text()
             case FieldDescriptor.CPPTYPE_BOOL:
                 return self._one_in(2)

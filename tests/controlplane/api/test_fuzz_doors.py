@@ -7,6 +7,7 @@ tell what our insides look like. A failure names the seed that repeats it.
 """
 
 import asyncio
+import json
 import random
 import struct
 from collections import Counter
@@ -20,10 +21,15 @@ import grpc
 import grpc.aio
 import httpx2
 import pytest
+from google.protobuf import json_format
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 from structlog.testing import capture_logs
 
 from pipecd.controlplane.api import external, piped, web
+from pipecd.controlplane.api.rest import PREFIX as REST
+from pipecd.controlplane.api.rest import create_rest
+from pipecd.controlplane.api.rest.addresses import ADDRESSES, Address
 from pipecd.controlplane.api.web.grpcweb import GrpcWeb
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.memory import MemoryBus
@@ -40,7 +46,14 @@ from pipecd.wire.server import grpc_server
 
 pytestmark = pytest.mark.timeout(400)
 
-SHARES = {"piped": 5_000, "external": 4_000, "web": 5_000, "grpc-web": 4_000, "pages": 3_000}
+SHARES = {
+    "piped": 5_000,
+    "external": 4_000,
+    "web": 5_000,
+    "grpc-web": 4_000,
+    "pages": 3_000,
+    "rest": 2_000,
+}
 SEED = random.SystemRandom().randrange(2**32)
 AT_ONCE = 32
 SERVICES: dict[str, ServiceDescriptor] = {
@@ -184,7 +197,9 @@ async def browser(
     """A signed-in client of pages and of gRPC-Web."""
     calls = GrpcWeb(web.web_table(cases))
     pages = create_console(cases, bus, insecure_cookie=True, now=now)
-    served = WebServer(ByPrefix(dict.fromkeys(calls.prefixes(), calls), pages))
+    rest = create_rest(external.external_table(cases), cases.api_keys.verify)
+    doors = dict.fromkeys(calls.prefixes(), calls)
+    served = WebServer(ByPrefix({**doors, REST: rest}, pages))
     limits = httpx2.Limits(max_connections=AT_ONCE)
     async with http_port(served, host="127.0.0.1", port=0) as port:
         cookies = {"token": metadata["web"][0][1].removeprefix("token=")}
@@ -276,6 +291,56 @@ async def test_odd_addresses_and_forms_are_answered_with_pages(
     with nothing_broke():
         await all_at_once([visit(number) for number in range(SHARES["pages"])])
     assert csrf
+
+
+def odd_json(odd: Any, address: Address) -> bytes:
+    """The body of a request that may be right, odd, cut, or not JSON at all."""
+    request = GetMessageClass(address.descriptor.input_type)()
+    request.MergeFromString(odd.nearly_right(address.descriptor))
+    content = json_format.MessageToDict(request)
+    for name in list(content):
+        if odd.random.random() < 0.2:
+            content[name] = odd.random.choice((None, 1, -1.5, [], {}, [[]], "x", True, {"a": []}))
+    text = json.dumps(content).encode()
+    cut = text[: odd.random.randrange(len(text) + 1)]
+    return odd.random.choice((text, text, text, cut, odd.noise(address.descriptor)))
+
+
+async def test_odd_json_is_answered_sensibly(
+    browser: httpx2.AsyncClient, odd: Any, metadata: dict[str, Any]
+) -> None:
+    key = metadata["external"][0][1].removeprefix("API-KEY ")
+    answers: Counter[int] = Counter()
+
+    def call(address: Address) -> Callable[[], Awaitable[None]]:
+        path = f"{REST.rstrip('/')}{address.path}"
+        while "{" in path:
+            begin, end = path.index("{"), path.index("}") + 1
+            known = odd.known.get(path[begin + 1 : end - 1], "")
+            text = odd.random.choice((known, known, odd.text())) or "x"
+            path = path[:begin] + quote(text, safe="")[:1000] + path[end:]
+        body = odd_json(odd, address)
+        query = {odd.random.choice(PARAMETERS): odd.text()} if odd.random.random() < 0.2 else {}
+
+        async def called() -> None:
+            answer = await browser.request(
+                address.method,
+                path,
+                params=query,
+                content=body,
+                headers={"authorization": f"Bearer {key}"},
+            )
+            told = f"seed {SEED}: {address.rpc}: {answer.status_code}: {answer.text[:200]}"
+            assert answer.status_code in (200, 400, 403, 404, 405, 409, 413), told
+            check_words(answer.text)
+            answers[answer.status_code] += 1
+
+        return called
+
+    quick = [address for address in ADDRESSES if address.rpc not in SLOW]
+    with nothing_broke():
+        await all_at_once([call(address) for address in islice(cycle(quick), SHARES["rest"])])
+    assert answers[200] > SHARES["rest"] // 20, answers
 
 
 async def test_odd_credentials_are_refused(channel: grpc.aio.Channel, odd: Any) -> None:

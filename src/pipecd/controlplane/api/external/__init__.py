@@ -34,4 +34,4 @@ def external_table(
     )
 
 
-__all__ = ["external_table"]
+__all__ = ["SERVICE", "external_table"]

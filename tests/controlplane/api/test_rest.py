@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""APIService as JSON over HTTP, and the document that describes it."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from pipecd.controlplane.api.external import SERVICE, external_table
+from pipecd.controlplane.api.rest import PREFIX, create_rest
+from pipecd.controlplane.api.rest.addresses import ADDRESSES
+from pipecd.controlplane.api.rest.description import openapi
+from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.web import WebServer, http_port
+from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.wire.server import RECEIVE_LIMIT
+
+
+@pytest.fixture
+async def site(cases: UseCases) -> AsyncIterator[str]:
+    web = WebServer(create_rest(external_table(cases), cases.api_keys.verify))
+    async with http_port(web, host="127.0.0.1", port=0) as port:
+        yield f"http://127.0.0.1:{port}{PREFIX}"
+        await web.stop()
+
+
+@pytest.fixture
+async def http(site: str, cases: UseCases, admin: Person) -> AsyncIterator[httpx2.AsyncClient]:
+    """A program whose key may write."""
+    key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx2.AsyncClient(base_url=site, headers=headers) as client:
+        yield client
+
+
+async def test_the_life_of_an_application(
+    http: httpx2.AsyncClient, registered: Registered, application: Application
+) -> None:
+    draft = {
+        "name": "web",
+        "piped_id": registered.id,
+        "gitPath": {"repo": {"id": "site"}, "path": "apps/web"},
+        "kind": "ECS",
+        "platform_provider": "ecs",
+        "labels": {"env": "prod"},
+    }
+    added = await http.post("applications", json=draft)
+    assert added.status_code == 200, added.text
+    id = added.json()["application_id"]
+    shown = (await http.get(f"applications/{id}")).json()["application"]
+    assert (shown["name"], shown["kind"], shown["labels"]) == ("web", "ECS", {"env": "prod"})
+    assert (await http.post(f"applications/{id}/disable")).json() == {"application_id": id}
+    listed = (await http.get("applications?disabled=true")).json()["applications"]
+    assert [a["id"] for a in listed] == [id]
+    by_label = (await http.get("applications?labels=env:dev&limit=5")).json()["applications"]
+    assert [a["id"] for a in by_label] == [application.id]
+    assert (await http.post(f"applications/{id}/enable")).status_code == 200
+    command = (await http.post(f"applications/{id}/sync", json={})).json()["command_id"]
+    assert (await http.get(f"commands/{command}")).json()["command"]["application_id"] == id
+    assert (await http.delete(f"applications/{id}")).status_code == 200
+
+
+async def test_deployments_events_and_pipeds(
+    http: httpx2.AsyncClient, deployment: Deployment
+) -> None:
+    listed = (await http.get("deployments?statuses=DEPLOYMENT_PLANNED")).json()["deployments"]
+    assert [d["id"] for d in listed] == [deployment.id]
+    assert (await http.get(f"deployments/{deployment.id}/logs")).status_code == 200
+    event = await http.post("events", json={"name": "image", "data": "v2", "labels": {"a": "b"}})
+    assert event.json()["event_id"]
+    piped = (await http.post("pipeds", json={"name": "edge"})).json()
+    assert len(piped["key"]) == 50
+    # The path says which piped is meant, whatever the body repeats.
+    renamed = {"name": "edge2", "piped_id": "another", "pipedId": "another"}
+    assert (await http.put(f"pipeds/{piped['id']}", json=renamed)).status_code == 200
+    assert (await http.get(f"pipeds/{piped['id']}")).json()["piped"]["name"] == "edge2"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code", "told"),
+    [
+        pytest.param("GET", "applications/x", b"", 404, "NOT_FOUND", "Application is not found", id="an unknown application"),
+        pytest.param("POST", "applications", b"{", 400, "INVALID_ARGUMENT", "the body is not JSON", id="no JSON"),
+        pytest.param("POST", "applications", b"[" * 100_000, 400, "INVALID_ARGUMENT", "the body is not JSON", id="a deep nest"),
+        pytest.param("POST", "applications", b"[]", 400, "INVALID_ARGUMENT", "not an object", id="no object"),
+        pytest.param("POST", "applications", b'{"nmae": "x"}', 400, "INVALID_ARGUMENT", 'no field named "nmae"', id="an unknown field"),
+        pytest.param("POST", "applications", b'{"name": 1}', 400, "INVALID_ARGUMENT", "name", id="a number for a text"),
+        pytest.param("POST", "applications", b"{}", 400, "INVALID_ARGUMENT", "AddApplicationRequest.Name: value length must be at least 1 runes", id="a rule that is broken"),
+        pytest.param("GET", "applications?limit=many", b"", 400, "INVALID_ARGUMENT", "'many' cannot be limit", id="no number"),
+        pytest.param("GET", "applications?limit=99999999999", b"", 400, "INVALID_ARGUMENT", "limit", id="a number that is too large"),
+        pytest.param("GET", "applications?disabled=perhaps", b"", 400, "INVALID_ARGUMENT", "'perhaps' cannot be disabled", id="no truth"),
+        pytest.param("GET", "applications?labels=env", b"", 400, "INVALID_ARGUMENT", "write labels as key:value", id="half a label"),
+        pytest.param("GET", "applications?colour=red", b"", 400, "INVALID_ARGUMENT", "'colour' is not a parameter", id="an unknown parameter"),
+        pytest.param("GET", "nothing", b"", 404, "NOT_FOUND", "does not exist", id="an unknown address"),
+        pytest.param("PATCH", "applications", b"", 405, "NOT_FOUND", "another method", id="another method"),
+        pytest.param("POST", "events", b" " * (RECEIVE_LIMIT + 1), 413, "RESOURCE_EXHAUSTED", "larger than the limit", id="too large a body"),
+    ],
+)  # fmt: skip
+async def test_a_refusal_of(
+    *,
+    http: httpx2.AsyncClient,
+    method: str,
+    path: str,
+    body: bytes,
+    status: int,
+    code: str,
+    told: str,
+) -> None:
+    answer = await http.request(method, path, content=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    assert told in answer.json()["message"]
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", "Basic YTpi", "Bearer a.b"])
+async def test_a_stranger_is_told_nothing_about_the_request(site: str, header: str) -> None:
+    async with httpx2.AsyncClient(base_url=site) as stranger:
+        answer = await stranger.post("events", content=b"{", headers={"authorization": header})
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+
+
+async def test_a_key_that_may_only_read_changes_nothing(
+    site: str, cases: UseCases, admin: Person, application: Application
+) -> None:
+    key = await cases.api_keys.generate("reader", APIKey.READ_ONLY, by=admin)
+    headers = {"authorization": f"API-KEY {key}"}
+    async with httpx2.AsyncClient(base_url=site, headers=headers) as reader:
+        assert (await reader.get("applications")).status_code == 200
+        refused = await reader.delete(f"applications/{application.id}")
+    assert (refused.status_code, refused.json()["message"]) == (403, "Permission denied")
+
+
+def test_every_rpc_has_one_address() -> None:
+    assert sorted(a.rpc for a in ADDRESSES) == sorted(rpc.name for rpc in SERVICE.methods)
+    assert len({(a.method, a.path) for a in ADDRESSES}) == len(ADDRESSES)
+    for address in ADDRESSES:
+        fields = {field.name for field in address.descriptor.input_type.fields}
+        assert set(address.fields) <= fields
+
+
+async def test_the_description_is_there_for_anybody_and_refers_to_nothing_missing(
+    site: str,
+) -> None:
+    async with httpx2.AsyncClient(base_url=site) as http:
+        document: Any = (await http.get("openapi.json")).json()
+    assert document == json.loads(json.dumps(openapi()))
+    operations = [o for path in document["paths"].values() for o in path.values()]
+    assert {o["operationId"] for o in operations} == {rpc.name for rpc in SERVICE.methods}
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert set(references(document)) <= known
+    listing = document["paths"]["/applications"]["get"]["parameters"]
+    assert {"labels", "limit", "cursor"} <= {p["name"] for p in listing}
+
+
+def references(part: Any) -> list[str]:
+    if isinstance(part, dict):
+        found = [part["$ref"]] if "$ref" in part else []
+        return found + [r for value in part.values() for r in references(value)]
+    return [r for value in part for r in references(value)] if isinstance(part, list) else []
