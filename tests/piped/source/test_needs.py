@@ -255,6 +255,24 @@ def git(directory: Path, *arguments: str) -> list[str]:
     return done.stdout.decode().split()
 
 
+@pytest.mark.parametrize(
+    "script", [pytest.param("../../vendor/lib/x", id="named"), pytest.param("cd ..", id="climbing")]
+)
+async def test_a_submodule_that_is_referred_to_comes_along(
+    origin: Any, new_origin: Any, sourced: Sourced, tmp_path: Path, script: str
+) -> None:
+    library = new_origin("library")
+    pinned = library.commit({"lib/x": "1"})
+    origin.git("config", "-f", ".gitmodules", "submodule.vendor.path", "vendor")
+    origin.git("config", "-f", ".gitmodules", "submodule.vendor.url", "../library")
+    origin.commit({**OTHERS, **app({"run.sh": script})})
+    origin.git("update-index", "--add", "--cacheinfo", f"160000,{pinned},vendor")
+    origin.git("commit", "-q", "-m", "submodule")
+    async with sourced() as sources:
+        source = await at(sources, origin.git("rev-parse", "HEAD"), tmp_path / "w")
+    assert (source.directory / "vendor" / "lib" / "x").read_text() == "1"
+
+
 async def test_old_whole_commits_make_room(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
     commits = [origin.commit({**OTHERS, **app({"run.sh": f"cd .. # {i}"})}) for i in range(7)]
     async with sourced() as sources:

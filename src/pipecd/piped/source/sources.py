@@ -91,9 +91,8 @@ class Sources:
         config = await asyncio.to_thread(read_application, text, file=path, catalog=self._catalog)
         await asyncio.to_thread(_make_empty, into)
         try:
-            async with self._turns:
-                await self._write(mirror, commit, posixpath.normpath(git_path.path), config, into)
-                await mirror.lend_history(commit, into)
+            await self._write(mirror, commit, posixpath.normpath(git_path.path), config, into)
+            await mirror.lend_history(commit, into)
             return await asyncio.to_thread(
                 self._prepare, _Read(commit, path, text, config), into / git_path.path, into
             )
@@ -108,13 +107,16 @@ class Sources:
         patterns = config.spec.trigger.on_commit.paths
         named = [prefix for each in patterns if (prefix := literal_prefix(each))]
         needed = await self._needs.of(mirror, commit, directory, named=named)
-        if needed is not None or directory == _ROOT:
-            await mirror.materialise(commit, into, paths=needed or [_ROOT])
-            return
-        await self._mirrors.whole.link(mirror, commit, into)
-        # Written once more, so that the application owns these files alone.
-        await mirror.materialise(commit, into, paths=[directory])
-        await mirror.complete(commit, into)
+        if needed is None and directory != _ROOT:
+            async with self._turns:
+                await self._mirrors.whole.link(mirror, commit, into)
+            await mirror.complete(commit, into)
+            # What follows is written once more, so that the application owns these files alone.
+            needed = (directory,)
+        paths = needed or (_ROOT,)
+        async with self._turns:
+            await mirror.checkout(commit, into, paths=paths)
+        await mirror.complete(commit, into, paths=paths)
 
     async def config(self, git_path: ApplicationGitPath, commit: str) -> ApplicationConfig:
         """The configuration of an application at a commit, without a working copy."""
