@@ -13,7 +13,8 @@ from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.kubernetes import Kubernetes
 from servers.trial import OUR_PIPED
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+# Without upstream no server is started either.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1

@@ -17,7 +17,8 @@ from pipecd.wire.server import TlsFiles
 from servers.prometheus import Prometheus
 from servers.trial import OUR_PIPED
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+# Without upstream no server is started either.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
 
 
 # A script may print empty lines, which the control plane must not be told as they are.
