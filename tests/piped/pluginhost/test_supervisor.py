@@ -100,7 +100,7 @@ async def test_a_death_is_told_and_the_next_call_finds_a_new_life(
 async def test_a_program_that_hangs_is_ended_and_started_again(
     program: Program, deployment: Deployment
 ) -> None:
-    patience = Patience(look_every=0.2, hung=1.0, grace=0.2)
+    patience = Patience(look_every=1.0, hung=3.0, grace=0.2)
     async with hosted(program(MORTAL), patience=patience) as registry:
         plugin = registry.named("mortal")
         with pytest.raises(PluginDied, match=r"plugin mortal stopped answering for \ds and was"):
@@ -166,7 +166,7 @@ async def test_all_are_stopped_together_and_the_stubborn_are_killed(
     )  # fmt: skip
     (tmp_path / "mortal.py").chmod(0o755)
     path = program(STUBBORN.format(program=tmp_path / "mortal.py"))
-    patience = Patience(grace=1.0)
+    patience = Patience(grace=2.0)
     loop = asyncio.get_running_loop()
     async with hosted(path, "one", "two", "three", patience=patience) as registry:
         pids = [
@@ -174,7 +174,7 @@ async def test_all_are_stopped_together_and_the_stubborn_are_killed(
             for name in registry.names[:3]
         ]
         began = loop.time()
-    assert 1.0 <= loop.time() - began < 2.9
+    assert 2.0 <= loop.time() - began < 5.9
     assert not any(is_there(pid) for pid in pids)
 
 
