@@ -31,6 +31,8 @@ class StageBench:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     commander: str = ""
     config: str = APPLICATION
+    running: "StageBench | None" = None
+    """The commit that the deployment replaces, none for a first one."""
 
     async def run(
         self,
@@ -50,6 +52,7 @@ class StageBench:
                     stage=self._sample.stage(stage, index=index, is_rollback=is_rollback),
                     stage_config=json.dumps(options or {}).encode(),
                     target_deployment_source=self._sample.source(),
+                    running_deployment_source=self.running and self.running._sample.source(),
                 )
             )
         )

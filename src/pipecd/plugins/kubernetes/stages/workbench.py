@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every stage works with: the manifests of a source, marked, and a cluster to put them on."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from pipecd.plugins.kubernetes.application import KubernetesApplication, Variant
+from pipecd.plugins.kubernetes.cluster.apply import Cluster, apply_all
+from pipecd.plugins.kubernetes.cluster.client import open_client
+from pipecd.plugins.kubernetes.cluster.discovery import Kinds
+from pipecd.plugins.kubernetes.cluster.kubeconfig import connection_of
+from pipecd.plugins.kubernetes.cluster.owned import delete_all, owned
+from pipecd.plugins.kubernetes.manifest.key import DEFAULT_NAMESPACE
+from pipecd.plugins.kubernetes.manifest.manifest import Manifest
+from pipecd.plugins.kubernetes.manifest.marks import Owner, of_variant
+from pipecd.plugins.kubernetes.render.load import Loader
+from pipecd.plugins.kubernetes.target import KubernetesTarget
+from pipecd.plugins.kubernetes.variant.workload import Variant as Naming
+from pipecd.sdk import DeployTarget, Source, StageContext, UserMistake
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """One stage on one cluster."""
+
+    stage: StageContext
+    application: KubernetesApplication
+    cluster: Cluster
+    loader: Loader
+
+    def say(self, line: str) -> None:
+        """Tells people what happens."""
+        self.stage.log.info(line)
+
+    def running(self) -> Source:
+        """Returns the source that runs now, refused on a first deployment."""
+        if self.stage.running is None:
+            raise UserMistake(
+                "there is no running commit yet",
+                hint="this stage needs a successful deployment before it",
+            )
+        return self.stage.running
+
+    async def manifests(self, source: Source) -> list[Manifest]:
+        """Returns the manifests of a source as they stand in Git."""
+        name = self.stage.deployment.application_name
+        found = await self.loader.load(
+            source, self.application.input, application=name, installer=self.stage
+        )
+        if not found:
+            raise UserMistake(
+                f"there are no manifests in {source.config_filename}'s directory",
+                hint="add some, or correct input.manifests",
+            )
+        self.say(f"Loaded {len(found)} manifests of commit {source.commit[:7]}")
+        return found
+
+    def naming(self, variant: Variant, suffix: str) -> Naming:
+        """Returns how the objects of a variant are named and marked."""
+        label = self.application.variant_label
+        return Naming(label.key, label.value(variant), self.application.suffix(variant, suffix))
+
+    async def apply(
+        self, manifests: Sequence[Manifest], source: Source, variant: Variant
+    ) -> list[Manifest]:
+        """Puts objects on the cluster with the marks of this application."""
+        label = self.application.variant_label
+        owner = Owner(
+            piped=self.stage.deployment.piped_id,
+            application=self.stage.deployment.application_id,
+            commit=source.commit,
+            first_generation=self.application.suffix_from_variant_label,
+        )
+        marked = [
+            of_variant(owner.marked(manifest), label.key, label.value(variant))
+            for manifest in manifests
+        ]
+        create = self.application.input.auto_create_namespace
+        await apply_all(self.cluster, marked, self.say, create_namespaces=create)
+        return marked
+
+    async def live(self, variant: Variant | None = None) -> list[Manifest]:
+        """Returns the objects of this application on the cluster, or those of a variant."""
+        label = self.application.variant_label
+        marks = {label.key: label.value(variant)} if variant else {}
+        return await owned(self.cluster, self.stage.deployment.application_id, **marks)
+
+    async def delete(self, manifests: Sequence[Manifest]) -> None:
+        """Takes objects of this application off the cluster."""
+        application = self.stage.deployment.application_id
+        await delete_all(self.cluster, application, manifests, self.say)
+
+
+@asynccontextmanager
+async def open_workbench(
+    stage: StageContext, target: DeployTarget, source: Source, loader: Loader
+) -> AsyncIterator[Workbench]:
+    """Opens a deploy target for a stage; the application's settings are those of a source."""
+    settings = target.settings(KubernetesTarget)
+    connection = connection_of(settings.master_url, settings.kube_config_path)
+    application = source.application_settings(stage.plugin.name, KubernetesApplication)
+    namespace = application.input.namespace or connection.namespace or DEFAULT_NAMESPACE
+    async with open_client(connection) as client:
+        cluster = Cluster(client, Kinds(client), namespace)
+        yield Workbench(stage, application, cluster, loader)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of an application on a real cluster."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
+from pipecd.sdk import DeployTarget, PluginEntry, StageStatus, SyncStrategy
+from pipecd.sdk.testing import StageBench
+from servers.kubernetes import Kubernetes
+
+VARIANT = "pipecd.dev/variant"
+
+
+@dataclass
+class Application:
+    """An application in a namespace of its own."""
+
+    kubernetes: Kubernetes
+    namespace: str
+    directory: Path
+    plugin: KubernetesPlugin
+
+    def commit(
+        self, name: str, *manifests: dict[str, Any], running: StageBench | None = None, **spec: Any
+    ) -> StageBench:
+        """Returns a deployment of a commit with these manifests."""
+        place = self.directory / name
+        place.mkdir()
+        for number, manifest in enumerate(manifests):
+            (place / f"{number}.yaml").write_text(json.dumps(manifest))
+        settings = {"input": {"namespace": self.namespace}, **spec}
+        config = {
+            "apiVersion": "pipecd.dev/v1beta1",
+            "kind": "Application",
+            "spec": {"name": "web", "plugins": {"kubernetes": settings}},
+        }
+        target = DeployTarget("cluster", {}, {"kubeConfigPath": str(self.kubernetes.kubeconfig)})
+        return StageBench(
+            plugin=self.plugin,
+            directory=place,
+            entry=PluginEntry("kubernetes", targets=(target,)),
+            commit=name,
+            config=json.dumps(config),
+            running=running,
+        )
+
+    def live(self, plural: str, root: str = "apis/apps/v1") -> dict[str, Any]:
+        """Returns the objects of a kind by name."""
+        answer = self.kubernetes.ask("GET", f"/{root}/namespaces/{self.namespace}/{plural}")
+        return {item["metadata"]["name"]: item for item in answer["items"]}
+
+
+@pytest.fixture
+def application(kubernetes: Kubernetes, namespace: str, tmp_path: Path) -> Application:
+    return Application(kubernetes, namespace, tmp_path, KubernetesPlugin())
+
+
+def deployment(image: str = "web:v1", **labels: str) -> dict[str, Any]:
+    """Returns a Deployment whose pods read the ConfigMap `settings`."""
+    every = {"app": "web", **labels}
+    container = {
+        "name": "web",
+        "image": image,
+        "envFrom": [{"configMapRef": {"name": "settings", "optional": True}}],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": every},
+            "template": {"metadata": {"labels": every}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def config_map(name: str = "settings", **data: str) -> dict[str, Any]:
+    """Returns a ConfigMap."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def service(**selector: str) -> dict[str, Any]:
+    """Returns a Service."""
+    spec = {"selector": {"app": "web", **selector}, "ports": [{"port": 80}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
+
+
+async def succeed(bench: StageBench, stage: str, options: dict[str, Any] | None = None) -> None:
+    """Runs a stage that has to succeed."""
+    result = await bench.run(stage, options, is_rollback=stage.endswith("ROLLBACK"))
+    assert result.status == StageStatus.SUCCESS, (result.message, bench.host.lines)
+
+
+def image(item: dict[str, Any]) -> str:
+    """Returns the image of a workload."""
+    return item["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+async def test_a_sync_brings_everything_and_prunes_what_git_lost(application: Application) -> None:
+    first = application.commit("c1", deployment(), config_map(a="1"), config_map("old"))
+    await succeed(first, "K8S_SYNC")
+    live = application.live("deployments")["web"]
+    assert live["metadata"]["labels"]["pipecd.dev/commit-hash"] == "c1"
+    assert "pipecd.dev/config-hash" in live["spec"]["template"]["metadata"]["annotations"]
+    second = application.commit("c2", deployment("web:v2"), config_map(a="1"), running=first)
+    await succeed(second, "K8S_SYNC")
+    assert "old" in application.live("configmaps", "api/v1")
+    await succeed(second, "K8S_SYNC", {"prune": True})
+    assert "old" not in application.live("configmaps", "api/v1")
+    assert "settings" in application.live("configmaps", "api/v1")
+    assert image(application.live("deployments")["web"]) == "web:v2"
+
+
+async def test_objects_of_others_are_never_pruned(application: Application) -> None:
+    theirs = config_map("theirs")
+    theirs["metadata"]["namespace"] = application.namespace
+    application.kubernetes.ask(
+        "POST", f"/api/v1/namespaces/{application.namespace}/configmaps", theirs
+    )
+    await succeed(application.commit("c1", deployment()), "K8S_SYNC", {"prune": True})
+    assert "theirs" in application.live("configmaps", "api/v1")
+
+
+async def test_a_canary_has_its_own_pods_and_configuration_and_leaves_no_trace(
+    application: Application,
+) -> None:
+    first = application.commit("c1", deployment(), config_map(a="1"), service())
+    await succeed(first, "K8S_SYNC")
+    second = application.commit(
+        "c2", deployment("web:v2"), config_map(a="2"), service(), running=first
+    )
+    await succeed(second, "K8S_CANARY_ROLLOUT", {"replicas": "50%", "createService": True})
+    await succeed(second, "K8S_BASELINE_ROLLOUT", {"replicas": 1})
+    deployments = application.live("deployments")
+    assert {name: image(item) for name, item in deployments.items()} == {
+        "web": "web:v1",
+        "web-canary": "web:v2",
+        "web-baseline": "web:v1",
+    }
+    assert deployments["web-canary"]["spec"]["replicas"] == 1
+    assert application.live("configmaps", "api/v1")["settings-canary"]["data"] == {"a": "2"}
+    assert (
+        application.live("services", "api/v1")["web-canary"]["spec"]["selector"][VARIANT]
+        == "canary"
+    )
+    await succeed(second, "K8S_PRIMARY_ROLLOUT")
+    await succeed(second, "K8S_CANARY_CLEAN")
+    await succeed(second, "K8S_BASELINE_CLEAN")
+    assert {n: image(d) for n, d in application.live("deployments").items()} == {"web": "web:v2"}
+    assert set(application.live("services", "api/v1")) == {"web"}
+    assert "settings-canary" not in application.live("configmaps", "api/v1")
+
+
+async def test_a_rollback_restores_the_previous_commit_completely(application: Application) -> None:
+    first = application.commit("c1", deployment(), config_map(a="1"))
+    await succeed(first, "K8S_SYNC")
+    before = application.live("deployments")["web"]["spec"]
+    second = application.commit(
+        "c2", deployment("web:v2"), config_map(a="2"), config_map("new"), running=first
+    )
+    await succeed(second, "K8S_CANARY_ROLLOUT")
+    await succeed(second, "K8S_PRIMARY_ROLLOUT")
+    await succeed(second, "K8S_ROLLBACK")
+    assert {n: d["spec"] for n, d in application.live("deployments").items()} == {"web": before}
+    config_maps = application.live("configmaps", "api/v1")
+    assert config_maps["settings"]["data"] == {"a": "1"}
+    assert not {"new", "settings-canary"} & set(config_maps)
+
+
+async def test_blue_and_green_change_places_by_the_selector(application: Application) -> None:
+    primary = {VARIANT: "primary"}
+    first = application.commit("c1", deployment(**primary), service(**primary))
+    await succeed(first, "K8S_SYNC")
+    second = application.commit(
+        "c2", deployment("web:v2", **primary), service(**primary), running=first
+    )
+
+    def selected() -> str:
+        return application.live("services", "api/v1")["web"]["spec"]["selector"][VARIANT]
+
+    await succeed(second, "K8S_CANARY_ROLLOUT", {"replicas": "100%"})
+    await succeed(second, "K8S_TRAFFIC_ROUTING", {"all": "canary"})
+    assert selected() == "canary"
+    await succeed(second, "K8S_PRIMARY_ROLLOUT")
+    await succeed(second, "K8S_TRAFFIC_ROUTING", {"all": "primary"})
+    assert selected() == "primary"
+
+
+@pytest.mark.parametrize(
+    ("manifests", "stage", "options", "message"),
+    [
+        pytest.param(
+            [config_map()], "K8S_CANARY_ROLLOUT", {}, "there is no workload", id="no workload"
+        ),
+        pytest.param(
+            [deployment()],
+            "K8S_CANARY_ROLLOUT",
+            {"createService": True},
+            "there is no Service to make one of",
+            id="no service",
+        ),
+        pytest.param(
+            [deployment()],
+            "K8S_BASELINE_ROLLOUT",
+            {},
+            "there is no running commit yet",
+            id="a first deployment",
+        ),
+        pytest.param(
+            [deployment(), service()],
+            "K8S_TRAFFIC_ROUTING",
+            {"all": "canary"},
+            "must select pipecd.dev/variant: primary in Git",
+            id="a service for every variant",
+        ),
+        pytest.param([], "K8S_SYNC", {}, "there are no manifests", id="nothing to apply"),
+    ],
+)
+async def test_a_stage_that_cannot_work_says_why(
+    application: Application, manifests: Any, stage: str, options: Any, message: str
+) -> None:
+    result = await application.commit("c1", *manifests).run(stage, options)
+    assert result.status == StageStatus.FAILURE
+    assert message in result.message
+
+
+async def test_a_change_is_planned_by_its_manifests(application: Application) -> None:
+    first = application.commit("c1", deployment())
+    second = application.commit("c2", deployment("web:v2"), running=first)
+    planned = await application.plugin.strategy(second.plan_context(running=first.source))
+    assert planned is not None
+    assert planned.strategy == SyncStrategy.PIPELINE
+    assert "image web from v1 to v2" in planned.summary
+    versions = await application.plugin.versions(second.plan_context())
+    assert [v.version for v in versions] == ["v2"]
+
+
+async def test_a_cluster_that_is_away_is_told(
+    application: Application, monkeypatch: pytest.MonkeyPatch, free_tcp_port: int
+) -> None:
+    bench = application.commit("c1", deployment())
+    address = f"http://127.0.0.1:{free_tcp_port}"
+    bench.entry = PluginEntry(
+        "kubernetes", targets=(DeployTarget("c", {}, {"masterURL": address}),)
+    )
+    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._FIRST_PAUSE", 0.01)
+    result = await bench.run("K8S_SYNC")
+    assert f"the API server at {address} cannot be reached" in result.message
