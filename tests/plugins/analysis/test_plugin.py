@@ -389,8 +389,9 @@ async def test_an_address_without_a_code_is_a_mistake(bench: Callable[..., Stage
     assert result.message == "http-0: expectedCode must be set; write the code of a good answer"
 
 
-async def test_without_checks_it_only_takes_its_time(bench: Callable[..., StageBench]) -> None:
-    assert (await run(bench(), "20ms")).status is SUCCESS
+async def test_without_anything_to_find_out_it_is_over(bench: Callable[..., StageBench]) -> None:
+    assert (await run(bench(), "1h")).status is SUCCESS
+    assert (await run(bench(), "1h", metric(strategy="PREVIOUS"))).status is SUCCESS
 
 
 async def test_the_plan_lets_people_skip_it() -> None:

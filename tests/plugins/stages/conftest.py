@@ -23,6 +23,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.proto.model.common_pb2 import ApplicationKind as ApplicationKindPb
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 PIPED = Path(sys.executable).parent / "piped"
@@ -186,7 +187,7 @@ def installation(start_plane: Any, tmp_path: Path) -> OpenInstallation:
             draft = Application(
                 name="shop",
                 piped_id=registered.id,
-                kind=kind,
+                kind=ApplicationKindPb.ValueType(kind),
                 platform_provider="p",
                 git_path=ApplicationGitPath(
                     repo=repository, path="shop", config_filename="app.pipecd.yaml"

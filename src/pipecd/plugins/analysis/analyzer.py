@@ -41,7 +41,8 @@ class Analyzer:
             elif (told := self._failed(verdict.reason, course, log)) is not None:
                 return told
             if verdict.is_final:
-                break
+                return None
+        await course.until(course.duration)
         return None
 
     def _failed(self, reason: str, course: Course, log: StageLog) -> str | None:
@@ -70,7 +71,7 @@ def _analyzer(id: str, check: CheckT, measure: Callable[[CheckT], Measure]) -> A
 
 
 async def first_failure(analyzers: Sequence[Analyzer], course: Course, log: StageLog) -> str | None:
-    """Runs all checks at once to the end of the analysis, or to the first that fails."""
+    """Runs all checks at once, until they have nothing more to find out or one of them fails."""
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(analyzer.run(course, log), name=analyzer.id) for analyzer in analyzers
@@ -80,7 +81,6 @@ async def first_failure(analyzers: Sequence[Analyzer], course: Course, log: Stag
                 for task in running:
                     task.cancel()
                 return told
-    await course.until(course.duration)
     return None
 
 
