@@ -19,8 +19,8 @@ from pipecd.controlplane.datastore.database import (
     given,
 )
 from pipecd.controlplane.datastore.engine.expression import SameDocument
+from pipecd.controlplane.datastore.engine.known import Known
 from pipecd.controlplane.datastore.fits import check_fits, label_text
-from pipecd.controlplane.datastore.known import Known
 from pipecd.controlplane.datastore.query import (
     LABELLED,
     NEWEST_UPDATE,
