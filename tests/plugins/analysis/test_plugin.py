@@ -19,9 +19,10 @@ from pipecd.sdk import (
     StageCommandKind,
     StageResult,
     StageStatus,
+    Unavailable,
     UserMistake,
 )
-from pipecd.sdk.testing import StageBench
+from pipecd.sdk.testing import MemoryHost, StageBench
 
 OpenWeb = Callable[..., AbstractAsyncContextManager[Any]]
 
@@ -221,6 +222,26 @@ async def test_what_was_kept_and_cannot_be_read_is_no_previous_one(
     tested = bench()
     tested.host.objects["latest-analysis-result"] = b"nonsense"
     assert (await run(tested, "20ms", metric(strategy="PREVIOUS"))).status is SUCCESS
+
+
+class Careless(MemoryHost):
+    """A piped that can keep nothing."""
+
+    async def PutStageMetadataMulti(self, request: Any) -> Any:
+        raise UserMistake("no room")
+
+    async def PutApplicationSharedObject(self, request: Any) -> Any:
+        raise Unavailable("nobody is there")
+
+
+async def test_what_cannot_be_kept_changes_no_verdict(
+    web: OpenWeb, bench: Callable[..., StageBench]
+) -> None:
+    async with web(Metrics(errors=0)) as server:
+        tested = bench(server.url, host=Careless())
+        assert (await run(tested, "40ms", metric())).status is SUCCESS
+    told = "The next analysis cannot be compared with this one: nobody is there"
+    assert told in tested.host.lines
 
 
 async def test_a_person_may_skip_the_rest(web: OpenWeb, bench: Callable[..., StageBench]) -> None:

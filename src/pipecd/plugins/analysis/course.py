@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from pipecd.sdk import ApplicationObjects, Duration, StageMetadata, Unavailable
+from pipecd.sdk import ApplicationObjects, Duration, PipecdError, StageMetadata
 
 ELAPSED, FAILURES = "elapsedTime", "failures"
 PREVIOUS_RESULT = "latest-analysis-result"
@@ -93,7 +93,7 @@ class Course:
         if self._failures:
             values[FAILURES] = json.dumps(self._failures)
         # What cannot be saved now is saved after the next look.
-        with suppress(Unavailable):
+        with suppress(PipecdError):
             await self._metadata.put(values)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: G004 - a stage log takes whole lines, it is no logger
+# ruff: noqa: G004, TRY400 - a stage log takes whole lines, it is no logger
 """ANALYSIS lets the pipeline go on only if what is measured is as expected."""
 
 import asyncio
@@ -24,6 +24,7 @@ from pipecd.sdk import (
     DISPLAY_KEY,
     Duration,
     ManualOperation,
+    PipecdError,
     PlannedStage,
     RequestedStage,
     Stage,
@@ -80,7 +81,10 @@ class AnalysisPlugin(StagePlugin):
             return StageResult.skipped(f"Skipped by {result.by}")
         if result is not None:
             return StageResult.failed(result)
-        await write_previous(stage.objects, begun)
+        try:
+            await write_previous(stage.objects, begun)
+        except PipecdError as e:
+            stage.log.error(f"The next analysis cannot be compared with this one: {e}")
         return StageResult.succeeded("The analysis found nothing unexpected")
 
 
