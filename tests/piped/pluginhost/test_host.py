@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,11 +18,13 @@ from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.plugins.wait.plugin import WaitPlugin
 from pipecd.proto.model.analysis_pb2 import AnalysisResult
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import host_pb2
+from pipecd.sdk import StartContext
 
 OpenPlane = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -69,11 +71,11 @@ async def test_the_built_in_plugins_of_stages_are_there_without_being_asked_for(
 ) -> None:
     async with open_plane() as plane, calling_back(plane) as (callbacks, _):
         async with PluginHost.start([], callbacks=callbacks) as registry:
-            assert registry.names == ("scriptrun", "wait", "waitapproval")
+            assert registry.names == ("analysis", "scriptrun", "wait", "waitapproval")
             assert registry.for_stage("WAIT", ApplicationSpec()).name == "wait"
         named = PluginSpec(name="pause", url="builtin://wait")
         async with PluginHost.start([named], callbacks=callbacks) as registry:
-            assert registry.names == ("pause", "scriptrun", "wait", "waitapproval")
+            assert registry.names == ("pause", "analysis", "scriptrun", "wait", "waitapproval")
             assert registry.for_stage("WAIT", ApplicationSpec()).name == "pause"
 
 
@@ -222,3 +224,21 @@ async def test_secrets_do_not_reach_the_log(open_plane: OpenPlane) -> None:
         )
         (part,) = (await plane.cases.logs.of_deployment(made.id, by=plane.admin)).values()
         assert [block.log for block in part.blocks] == ["password ******"]
+
+
+class Careful(WaitPlugin):
+    """Holds something while it runs."""
+
+    held: ClassVar[list[str]] = []
+
+    async def prepare(self, start: StartContext) -> None:
+        self.held.append("held")
+        start.lifetime.callback(self.held.clear)
+
+
+async def test_what_a_plugin_holds_is_let_go_with_the_piped(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+        builtins = {"wait": Careful}
+        async with PluginHost.start([], callbacks=callbacks, builtins=builtins):
+            assert Careful.held
+        assert not Careful.held
