@@ -2,6 +2,7 @@
 """A commit becomes one deployment of what it touches, whatever happens in between."""
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
@@ -192,3 +193,20 @@ async def test_a_commit_that_git_allows_and_the_wire_does_not(
         async with scene.triggering(site):
             (deployment,) = await eventually(scene.has_made(1))
     assert deployment.trigger.commit.message == "(no message)"
+
+
+async def test_pushes_within_one_second_are_triggered_one_after_the_other(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    then = datetime(2026, 1, 1, tzinfo=UTC)
+    pushed = [origin.commit({"cart/app.pipecd.yaml": HEAD})]
+    async with open_scene() as scene:
+        await scene.plane.add_application("cart")
+        async with scene.triggering(site, now=lambda: then):
+            await eventually(scene.has_made(1))
+            for number in (2, 3):
+                pushed.append(origin.commit({"cart/code": str(number)}))
+                await eventually(scene.has_made(number))
+        made = sorted(await scene.made(), key=lambda deployment: deployment.trigger.timestamp)
+    assert [deployment.trigger.commit.hash for deployment in made] == pushed
+    assert len({deployment.trigger.timestamp for deployment in made}) == 3

@@ -2,6 +2,7 @@
 """Writes a deployment to the control plane, once, however often it is tried."""
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -10,7 +11,7 @@ from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import AlreadyExists, PipecdError
-from pipecd.model.moment import Now, utc_now
+from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.trigger.baseline import Baselines
@@ -25,6 +26,8 @@ from pipecd.proto.service.piped_pb2 import (
 )
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_BURST = 60
 
 
 class Creation:
@@ -69,7 +72,12 @@ class Creation:
         """Creates a deployment; one that the same cause has already made is taken over."""
         await self._remember_last(application)
         deployment = new_deployment(
-            application, spec, cause, commit=commit, repository=repository, now=self._now()
+            application,
+            spec,
+            cause,
+            commit=commit,
+            repository=repository,
+            now=self._after_the_last(application),
         )
         try:
             if (chain := chain_request(deployment, spec)) is not None:
@@ -82,6 +90,13 @@ class Creation:
         self._baselines.triggered(application, deployment)
         await self._remember(deployment)
         return deployment
+
+    def _after_the_last(self, application: Application) -> datetime:
+        """Now, or the second after the last one: of two in one second nobody knows the later."""
+        now = self._now()
+        ahead = self._baselines.of(application).at.triggered - to_unix(now)
+        # A clock that was set back by more than that is believed.
+        return now + timedelta(seconds=ahead + 1) if 0 <= ahead < _BURST else now
 
     async def _take_over(
         self, application: Application, deployment_id: str, cause: Cause
