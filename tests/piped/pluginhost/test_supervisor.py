@@ -184,3 +184,4 @@ def is_there(pid: int) -> bool:
 
 def test_the_pauses_grow_up_to_a_minute() -> None:
     assert [pause_after(n) for n in range(1, 10)] == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert pause_after(100_000) == 60

@@ -27,7 +27,8 @@ _NOTICED_WITHIN = 2.0
 
 def pause_after(deaths: int) -> float:
     """How long to wait after so many short lives in a row."""
-    return min(_FIRST_PAUSE * 2.0 ** (deaths - 1), _LAST_PAUSE)
+    # No number holds what a plugin that dies every minute for a day would ask for.
+    return min(_FIRST_PAUSE * 2.0 ** min(deaths - 1, 32), _LAST_PAUSE)
 
 
 class PluginSupervisor:
