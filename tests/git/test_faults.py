@@ -66,8 +66,8 @@ async def test_a_broken_object_is_mended_when_it_is_needed(
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
         break_object(mirror.directory, blob, how)
-        names = await asyncio.gather(*(written(mirror, head, tmp_path / f"w{i}") for i in range(3)))
-    assert names == [["README", "a"]] * 3
+        names = await asyncio.gather(*(written(mirror, head, tmp_path / f"w{i}") for i in range(9)))
+    assert names == [["README", "a"]] * 9
     assert (tmp_path / "w2" / "a").read_text() == "content of a"
 
 
@@ -85,6 +85,19 @@ async def test_damage_that_a_reader_meets_is_mended_by_the_next_look(
             await mirror.read(places.values())
         assert (await mirror.update()).hash == head
         assert await mirror.read_file(head, "a") == b"content of a"
+
+
+async def test_a_directory_that_cannot_be_read_is_no_empty_one(mirrored: Any, origin: Any) -> None:
+    head = origin.commit({"app/a": "1"})
+    async with mirrored(origin.remote) as mirror:
+        await mirror.update()
+        with pytest.raises(Unavailable, match="could not read the directory"):
+            await mirror.entry("f" * 40, "app/a")
+        break_object(mirror.directory, origin.git("rev-parse", "HEAD:app"), "gone")
+        with pytest.raises(Unavailable, match="could not read the directory"):
+            await mirror.entry(head, "app/a")
+        await mirror.update()
+        assert await mirror.entry(head, "app/a") is not None
 
 
 def break_object(repository: Path, id_: str, how: str) -> None:

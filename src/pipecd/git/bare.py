@@ -6,7 +6,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
@@ -62,7 +62,7 @@ class BareCopy(Objects):
         """Makes sure that a commit is here, also one that the branch no longer contains."""
         if not _HASH.fullmatch(commit):
             raise NotFound(f"{commit!r} is not the hash of a commit")
-        if self._is_ready and not self._is_doubted and await self.has(commit):
+        if await self._is_here(commit):
             return
         async with self._lock:
             await self._prepare()
@@ -94,15 +94,9 @@ class BareCopy(Objects):
         made = self._made
         try:
             await self._checkout(commit, into, paths, index)
-        except (DamagedCopy, NotFound) as e:
-            async with self._lock:
-                # Many may find the damage at the same time; one of them mends it, and others see
-                # an empty copy in the meantime.
-                if made == self._made:
-                    if isinstance(e, NotFound):
-                        raise
-                    log.warning("local copy is damaged, made anew", repository=self._id, error=e)
-                    await self._create()
+        except PipecdError as e:
+            if not await self._mend(made, e):
+                raise
             await self.ensure(commit)
             await self._checkout(commit, into, paths, index)
 
@@ -165,6 +159,26 @@ class BareCopy(Objects):
             await asyncio.to_thread(place.mkdir, parents=True, exist_ok=True)
             await copy.materialise(module.commit, place, paths=module.paths)
 
+    async def _mend(self, made: int, error: PipecdError) -> bool:
+        """Whether the copy is another one now than that which failed.
+
+        Many may find the damage at the same time; one of them mends it, and what the others meet
+        in the meantime can be anything.
+        """
+        async with self._lock:
+            if made == self._made and isinstance(error, DamagedCopy):
+                log.warning("local copy is damaged, made anew", repository=self._id, error=error)
+                await self._create()
+            return made != self._made
+
+    async def _is_here(self, commit: str) -> bool:
+        """Whether a commit can be read without further ado."""
+        try:
+            return self._is_ready and not self._is_doubted and await self.has(commit)
+        except PipecdError:
+            # The copy may be made anew in this very moment.
+            return False
+
     async def _prepare(self) -> None:
         """Creates the copy, takes over the one of an earlier run, or replaces a damaged one."""
         if self._is_ready and not self._is_doubted:
@@ -183,13 +197,13 @@ class BareCopy(Objects):
         return (await self._git("rev-parse", "--git-dir")).code == 0
 
     async def _create(self) -> None:
+        self._made, self._is_doubted, self._is_ready = self._made + 1, False, False
         await self.close()
-        self._made, self._is_doubted = self._made + 1, False
-        await asyncio.to_thread(shutil.rmtree, self.directory, ignore_errors=True)
-        await asyncio.to_thread(self.directory.mkdir, mode=0o700, parents=True)
+        await asyncio.to_thread(_make_empty, self.directory)
         done = await self._git("init", "--quiet", "--bare", "--template=", str(self.directory))
         if done.code:
             raise self._failure(done)
+        self._is_ready = True
 
     async def _fetch(self, refspec: str) -> None:
         done = await self._try_fetch(refspec)
@@ -261,6 +275,15 @@ def _encoded(path: str) -> bytes:
 
 def _said(done: Captured) -> str:
     return done.stderr.decode("utf-8", "replace")
+
+
+def _make_empty(directory: Path) -> None:
+    # Moved away first: somebody may still be writing where there is soon another copy.
+    aside = directory.with_name(f"{directory.name}.{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        directory.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _remove_leftovers(directory: Path) -> None:

@@ -20,7 +20,8 @@ from pipecd.model.errors import UserMistake
 _WHOLE, _MODULES = "whole", "modules"
 # A submodule that was in no working copy for so long is fetched again if it should return.
 _UNUSED_SECONDS = 30 * 24 * 3600
-_PLACE = re.compile(r"[0-9a-f]{16}")
+# The place of a copy, or of a damaged one that was put aside.
+_PLACE = re.compile(r"[0-9a-f]{16}(?:\.[0-9a-f]{32})?")
 
 
 class Mirrors:

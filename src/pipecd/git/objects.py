@@ -116,14 +116,16 @@ class Objects:
         return len(told.words) == 3 and told.words[1] == b"commit"
 
     async def entries(self, tree: str) -> tuple[TreeEntry, ...]:
-        """What a directory contains, by the id of its tree or as `commit:`; no file gives none."""
+        """What a directory contains, by the id of its tree, or as `commit:` the root."""
         known = self._trees.get(tree)
         if known is not None:
             self._trees.move_to_end(tree)
             return known
         [told] = await self._ask(self._contents, [tree.encode()])
         if len(told.words) != 3 or told.words[1] != b"tree":
-            return ()
+            # A commit may never have been here, but a directory came out of one that is.
+            self._is_doubted |= not tree.endswith(":")
+            raise Unavailable(f"git could not read the directory {tree} from {self.directory}")
         found = tuple(_entries(told.content, len(told.words[0]) // 2))
         # Somebody else may have asked for the same in the meantime.
         self._names += len(found) - len(self._trees.get(tree, ()))
