@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A web server on loopback that answers as a test says and remembers what it was asked."""
+"""A web server that answers as a test says, and a bench for the plugin that asks it."""
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
+
+from pipecd.plugins.analysis.plugin import PLUGIN
+from pipecd.sdk import PluginEntry
+from pipecd.sdk.testing import StageBench
 
 
 @dataclass(frozen=True)
@@ -95,3 +100,13 @@ def web() -> Callable[[Answer], AbstractAsyncContextManager[Web]]:
 async def client() -> AsyncGenerator[httpx2.AsyncClient, None]:
     async with httpx2.AsyncClient() as made:
         yield made
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., StageBench]:
+    def made(url: str = "http://127.0.0.1:1", **changes: Any) -> StageBench:
+        provider = {"name": "prom", "type": "PROMETHEUS", "config": {"address": url}}
+        entry = PluginEntry("analysis", {"analysisProviders": [provider]})
+        return StageBench(changes.pop("plugin", None) or PLUGIN(), tmp_path, entry, **changes)
+
+    return made
