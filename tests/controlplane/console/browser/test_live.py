@@ -85,8 +85,9 @@ async def test_a_cut_stream_comes_back_and_misses_nothing(
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
     await live(page).to_have_text("Live")
-    for subscription in list(bus._subscriptions):
-        subscription.close()
+    for listeners in list(bus._listeners.values()):
+        for subscription in list(listeners):
+            subscription.close()
     await live(page).to_have_text("Reconnecting")
     await reports.lines(running, "s1", "line 2", "line 3")
     await reports.stage(running, "s1", StageStatus.FAILURE)

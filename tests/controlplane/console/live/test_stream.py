@@ -194,13 +194,13 @@ async def test_a_browser_that_leaves_is_noticed() -> None:
 
     async def send(message: Any) -> None:
         if b"hello" in message.get("body", b""):
-            assert len(bus._subscriptions) == 1
+            assert len(bus._listeners) == 1
             leave.set()
 
     stream = _stream(bus, _still_signed_in, Pace())
     async with asyncio.timeout(5):
         await stream({"type": "http"}, receive, send)
-    assert not bus._subscriptions
+    assert not bus._listeners
 
 
 async def test_a_session_that_ends_ends_the_stream() -> None:
