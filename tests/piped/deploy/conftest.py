@@ -45,6 +45,7 @@ from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.local import builtin_plugins
+from pipecd.piped.pluginhost.process import Patience
 from pipecd.piped.pluginhost.tools import Toolbox
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model import common_pb2 as common
@@ -311,7 +312,10 @@ class Stand:
             )
             act = {"act": lambda: ActPlugin(self.story, self.release)}
             async with PluginHost.start(
-                specs, callbacks=callbacks, builtins={**builtin_plugins(), **act}
+                specs,
+                callbacks=callbacks,
+                builtins={**builtin_plugins(), **act},
+                patience=Patience(grace=1),
             ) as plugins:
                 deployer = Deployer(
                     api=api,

@@ -93,26 +93,58 @@ async def test_a_stage_that_ends_while_the_control_plane_is_away(
         assert mark.read_text() == "last\n", "the script ran once"
 
 
-# It dies as often as the file says, and then does its work.
+# It dies as often as the file says, over its stage or over the plan, and then does its work.
 MORTAL = '''#!{python}
 """A plugin that dies."""
-import os, pathlib
-from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult, serve
+import os, pathlib, time
+from pipecd.sdk import PlannedStage, Stage, StageContext, StagePlugin, StageResult, serve
+
+def die():
+    lives = pathlib.Path({lives!r})
+    left = int(lives.read_text())
+    lives.write_text(str(left - 1))
+    if left > 0:
+        os._exit(3)
 
 class Mortal(StagePlugin):
-    stages = (Stage("MORTAL"),)
+    stages = (Stage("MORTAL"), Stage("UNPLANNED"), Stage("HANGING"))
+
+    async def plan_stage(self, requested, *, rollback):
+        if requested.name == "UNPLANNED":
+            die()
+        return [PlannedStage(requested.name, requested.index)]
 
     async def execute(self, stage: StageContext) -> StageResult:
-        lives = pathlib.Path({lives!r})
-        left = int(lives.read_text())
-        lives.write_text(str(left - 1))
-        if left > 0:
-            os._exit(3)
+        if stage.name == "MORTAL":
+            die()
+        if stage.name == "HANGING":
+            time.sleep(600)
         return StageResult.succeeded("alive")
 
 if __name__ == "__main__":
     serve(Mortal)
 '''
+
+
+def mortal(stand: Any, deaths: int) -> tuple[PluginSpec, Path]:
+    """A plugin that dies so often, and where it counts that."""
+    lives = stand.directory / "lives"
+    lives.write_text(str(deaths))
+    program = stand.directory / "mortal"
+    program.write_text(MORTAL.format(python=sys.executable, lives=str(lives)))
+    program.chmod(0o755)
+    return PluginSpec(name="mortal", url=f"file://{program}"), lives
+
+
+async def ended(stand: Any, stage: str) -> Any:
+    """The deployment of a pipeline with that stage once it is over; plugins take time to start."""
+    id = await stand.trigger(stand.push(f"  pipeline: {{stages: [{stage}]}}\n"))
+    async with asyncio.timeout(50):
+        while True:
+            found = await stand.deployment(id)
+            if DeploymentStatus(found.status).is_completed:
+                return found
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -127,26 +159,50 @@ async def test_a_plugin_that_dies_over_its_stage(
     open_stand: OpenStand, deaths: int, ends: str
 ) -> None:
     async with open_stand() as stand:
-        lives = stand.directory / "lives"
-        lives.write_text(str(deaths))
-        program = stand.directory / "mortal"
-        program.write_text(MORTAL.format(python=sys.executable, lives=str(lives)))
-        program.chmod(0o755)
-        spec = PluginSpec(name="mortal", url=f"file://{program}")
-        async with stand.piped([spec]), asyncio.timeout(50):
-            id = await stand.trigger(stand.push("  pipeline: {stages: [{name: MORTAL}]}\n"))
-            done = await stand.seen(
-                lambda: stand.deployment(id), lambda d: DeploymentStatus(d.status).is_completed
-            )
+        spec, lives = mortal(stand, deaths)
+        async with stand.piped([spec]):
+            done = await ended(stand, "{name: MORTAL}")
         assert status(done) == ends
         (stage,) = done.stages
-        told = [line for line in await stand.lines_of(id, stage.id) if "exit code 3" in line]
+        told = [line for line in await stand.lines_of(done.id, stage.id) if "exit code 3" in line]
         assert told[0].startswith("plugin mortal ended with exit code 3")
         assert len(told) == min(deaths, 3)
         assert int(lives.read_text()) == deaths - min(deaths + 1, 3)
         if ends == "FAILURE":
             assert "given up after 3 runs of the stage" in stage.status_reason
             assert "exit code 3" in done.status_reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("deaths", "ends"),
+    [
+        pytest.param(1, "SUCCESS", id="once"),
+        pytest.param(99, "FAILURE", id="every time"),
+    ],
+)
+async def test_a_plugin_that_dies_over_the_plan(
+    open_stand: OpenStand, deaths: int, ends: str
+) -> None:
+    async with open_stand() as stand:
+        spec, _ = mortal(stand, deaths)
+        async with stand.piped([spec]):
+            done = await ended(stand, "{name: UNPLANNED}")
+        assert status(done) == ends
+        if ends == "FAILURE":
+            assert "plugin mortal ended with exit code 3" in done.status_reason
+            assert "given up after 3 tries" in done.status_reason
+
+
+@pytest.mark.slow
+async def test_a_plugin_that_hangs_costs_its_stage_the_time_it_has(open_stand: OpenStand) -> None:
+    async with open_stand() as stand:
+        spec, _ = mortal(stand, 0)
+        async with stand.piped([spec]):
+            done = await ended(stand, "{name: HANGING, timeout: 1s}")
+        (stage,) = done.stages
+        assert (status(done), stage.status) == ("FAILURE", StageStatus.FAILURE)
+        assert done.status_reason == f"Timed out while executing stage {stage.id}"
 
 
 @pytest.fixture
