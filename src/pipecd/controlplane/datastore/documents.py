@@ -233,7 +233,8 @@ class SqlDocuments(Generic[M]):
             return swap.after
         stored = self._stored_text(writing, update.id, self._get_locked)
         before = self._known.parsed(stored)
-        if stored == update.in_doubt:
+        # Some engines store a text in a form of their own.
+        if update.in_doubt and before == self._known.parsed(update.in_doubt):
             return before
         after = self._changed(before, update)
         text = self._checked_change(before, after)
