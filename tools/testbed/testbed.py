@@ -136,7 +136,12 @@ RECIPES: tuple[Recipe, ...] = (
     GoProgram(
         "kubectl", KUBERNETES, "cmd/kubectl", beside="kubernetes", variables=KUBERNETES_VERSION
     ),
-    GoProgram("helm", "helm.sh/helm/v3", "cmd/helm"),
+    GoProgram(
+        "helm",
+        "helm.sh/helm/v3",
+        "cmd/helm",
+        variables=("helm.sh/helm/v3/internal/version.version={version}",),
+    ),
     GoProgram("kustomize", "sigs.k8s.io/kustomize/kustomize/v5"),
     GoProgram("terraform", "github.com/hashicorp/terraform"),
 )
