@@ -58,3 +58,15 @@ def test_a_mistake_in_shared_configuration_is_told(tmp_path: Path, text: str, to
     (tmp_path / ".pipe" / "a.yaml").write_text(text)
     with pytest.raises(UserMistake, match=told):
         read(tmp_path)
+
+
+def test_fields_that_do_not_count_are_told_by_object() -> None:
+    text = """
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  driftDetection:
+    ignoreFields: ["apps/v1:Deployment:default:web#spec.replicas"]
+"""
+    source = Source(Path(), "c0ffee", text.encode(), "app.pipecd.yaml", Path())
+    assert source.ignored_fields() == {"apps/v1:Deployment:default:web": ("spec.replicas",)}

@@ -2,6 +2,7 @@
 """A plugin looks at its platform and piped hears it in upstream's words."""
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -185,4 +186,4 @@ class Unprepared(Watcher):
 async def test_a_preparation_that_fails_is_told() -> None:
     server = PluginServer(Unprepared(), ENTRY, MemoryHost())
     with pytest.raises(PipecdError, match="the test did not put helm-1 into `tools`"):
-        await server.prepare()
+        await server.prepare(AsyncExitStack())

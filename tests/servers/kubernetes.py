@@ -81,11 +81,13 @@ class Kubernetes:
             part.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
+    def ask(
+        self, method: str, path: str, body: Any = None, *, form: str = "application/json"
+    ) -> Any:
         """One call of the API, with JSON both ways."""
         # The API server signs its certificate itself, after it has been asked to start.
         context = ssl.create_default_context(cafile=str(self.certificate))
-        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": form}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=10, context=context) as reply:

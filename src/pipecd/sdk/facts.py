@@ -111,6 +111,12 @@ class Source:
             settings, read.spec.plugins.get(plugin) or {}, what=f"spec.plugins.{plugin}"
         )
 
+    def ignored_fields(self) -> Mapping[str, tuple[str, ...]]:
+        """Returns the fields that the application does not want compared, by the object's key."""
+        read = read_application(self.config, file=self.config_filename, catalog=load_catalog())
+        drift = read.spec.drift_detection
+        return drift.ignored_by_resource() if drift else {}
+
     def shared_config(self, kind: str, spec: type[OptionsT]) -> OptionsT | None:
         """Reads what the repository keeps for all applications under `.pipe/`.
 

@@ -7,6 +7,7 @@ The plugin `wait` is the smallest example.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -57,10 +58,11 @@ class RequestedStage:
 
 @dataclass(frozen=True)
 class StartContext(WithTools):
-    """What is known when a plugin starts."""
+    """What is known when a plugin starts; what it enters into `lifetime` ends with it."""
 
     plugin: PluginEntry
     host: Host
+    lifetime: AsyncExitStack
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
         server = PluginServer(plugin, entry_of(how.spec), RemoteHost(channel))
         pages = standard_pages(REGISTRY if how.with_metrics else None)
         admin = await opened.enter_async_context(admin_server(pages, host="localhost", port=0))
-        await server.prepare()
+        await server.prepare(opened)
         handlers = [open_door(DEPLOYMENT_SERVICE, server)]
         handlers += [open_door(LIVESTATE_SERVICE, server)] if server.looks else []
         handlers += [open_door(PREVIEW_SERVICE, server)] if server.previews else []

@@ -1,100 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stages of an application on a real cluster."""
 
-import json
-from dataclasses import dataclass
-from pathlib import Path
+import asyncio
 from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
 from pipecd.sdk import DeployTarget, PluginEntry, StageStatus, SyncStrategy
-from pipecd.sdk.testing import StageBench
-from servers.kubernetes import Kubernetes
-
-VARIANT = "pipecd.dev/variant"
-
-
-@dataclass
-class Application:
-    """An application in a namespace of its own."""
-
-    kubernetes: Kubernetes
-    namespace: str
-    directory: Path
-    plugin: KubernetesPlugin
-
-    def commit(
-        self, name: str, *manifests: dict[str, Any], running: StageBench | None = None, **spec: Any
-    ) -> StageBench:
-        """Returns a deployment of a commit with these manifests."""
-        place = self.directory / name
-        place.mkdir()
-        for number, manifest in enumerate(manifests):
-            (place / f"{number}.yaml").write_text(json.dumps(manifest))
-        settings = {"input": {"namespace": self.namespace}, **spec}
-        config = {
-            "apiVersion": "pipecd.dev/v1beta1",
-            "kind": "Application",
-            "spec": {"name": "web", "plugins": {"kubernetes": settings}},
-        }
-        target = DeployTarget("cluster", {}, {"kubeConfigPath": str(self.kubernetes.kubeconfig)})
-        return StageBench(
-            plugin=self.plugin,
-            directory=place,
-            entry=PluginEntry("kubernetes", targets=(target,)),
-            commit=name,
-            config=json.dumps(config),
-            running=running,
-        )
-
-    def live(self, plural: str, root: str = "apis/apps/v1") -> dict[str, Any]:
-        """Returns the objects of a kind by name."""
-        answer = self.kubernetes.ask("GET", f"/{root}/namespaces/{self.namespace}/{plural}")
-        return {item["metadata"]["name"]: item for item in answer["items"]}
-
-
-@pytest.fixture
-def application(kubernetes: Kubernetes, namespace: str, tmp_path: Path) -> Application:
-    return Application(kubernetes, namespace, tmp_path, KubernetesPlugin())
-
-
-def deployment(image: str = "web:v1", **labels: str) -> dict[str, Any]:
-    """Returns a Deployment whose pods read the ConfigMap `settings`."""
-    every = {"app": "web", **labels}
-    container = {
-        "name": "web",
-        "image": image,
-        "envFrom": [{"configMapRef": {"name": "settings", "optional": True}}],
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": 2,
-            "selector": {"matchLabels": every},
-            "template": {"metadata": {"labels": every}, "spec": {"containers": [container]}},
-        },
-    }
-
-
-def config_map(name: str = "settings", **data: str) -> dict[str, Any]:
-    """Returns a ConfigMap."""
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-
-
-def service(**selector: str) -> dict[str, Any]:
-    """Returns a Service."""
-    spec = {"selector": {"app": "web", **selector}, "ports": [{"port": 80}]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
-
-
-async def succeed(bench: StageBench, stage: str, options: dict[str, Any] | None = None) -> None:
-    """Runs a stage that has to succeed."""
-    result = await bench.run(stage, options, is_rollback=stage.endswith("ROLLBACK"))
-    assert result.status == StageStatus.SUCCESS, (result.message, bench.host.lines)
+from plugins.kubernetes.bed import (
+    VARIANT,
+    Application,
+    config_map,
+    deployment,
+    service,
+    succeed,
+)
 
 
 def image(item: dict[str, Any]) -> str:
@@ -125,6 +45,21 @@ async def test_objects_of_others_are_never_pruned(application: Application) -> N
     )
     await succeed(application.commit("c1", deployment()), "K8S_SYNC", {"prune": True})
     assert "theirs" in application.live("configmaps", "api/v1")
+
+
+async def test_what_a_controller_made_of_an_object_is_never_pruned(
+    application: Application,
+) -> None:
+    await succeed(application.commit("c1", service(), deployment()), "K8S_SYNC")
+    before = application.live("endpoints", "api/v1")
+    while "web" not in before:
+        await asyncio.sleep(0.02)
+        before = application.live("endpoints", "api/v1")
+    second = application.commit("c2", service(), deployment())
+    await succeed(second, "K8S_SYNC", {"prune": True})
+    after = application.live("endpoints", "api/v1")["web"]
+    assert after["metadata"]["uid"] == before["web"]["metadata"]["uid"]
+    assert not [line for line in second.host.lines if "deleted" in line]
 
 
 async def test_a_canary_has_its_own_pods_and_configuration_and_leaves_no_trace(

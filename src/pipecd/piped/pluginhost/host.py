@@ -4,7 +4,7 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,10 +76,13 @@ class PluginHost:
                     await supervisor.ready()
                     plugin: Plugin = supervisor.plugin
                 else:
-                    plugin = await _builtin(spec, found, callbacks)
+                    server = _builtin(spec, found, callbacks)
+                    plugin = await _prepared(server, opened)
                 known.append(await _known(plugin, is_configured=True))
             others = found.keys() - foreign - {spec.name for spec in plugins}
-            known += await _unconfigured({name: found[name] for name in others}, callbacks)
+            for server in _unconfigured({name: found[name] for name in others}, callbacks):
+                plugin = await _prepared(server, opened)
+                known.append(await _known(plugin, is_configured=False))
             registry = PluginRegistry(known)
             logger.info("plugins are ready", plugins=registry.names)
             yield registry
@@ -154,33 +157,30 @@ async def _running(supervisors: Sequence[PluginSupervisor]) -> AsyncGenerator[No
         raise failure
 
 
-async def _builtin(
+def _builtin(
     spec: PluginSpec, found: Mapping[str, Callable[[], StagePlugin]], callbacks: Callbacks
-) -> Plugin:
+) -> PluginServer:
     if spec.builtin not in found:
         raise UserMistake(
             f"there is no built-in plugin {spec.builtin} yet",
             hint=f"use one of {', '.join(sorted(found))}, or give plugin {spec.name} a url",
         )
-    return await _prepared(PluginServer(found[spec.builtin](), entry_of(spec), callbacks))
+    return PluginServer(found[spec.builtin](), entry_of(spec), callbacks)
 
 
-async def _prepared(server: PluginServer) -> LocalPlugin:
-    await server.prepare()
+async def _prepared(server: PluginServer, lifetime: AsyncExitStack) -> LocalPlugin:
+    await server.prepare(lifetime)
     return LocalPlugin(server)
 
 
-async def _unconfigured(
+def _unconfigured(
     found: Mapping[str, Callable[[], StagePlugin]], callbacks: Callbacks
-) -> list[KnownPlugin]:
+) -> Iterator[PluginServer]:
     """Plugins of stages only need no settings and are there for everyone, as in v0."""
-    known: list[KnownPlugin] = []
     for name in sorted(found):
         plugin = found[name]()
         if not isinstance(plugin, DeploymentPlugin):
-            server = PluginServer(plugin, PluginEntry(name), callbacks)
-            known.append(await _known(await _prepared(server), is_configured=False))
-    return known
+            yield PluginServer(plugin, PluginEntry(name), callbacks)
 
 
 async def _known(plugin: Plugin, *, is_configured: bool) -> KnownPlugin:

@@ -7,7 +7,7 @@ One object serves both ways of running: piped calls the methods of a built-in pl
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, TypeVar
 
 import structlog
@@ -170,9 +170,9 @@ class PluginServer:
         )
         return previews_message(await self._asked(self._plugin.preview(change)))
 
-    async def prepare(self) -> None:
+    async def prepare(self, lifetime: AsyncExitStack) -> None:
         """Lets the plugin prepare itself, before anything else is asked of it."""
-        await self._asked(self._plugin.prepare(StartContext(self._entry, self._host)))
+        await self._asked(self._plugin.prepare(StartContext(self._entry, self._host, lifetime)))
 
     @property
     def looks(self) -> bool:

@@ -31,6 +31,7 @@ class StageBench:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     commander: str = ""
     config: str = APPLICATION
+    application_id: str = "application-1"
     running: "StageBench | None" = None
     """The commit that the deployment replaces, none for a first one."""
 
@@ -109,4 +110,5 @@ class StageBench:
             labels=self.labels,
             commander=self.commander,
             config=self.config,
+            application_id=self.application_id,
         )

@@ -23,6 +23,7 @@ class Sample:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     commander: str = ""
     config: str = APPLICATION
+    application_id: str = "application-1"
 
     def deployment(self) -> deployment_pb2.Deployment:
         """The deployment of the commit."""
@@ -30,7 +31,7 @@ class Sample:
         targets = deployment_pb2.DeployTargets(deploy_targets=self.targets)
         return deployment_pb2.Deployment(
             id="deployment-1",
-            application_id="application-1",
+            application_id=self.application_id,
             application_name="tested",
             project_id="project-1",
             piped_id="piped-1",

@@ -21,6 +21,8 @@ from pipecd.sdk.diff import is_map
 
 CONNECTIONS = 16
 _TIMEOUT = httpx2.Timeout(30.0, connect=5.0, pool=None)
+# A watch is silent while nothing happens.
+_WATCH_TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=None, pool=None)
 # An API server that restarts is back within so many tries.
 _TRIES = 6
 _FIRST_PAUSE = 0.25
@@ -63,14 +65,13 @@ class Client:
     async def watch(self, path: str, **query: str) -> AsyncIterator[AsyncIterator[Any]]:
         """Opens a watch: its events arrive until the server ends it."""
         headers = await self._headers("application/json")
-        timeout = httpx2.Timeout(_TIMEOUT, read=None)
         try:
             async with self._http.stream(
                 "GET",
                 path,
                 params={**query, "watch": "true"},
                 headers=headers,
-                timeout=timeout,
+                timeout=_WATCH_TIMEOUT,
                 extensions=self._extensions,
             ) as answer:
                 if answer.status_code >= 400:

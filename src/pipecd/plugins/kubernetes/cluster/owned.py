@@ -2,7 +2,7 @@
 """The objects of a cluster that belong to an application, and their end."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipecd.plugins.kubernetes.cluster.apply import Cluster, Say
@@ -12,7 +12,12 @@ from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.manifest.body import list_at, map_at
 from pipecd.plugins.kubernetes.manifest.key import Key
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
-from pipecd.plugins.kubernetes.manifest.marks import APPLICATION, BY_PIPED, MANAGED_BY
+from pipecd.plugins.kubernetes.manifest.marks import (
+    APPLICATION,
+    BY_PIPED,
+    MANAGED_BY,
+    managing_application,
+)
 from pipecd.plugins.kubernetes.manifest.order import rank
 from pipecd.sdk import UserMistake
 
@@ -23,25 +28,42 @@ _NEEDED = frozenset({"list", "delete"})
 async def owned(cluster: Cluster, application: str, **labels: str) -> list[Manifest]:
     """Returns the objects of an application, without what they own in turn; only their metadata."""
     marks = {MANAGED_BY: BY_PIPED, APPLICATION: application, **labels}
-    selector = ",".join(f"{key}={value}" for key, value in marks.items())
+    found = await _listed(cluster, labelSelector=_selector(marks))
+    return [
+        _object(item, resource)
+        for resource, items in found.items()
+        for item in items
+        if managing_application(item) == application
+    ]
+
+
+async def kinds_in_use(cluster: Cluster) -> list[Resource]:
+    """Returns the kinds of which some piped manages objects."""
+    found = await _listed(cluster, labelSelector=_selector({MANAGED_BY: BY_PIPED}), limit="1")
+    return [resource for resource, items in found.items() if items]
+
+
+def _selector(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+async def _listed(cluster: Cluster, **query: str) -> dict[Resource, Sequence[Any]]:
+    """Lists the metadata of objects of every kind, several kinds at once."""
     slots = asyncio.Semaphore(CONNECTIONS)
 
-    async def of_kind(resource: Resource) -> list[Manifest]:
+    async def of_kind(resource: Resource) -> Sequence[Any]:
         async with slots:
             try:
-                answer = await cluster.client.get(
-                    resource.path(), accept=_METADATA, labelSelector=selector
-                )
+                answer = await cluster.client.get(resource.path(), accept=_METADATA, **query)
             except Refusal as e:
                 # A piped may be allowed to see some kinds only.
                 if e.code in (403, 404, 405):
-                    return []
+                    return ()
                 raise
-        return [_object(item, resource) for item in list_at(answer, "items") if _is_root(item)]
+        return list_at(answer, "items")
 
     kinds = [kind for kind in await cluster.kinds.preferred() if kind.verbs >= _NEEDED]
-    found = await asyncio.gather(*map(of_kind, kinds))
-    return [manifest for manifests in found for manifest in manifests]
+    return dict(zip(kinds, await asyncio.gather(*map(of_kind, kinds)), strict=True))
 
 
 def _object(item: Any, resource: Resource) -> Manifest:
@@ -51,10 +73,6 @@ def _object(item: Any, resource: Resource) -> Manifest:
         "metadata": map_at(item, "metadata"),
     }
     return Manifest(body)
-
-
-def _is_root(item: Any) -> bool:
-    return not list_at(item, "metadata", "ownerReferences")
 
 
 async def delete_all(

@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 
+from pipecd.plugins.kubernetes.manifest.body import Body, list_at, map_at
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 
 MANAGED_BY = "pipecd.dev/managed-by"
@@ -52,6 +53,18 @@ class Owner:
 def of_variant(manifest: Manifest, label: str, value: str) -> Manifest:
     """Returns the object with the mark of its variant."""
     return manifest.labelled({label: value}).annotated({label: value})
+
+
+def managing_application(body: Body) -> str:
+    """Returns the application that manages an object itself, empty when a controller made it.
+
+    The annotations tell, since controllers copy labels: Endpoints have those of their Service.
+    What they make of annotated objects has an owner.
+    """
+    annotations = map_at(body, "metadata", "annotations")
+    if annotations.get(MANAGED_BY) != BY_PIPED or list_at(body, "metadata", "ownerReferences"):
+        return ""
+    return str(annotations.get(APPLICATION, ""))
 
 
 def is_enabled(manifest: Manifest, annotation: str) -> bool:

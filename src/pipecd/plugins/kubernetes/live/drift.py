@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether what is live is what Git says, and what a change would do, in words."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pipecd.plugins.kubernetes.live.changes import as_text, changes
+from pipecd.plugins.kubernetes.manifest.body import without
+from pipecd.plugins.kubernetes.manifest.manifest import Manifest
+from pipecd.plugins.kubernetes.manifest.marks import IGNORE_DRIFT, is_enabled
+from pipecd.sdk import Preview, SyncState, SyncStatus
+from pipecd.sdk.diff import Options
+
+# Servers and controllers add fields to what Git declares; these are no drift.
+_LIVE = Options(equate_empty=True, subset=True, numeric_strings=True)
+_GIT = Options(equate_empty=True, numeric_strings=True)
+_SHOWN = 3
+
+
+def drift(
+    live: Sequence[Manifest],
+    declared: Sequence[Manifest],
+    commit: str,
+    ignored: Mapping[str, Iterable[str]],
+) -> SyncState:
+    """Compares what is live with a commit; `ignored` are paths by the key of an object."""
+    paths = {key: frozenset(fields) for key, fields in ignored.items()}
+    found = changes(_counted(live), _counted(declared), _LIVE, paths)
+    if not found:
+        return SyncState(SyncStatus.SYNCED)
+    added, deleted, changed = map(len, (found.added, found.deleted, found.changed))
+    summary = (
+        f"{found.total} manifests are not synced: "
+        f"{added} to add, {deleted} to delete, {changed} to change"
+    )
+    text = as_text(found, show_at_most=_SHOWN, masked=frozenset({"Secret", "ConfigMap"}))
+    head = f"What is live, compared with Git at commit {commit[:7]}:"
+    details = f"{head}\n\n--- Actual   (LiveState)\n+++ Expected (Git)\n\n{text}"
+    return SyncState(SyncStatus.OUT_OF_SYNC, summary, details)
+
+
+def _counted(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Leaves out what users want ignored, and what only controllers may write."""
+    return [
+        m.with_body(without(m.body, "status")) for m in manifests if not is_enabled(m, IGNORE_DRIFT)
+    ]
+
+
+def preview(target: str, running: Sequence[Manifest], wanted: Sequence[Manifest]) -> Preview:
+    """Compares what was deployed last with what a change would deploy."""
+    found = changes(running, wanted, _GIT)
+    if not found:
+        return Preview(target, "No changes were detected", no_change=True)
+    added, changed, deleted = map(len, (found.added, found.changed, found.deleted))
+    summary = f"{added} added manifests, {changed} changed manifests, {deleted} deleted manifests"
+    return Preview(target, summary, f"--- Last Deploy\n+++ Head Commit\n\n{as_text(found)}\n")

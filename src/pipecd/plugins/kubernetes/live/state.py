@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs of one application on one cluster: its tree of objects, and whether it is as in Git."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pipecd.plugins.kubernetes.cluster.client import CONNECTIONS
+from pipecd.plugins.kubernetes.cluster.refusal import Refusal
+from pipecd.plugins.kubernetes.live.drift import drift
+from pipecd.plugins.kubernetes.live.lookout import Lookout
+from pipecd.plugins.kubernetes.live.scope import Scope, scopes
+from pipecd.plugins.kubernetes.live.sighting import Sighting, sighting
+from pipecd.plugins.kubernetes.manifest.body import with_value, without
+from pipecd.plugins.kubernetes.manifest.manifest import Manifest
+from pipecd.sdk import LiveState, Resource, Source, SyncState, SyncStatus, UserMistake
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An application as Git declares it."""
+
+    application: str
+    source: Source
+    manifests: Sequence[Manifest]
+    namespace: str = ""
+
+
+async def live_state(lookout: Lookout, declared: Declared) -> LiveState:
+    """Returns what runs for an application on a cluster."""
+    placed = [await _placed(lookout, m, declared.namespace) for m in declared.manifests]
+    used = frozenset(_scope(m) for m, is_known in placed if is_known)
+    seen = await lookout.see(scopes(used | await lookout.survey(), lookout.informer))
+    # An object of a kind that the cluster does not know is missing; one of a kind that cannot be
+    # seen may be there.
+    compared = [m for m, is_known in placed if not is_known or _scope(m) in seen]
+    managed = lookout.managed(declared.application, used)
+    managed += await _unlabelled(lookout, declared.application, compared, managed)
+    sync = drift(
+        [each.manifest for each in managed],
+        compared,
+        declared.source.commit,
+        declared.source.ignored_fields(),
+    )
+    return LiveState(resources_of(lookout, managed), sync)
+
+
+async def without_manifests(lookout: Lookout, application: str, why: UserMistake) -> LiveState:
+    """Returns what runs for an application whose manifests in Git cannot be read."""
+    await lookout.see(scopes(await lookout.survey(), lookout.informer))
+    managed = lookout.managed(application, frozenset())
+    return LiveState(resources_of(lookout, managed), SyncState(SyncStatus.INVALID_CONFIG, str(why)))
+
+
+def _scope(manifest: Manifest) -> Scope:
+    return Scope(manifest.key.api_version, manifest.kind)
+
+
+def resources_of(lookout: Lookout, managed: Iterable[Sighting]) -> list[Resource]:
+    """Returns objects and everything below them, level by level."""
+    found = {seen.uid: seen for seen in managed}
+    level = list(found.values())
+    while level:
+        below = (child for seen in level for child in lookout.below(seen.uid))
+        level = list({child.uid: child for child in below if child.uid not in found}.values())
+        found |= {child.uid: child for child in level}
+    return [_resource(seen, lookout.name, found.keys()) for seen in found.values()]
+
+
+def _resource(seen: Sighting, target: str, known: Iterable[str]) -> Resource:
+    key = seen.key
+    return Resource(
+        id=seen.uid,
+        name=key.name,
+        kind=key.kind,
+        target=target,
+        health=seen.verdict.health,
+        health_text=seen.verdict.text,
+        parents=tuple(owner for owner in seen.owners if owner in known),
+        metadata={
+            "Namespace": key.namespace,
+            "API Version": key.api_version,
+            "Kind": key.kind,
+        },
+        created_at=seen.created_at,
+    )
+
+
+async def _placed(lookout: Lookout, manifest: Manifest, namespace: str) -> tuple[Manifest, bool]:
+    """Returns a manifest with the namespace that the server gives it, and whether it can."""
+    try:
+        resource = await lookout.cluster.kinds.of(manifest.key)
+    except UserMistake:
+        return manifest, False
+    if not resource.is_namespaced:
+        return manifest.with_body(without(manifest.body, "metadata", "namespace")), True
+    place = manifest.key.namespace or namespace or lookout.cluster.namespace
+    return manifest.with_body(with_value(manifest.body, ("metadata", "namespace"), place)), True
+
+
+async def _unlabelled(
+    lookout: Lookout, application: str, declared: Sequence[Manifest], managed: Sequence[Sighting]
+) -> list[Sighting]:
+    """Returns objects that the first generation of upstream deployed: it set no labels."""
+    known = {each.key.identity for each in managed}
+    slots = asyncio.Semaphore(CONNECTIONS)
+
+    async def found(manifest: Manifest) -> Sighting | None:
+        async with slots:
+            try:
+                body = await lookout.cluster.client.get(await lookout.cluster.path(manifest))
+            except (Refusal, UserMistake):
+                return None
+        return sighting(body, manifest.key.api_version, manifest.kind)
+
+    answers = await asyncio.gather(*(found(m) for m in declared if m.key.identity not in known))
+    return [each for each in answers if each and each.application == application]

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows the objects of one kind: a list, and from there on every change."""
+
+import asyncio
+from typing import Any
+
+from pipecd.plugins.kubernetes.cluster.client import Client
+from pipecd.plugins.kubernetes.cluster.discovery import Resource
+from pipecd.plugins.kubernetes.cluster.refusal import Refusal
+from pipecd.plugins.kubernetes.live.sighting import Sighting, Sightings, sighting
+from pipecd.plugins.kubernetes.manifest.body import at, list_at, map_at, text_at
+from pipecd.sdk import PipecdError, Unavailable
+
+_PAGE = 500
+# The server ends a watch after this time, and what is silent for longer is taken for dead.
+_LASTS = 240
+_DEAD_AFTER = 300.0
+_FIRST_PAUSE = 0.25
+_LONGEST_PAUSE = 30.0
+
+
+class Watch:
+    """The objects of one kind as of now; `problem` says why they are not known or not up to date.
+
+    A lost connection is taken up where it ended; only a version that the server has forgotten
+    makes it list everything anew.
+    """
+
+    def __init__(
+        self, client: Client, resource: Resource, *, namespace: str = "", selector: str = ""
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._path = resource.path(namespace)
+        self._query = {"labelSelector": selector} if selector else {}
+        self._version = ""
+        self._pause = _FIRST_PAUSE
+        self._changed = asyncio.Event()
+        self.sightings = Sightings()
+        self.problem: PipecdError | None = None
+
+    async def ready(self) -> None:
+        """Returns when the objects have been listed; why they cannot be is raised."""
+        while not self._version:
+            if self.problem is not None:
+                raise self.problem
+            await self._changed.wait()
+
+    async def run(self) -> None:
+        """Follows the objects until it is cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._follow()
+                continue
+            except Refusal as e:
+                self._version = ""
+                if e.code == 410:
+                    continue
+                self._tell(e)
+            except Unavailable as e:
+                self._tell(e)
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+
+    async def _list(self) -> None:
+        found: list[Sighting] = []
+        query = {**self._query, "limit": str(_PAGE)}
+        while True:
+            answer = await self._client.get(self._path, **query)
+            found += map(self._sighting, list_at(answer, "items"))
+            query["continue"] = text_at(answer, "metadata", "continue")
+            if not query["continue"]:
+                break
+        self.sightings.replace(found)
+        self._version = text_at(answer, "metadata", "resourceVersion")
+        self._tell(None)
+
+    async def _follow(self) -> None:
+        query = {
+            **self._query,
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(_LASTS),
+        }
+        try:
+            async with (
+                asyncio.timeout(_DEAD_AFTER),
+                self._client.watch(self._path, **query) as events,
+            ):
+                self._tell(None)
+                self._pause = _FIRST_PAUSE
+                async for event in events:
+                    self._take(text_at(event, "type"), map_at(event, "object"))
+        except TimeoutError as e:
+            raise Unavailable(f"the watch of {self._resource.kind} fell silent") from e
+
+    def _take(self, kind: str, body: Any) -> None:
+        if kind == "ERROR":
+            raise Refusal(at(body, "code") or 500, body)
+        if kind in ("ADDED", "MODIFIED"):
+            self.sightings.put(self._sighting(body))
+        elif kind == "DELETED":
+            self.sightings.drop(text_at(body, "metadata", "uid"))
+        self._version = text_at(body, "metadata", "resourceVersion") or self._version
+
+    def _sighting(self, body: Any) -> Sighting:
+        return sighting(body, self._resource.api_version, self._resource.kind)
+
+    def _tell(self, problem: PipecdError | None) -> None:
+        self.problem = problem
+        waiting, self._changed = self._changed, asyncio.Event()
+        waiting.set()
