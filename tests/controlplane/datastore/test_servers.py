@@ -25,7 +25,7 @@ from pipecd.controlplane.datastore.postgres.address import postgres_conninfo
 from pipecd.controlplane.datastore.postgres.database import open_postgres
 from pipecd.controlplane.datastore.schema import EXT_META, METADATA
 from pipecd.controlplane.stores import Stores
-from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.model.errors import StoreAway, Unavailable, UserMistake
 from pipecd.proto.model.application_pb2 import Application
 from servers.databases import MariaDb, Postgres
 
@@ -138,7 +138,8 @@ async def test_what_is_missing_is_added_and_the_rest_left_alone(
         quote = '"' if isinstance(server, Postgres) else "`"
         table = f"{quote}Deployment{quote}"
         with sql(server, "damaged") as ask:
-            ask(f"DROP INDEX deployment_piped_id{'' if quote == chr(34) else ' ON Deployment'}")
+            of = "" if quote == '"' else " ON Deployment"
+            ask(f"DROP INDEX deployment_completed_at_id_asc{of}")
             ask(f"ALTER TABLE {table} DROP COLUMN {quote}DeploymentTraceCommitHash{quote}")
             ask(f"DROP TABLE {quote}ExtLabel{quote}")
         await open_and_close(spec)
@@ -148,7 +149,7 @@ async def test_what_is_missing_is_added_and_the_rest_left_alone(
             found = ask(
                 "SELECT indexname FROM pg_indexes" if quote == '"' else f"SHOW INDEX FROM {table}"
             )
-            assert "deployment_piped_id" in str(found)
+            assert "deployment_completed_at_id_asc" in str(found)
 
 
 async def test_a_database_that_is_ready_needs_no_right_to_change_it(
@@ -257,7 +258,7 @@ async def test_what_was_answered_before_a_kill_is_there_after_it(
         await enough.wait()
         await asyncio.to_thread(server.stop)
         results = await asyncio.gather(*writers, return_exceptions=True)
-        assert {type(r) for r in results} == {Unavailable}
+        assert {type(r) for r in results} == {StoreAway}
         await asyncio.to_thread(server.start)
     async with open_stores() as stores:
         found = await stores.applications.get_many(tuple(answered))
@@ -292,7 +293,7 @@ async def test_a_server_that_hangs_is_not_waited_for(
         try:
             hanging = [database.read(value_of("before")), database.write(add("during"))]
             results = await asyncio.gather(*hanging, return_exceptions=True)
-            assert [type(r) for r in results] == [Unavailable] * 2
+            assert [type(r) for r in results] == [StoreAway] * 2
             assert "no answer in 0.4 s" in str(results[0])
         finally:
             server.signal(signal.SIGCONT)

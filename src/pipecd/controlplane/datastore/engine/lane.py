@@ -58,9 +58,9 @@ Batch = Sequence[Job[C]]
 class Lane(Generic[C]):
     """A number of threads that take turns at batches of waiting work.
 
-    Only one thread runs Python at a time, and passing that right around costs more than a short
-    piece of work does. So another thread joins in only when the last one to begin has been busy for
-    longer than `patience`, which in seconds is that of a piece of work that waits for something.
+    Only one thread runs Python at a time, and waking another costs more than a short piece of work
+    does. So a thread goes on as long as something waits, and another one joins in only when nothing
+    was heard of them for longer than `patience`, in seconds: when they wait for something.
     """
 
     def __init__(
@@ -75,22 +75,22 @@ class Lane(Generic[C]):
         self._do_batch = do_batch
         self._most_at_once = most_at_once
         self._patience = patience
-        self._began_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._free = threads
-        # An executor would make two futures of every batch; a queue costs a tenth of that.
-        self._batches: SimpleQueue[Batch[C] | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
+        # Filled by the loop and emptied by the threads.
+        self._waiting: deque[Job[C]] = deque()
+        self._wakes: SimpleQueue[bool] = SimpleQueue()
+        self._busy = 0
+        self._heard_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._kicked = False
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._threads = [
             Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(threads)
         ]
         for thread in self._threads:
             thread.start()
-        self._waiting: deque[Job[C]] = deque()
-        self._kicked = False
-        self._closed = False
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     async def do(self, work: Callable[[C], T]) -> T:
         """The result of the work; a cancelled caller takes back only what has not begun."""
@@ -109,33 +109,27 @@ class Lane(Generic[C]):
         """Finishes what was accepted and ends the threads."""
         self._closed = True
         await self._idle.wait()
+        if self._timer is not None:
+            self._timer.cancel()
         for _ in self._threads:
-            self._batches.put(None)
+            self._wakes.put(False)
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
 
-    def _work(self) -> None:
-        while (batch := self._batches.get()) is not None:
-            try:
-                outcomes = self._do_batch(batch)
-            except Exception as e:  # noqa: BLE001 - it is raised again where the work is awaited.
-                outcomes = [Outcome(error=e)] * len(batch)
-            self._loop.call_soon_threadsafe(self._finish, batch, outcomes)
-
     def _start(self) -> None:
+        """Wakes threads for what waits."""
         self._kicked = False
-        while self._free and self._waiting and not self._has_to_wait():
-            if batch := self._next_batch():
-                self._free -= 1
-                self._began_at = self._loop.time()
-                self._batches.put(batch)
-        if not self._waiting and self._free == len(self._threads):
+        while self._waiting and self._busy < len(self._threads) and not self._has_to_wait():
+            self._busy += 1
+            self._heard_at = self._loop.time()
+            self._wakes.put(True)
+        if not self._waiting and not self._busy:
             self._idle.set()
 
     def _has_to_wait(self) -> bool:
-        """Whether a thread that has only just begun is to be awaited."""
-        left = self._began_at + self._patience - self._loop.time()
-        if left <= 0 or self._free == len(self._threads):
+        """Whether the threads that are busy may be left to it."""
+        left = self._heard_at + self._patience - self._loop.time()
+        if left <= 0 or not self._busy:
             return False
         if self._timer is None:
             self._timer = self._loop.call_later(left, self._start_late)
@@ -145,19 +139,42 @@ class Lane(Generic[C]):
         self._timer = None
         self._start()
 
+    def _finish(self, batch: Batch[C], outcomes: Sequence[Outcome], rests: bool) -> None:
+        """A thread has done a batch; one that rests has to be woken again."""
+        self._heard_at = self._loop.time()
+        if rests:
+            self._busy -= 1
+        for job, outcome in zip(batch, outcomes, strict=True):
+            job.settle(outcome)
+        self._start()
+
+    def _work(self) -> None:
+        """The life of a thread."""
+        while self._wakes.get():
+            rests = False
+            while not rests:
+                batch = self._next_batch()
+                outcomes = self._outcomes(batch)
+                # What is added after this look is seen when the end of the batch is.
+                rests = not self._waiting
+                self._loop.call_soon_threadsafe(self._finish, batch, outcomes, rests)
+
     def _next_batch(self) -> list[Job[C]]:
-        """A fair share of what waits, without the work that nobody awaits any more."""
-        # Whoever is patient leaves all of it to one thread.
-        share = len(self._waiting) if self._patience else -(-len(self._waiting) // self._free)
+        """What waits, without the work that nobody awaits any more."""
         batch: list[Job[C]] = []
-        while self._waiting and len(batch) < min(share, self._most_at_once):
-            job = self._waiting.popleft()
+        while len(batch) < self._most_at_once:
+            try:
+                job = self._waiting.popleft()
+            except IndexError:
+                break
             if not job.waiter.done():
                 batch.append(job)
         return batch
 
-    def _finish(self, batch: Batch[C], outcomes: Sequence[Outcome]) -> None:
-        self._free += 1
-        for job, outcome in zip(batch, outcomes, strict=True):
-            job.settle(outcome)
-        self._start()
+    def _outcomes(self, batch: Batch[C]) -> Sequence[Outcome]:
+        if not batch:
+            return ()
+        try:
+            return self._do_batch(batch)
+        except Exception as e:  # noqa: BLE001 - it is raised again where the work is awaited.
+            return [Outcome(error=e)] * len(batch)

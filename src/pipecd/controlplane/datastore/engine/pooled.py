@@ -33,8 +33,7 @@ T = TypeVar("T")
 
 READERS, WRITERS = 4, 8
 MOST_READS_AT_ONCE = 16
-MOST_WRITES_AT_ONCE = 4
-READ_PATIENCE = 0.001
+READ_PATIENCE, WRITE_PATIENCE = 0.001, 0.0005
 MOST_LOSSES = 1
 MOST_COLLISIONS = 12
 MOST_DUPLICATES = 3
@@ -107,9 +106,13 @@ class PooledDatabase:
             most_at_once=MOST_READS_AT_ONCE,
             patience=READ_PATIENCE,
         )
-        # One that waits for a lock must not hold up the others, so that each begins at once.
+        # One that waits for a lock must not hold up the others, so that each goes by itself.
         self._writes: Lane[Writing] = Lane(
-            "database-write", self._write_batch, threads=WRITERS, most_at_once=MOST_WRITES_AT_ONCE
+            "database-write",
+            lambda batch: [self._write(job) for job in batch],
+            threads=WRITERS,
+            most_at_once=1,
+            patience=WRITE_PATIENCE,
         )
 
     async def read(self, work: Callable[[Reading], T]) -> T:
@@ -176,9 +179,6 @@ class PooledDatabase:
         except (Lost, Collided) as e:
             return Outcome(error=e)
         return outcome
-
-    def _write_batch(self, batch: Batch[Writing]) -> Sequence[Outcome]:
-        return [self._write(job) for job in batch]
 
     def _write(self, job: Job[Writing]) -> Outcome:
         """Does the work until it is committed or refused for good."""
