@@ -16,6 +16,7 @@ class Chart:
     reference: str
     version: str = ""
     insecure: bool = False
+    is_remote: bool = False
 
 
 def arguments(chart: Chart, options: HelmOptions, *, release: str, namespace: str) -> list[str]:
@@ -23,7 +24,7 @@ def arguments(chart: Chart, options: HelmOptions, *, release: str, namespace: st
     flags: list[str] = ["--no-hooks", "--include-crds"]
     if chart.version:
         flags += [f"--version={chart.version}"]
-    else:
+    if not chart.is_remote:
         flags += ["--dependency-update"]
     if chart.insecure:
         flags += ["--insecure-skip-tls-verify"]
@@ -57,6 +58,14 @@ def check_files(directory: Path, options: HelmOptions) -> None:
             )
 
 
+def has_dependencies(chart: Path) -> bool:
+    """Reports whether a chart of a directory uses other charts, which may be in a repository."""
+    if (chart / "requirements.yaml").is_file():
+        return True
+    about = chart / "Chart.yaml"
+    return about.is_file() and "dependencies:" in about.read_text(errors="replace")
+
+
 def local_chart(chart: HelmChart) -> Chart:
     """Returns a chart of the application's own repository."""
     return Chart(chart.path)
@@ -65,4 +74,6 @@ def local_chart(chart: HelmChart) -> Chart:
 def remote_chart(chart: HelmChart, *, insecure: bool) -> Chart:
     """Returns a chart of a repository that was added under a name, or of an OCI registry."""
     repository = chart.repository.rstrip("/")
-    return Chart(f"{repository}/{chart.name}", version=chart.version, insecure=insecure)
+    return Chart(
+        f"{repository}/{chart.name}", version=chart.version, insecure=insecure, is_remote=True
+    )

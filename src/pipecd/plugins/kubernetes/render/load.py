@@ -13,11 +13,14 @@ from pipecd.plugins.kubernetes.manifest.manifest import Manifest, read_manifests
 from pipecd.plugins.kubernetes.render import helm, kustomize
 from pipecd.plugins.kubernetes.render.gitchart import fetched
 from pipecd.plugins.kubernetes.render.plain import read_files
+from pipecd.plugins.kubernetes.render.repositories import Repositories
 from pipecd.plugins.kubernetes.render.tool import Installer, find_tool, rendered
 from pipecd.plugins.kubernetes.target import ChartSources
-from pipecd.sdk import Source
+from pipecd.sdk import Source, UserMistake
 
 _REMEMBERED = 150
+# What Helm says when it looks for something that may be in a newer index.
+_STALE = "helm repo update"
 
 
 class Loader:
@@ -26,6 +29,8 @@ class Loader:
     def __init__(self, charts: ChartSources, directory: Path) -> None:
         self._charts = charts
         self._directory = directory
+        self._environment = _environment(directory / "helm")
+        self._repositories = Repositories(charts, self._environment)
         self._known: OrderedDict[str, list[Manifest]] = OrderedDict()
 
     async def load(
@@ -68,7 +73,17 @@ class Loader:
         options = wanted.helm_options or HelmOptions()
         helm.check_files(directory, options)
         arguments = helm.arguments(chart, options, release=release, namespace=wanted.namespace)
-        return await rendered([str(program), *arguments], cwd=directory, env=self.environment())
+        call = [str(program), *arguments]
+        if chart.is_remote or helm.has_dependencies(directory / chart.reference):
+            await self._repositories.ready(program)
+        try:
+            return await rendered(call, cwd=directory, env=self._environment)
+        except UserMistake as e:
+            # The version is newer than what Helm knows of the repository.
+            if _STALE not in str(e):
+                raise
+        await self._repositories.update(program)
+        return await rendered(call, cwd=directory, env=self._environment)
 
     async def _chart(self, chart: HelmChart) -> helm.Chart:
         repositories = self._charts.chart_repositories
@@ -82,23 +97,24 @@ class Loader:
     async def _kustomize(self, directory: Path, wanted: ManifestInput, installer: Installer) -> str:
         program = await find_tool("kustomize", wanted.kustomize_version, installer)
         with_helm = "enable-helm" in wanted.kustomize_options
-        helm_program = (
-            await find_tool("helm", wanted.helm_version, installer) if with_helm else None
-        )
+        helm_program = None
+        if with_helm:
+            helm_program = await find_tool("helm", wanted.helm_version, installer)
+            await self._repositories.ready(helm_program)
         arguments = kustomize.arguments(
             wanted.kustomize_options, version=wanted.kustomize_version, helm=helm_program
         )
-        return await rendered([str(program), *arguments], cwd=directory, env=self.environment())
+        return await rendered([str(program), *arguments], cwd=directory, env=self._environment)
 
-    def environment(self) -> Mapping[str, str]:
-        """Returns the environment in which Helm keeps its repositories apart from the user's."""
-        home = self._directory / "helm"
-        return {
-            **os.environ,
-            "HELM_CONFIG_HOME": str(home / "config"),
-            "HELM_CACHE_HOME": str(home / "cache"),
-            "HELM_DATA_HOME": str(home / "data"),
-        }
+
+def _environment(home: Path) -> Mapping[str, str]:
+    """Returns the environment in which Helm keeps its repositories apart from the user's."""
+    return {
+        **os.environ,
+        "HELM_CONFIG_HOME": str(home / "config"),
+        "HELM_CACHE_HOME": str(home / "cache"),
+        "HELM_DATA_HOME": str(home / "data"),
+    }
 
 
 def _placed(manifest: Manifest, namespace: str) -> Manifest:
