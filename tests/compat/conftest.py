@@ -4,7 +4,6 @@
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,6 +19,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.piped_pb2 import Piped
+from servers import server
 from servers.trial import Origin, Trial
 from servers.upstream import UpstreamPlane, UpstreamTrial
 
@@ -180,13 +180,7 @@ async def their_bed(
 @pytest.fixture
 def free_port() -> Callable[[], int]:
     """A port that nobody listens on; upstream's programs cannot take any and tell which."""
-
-    def found() -> int:
-        with socket.create_server(("localhost", 0)) as taken:
-            port: int = taken.getsockname()[1]
-            return port
-
-    return found
+    return server.free_port
 
 
 @pytest.fixture

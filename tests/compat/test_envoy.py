@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Envoy in front, with the routes of upstream's gateway."""
 
-import socket
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pipecd.wire.credentials import api_key
 from pipecd.wire.server import grpc_server
 from servers.envoy import Envoy
 from servers.fixtures import running
+from servers.server import free_port
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 FILTERS = "type.googleapis.com/envoy.extensions.filters"
@@ -27,15 +27,6 @@ SERVICES = {
     "web": "webservice.WebService",
     "api": "apiservice.APIService",
 }
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports; all are held until the last is found, so that none comes twice."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def cluster(name: str, port: int, *, http2: bool) -> dict[str, Any]:
@@ -143,7 +134,7 @@ class Gateway:
 
 @pytest.fixture
 async def gateway(start_plane: Any) -> AsyncIterator[Gateway]:
-    ports, collector = Ports(*free_ports(6)), OtherCollector()
+    ports, collector = Ports(*(free_port() for _ in range(6))), OtherCollector()
     async with (
         start_plane(ports=ports) as plane,
         grpc_server([collector], host="127.0.0.1", port=0, grace=0) as collecting,

@@ -3,6 +3,7 @@
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -15,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 START_SECONDS = 40
+# Linux takes the ports of outgoing connections from 32768 on.
+BELOW_OUTGOING = (20000, 32768)
 
 
 class Server(ABC):
@@ -108,9 +111,11 @@ def children(parent: int) -> list[int]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on, and that no outgoing connection is given meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(*BELOW_OUTGOING)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def run(*command: str) -> None:
