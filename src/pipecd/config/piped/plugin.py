@@ -64,7 +64,8 @@ class PluginSpec(Spec):
             return checksum
         if not _CHECKSUM.fullmatch(checksum):
             raise ValueError("write sha256: and the 64 digits that sha256sum prints")
-        if urlsplit(info.data.get("url", "")).scheme in ("", BUILTIN):
+        url: str = info.data.get("url", "")
+        if urlsplit(url).scheme in ("", BUILTIN):
             raise ValueError("only a plugin with a url of its program has a checksum")
         return checksum.lower()
 
