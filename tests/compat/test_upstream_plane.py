@@ -69,7 +69,6 @@ LISTS: tuple[tuple[str, Message], ...] = (
         "ListEvents",
         web_pb2.ListEventsRequest(options=web_pb2.ListEventsRequest.Options(), page_size=10),
     ),
-    ("GetProject", web_pb2.GetProjectRequest()),
 )
 
 COMMANDS = (
