@@ -81,6 +81,11 @@ class Kubernetes:
             part.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    @property
+    def api_server(self) -> Part:
+        """The API server, which a test may stop and start when the cluster is its own."""
+        return self._parts[1]
+
     def ask(
         self, method: str, path: str, body: Any = None, *, form: str = "application/json"
     ) -> Any:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """An application in a namespace of a real cluster, and the manifests that it is made of."""
 
+import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
-from pipecd.sdk import DeployTarget, PluginEntry, StageStatus
+import pytest
+
+from pipecd.plugins.kubernetes.clusters import ClusterPlugin
+from pipecd.sdk import DeployTarget, LiveState, PluginEntry, StageStatus
 from pipecd.sdk.testing import StageBench
 from servers.kubernetes import Kubernetes
 
@@ -21,21 +25,23 @@ class Application:
     kubernetes: Kubernetes
     namespace: str
     directory: Path
-    plugin: KubernetesPlugin
+    plugin: ClusterPlugin
+    section: str = "kubernetes"
+    other: Kubernetes | None = None
 
     def commit(
         self, name: str, *manifests: dict[str, Any], running: StageBench | None = None, **spec: Any
     ) -> StageBench:
         """Returns a deployment of a commit with these manifests."""
         place = self.directory / name
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         for number, manifest in enumerate(manifests):
             (place / f"{number}.yaml").write_text(json.dumps(manifest))
         settings = {"input": {"namespace": self.namespace}, **spec}
         config = {
             "apiVersion": "pipecd.dev/v1beta1",
             "kind": "Application",
-            "spec": {"name": "web", "plugins": {"kubernetes": settings}},
+            "spec": {"name": "web", "plugins": {self.section: settings}},
         }
         bench = StageBench(
             plugin=self.plugin,
@@ -51,16 +57,22 @@ class Application:
     def aim(self, bench: StageBench, *, name: str = "cluster", **settings: Any) -> None:
         """Gives a deployment a deploy target with these settings."""
         config = {"kubeConfigPath": str(self.kubernetes.kubeconfig), **settings}
-        bench.entry = PluginEntry("kubernetes", targets=(DeployTarget(name, {}, config),))
+        targets = [DeployTarget(name, {}, config)]
+        if self.other is not None:
+            there = {"kubeConfigPath": str(self.other.kubeconfig)}
+            targets.append(DeployTarget("other", {}, there))
+        bench.entry = PluginEntry(self.section, targets=tuple(targets))
 
     def patch(self, root: str, path: str, body: Any) -> None:
         """Changes an object as somebody who does not ask Git."""
         place = f"/{root}/namespaces/{self.namespace}/{path}"
         self.kubernetes.ask("PATCH", place, body, form="application/merge-patch+json")
 
-    def live(self, plural: str, root: str = "apis/apps/v1") -> dict[str, Any]:
+    def live(
+        self, plural: str, root: str = "apis/apps/v1", on: Kubernetes | None = None
+    ) -> dict[str, Any]:
         """Returns the objects of a kind by name."""
-        answer = self.kubernetes.ask("GET", f"/{root}/namespaces/{self.namespace}/{plural}")
+        answer = (on or self.kubernetes).ask("GET", f"/{root}/namespaces/{self.namespace}/{plural}")
         return {item["metadata"]["name"]: item for item in answer["items"]}
 
 
@@ -99,3 +111,26 @@ async def succeed(bench: StageBench, stage: str, options: dict[str, Any] | None 
     """Runs a stage that has to succeed."""
     result = await bench.run(stage, options, is_rollback=stage.endswith("ROLLBACK"))
     assert result.status == StageStatus.SUCCESS, (result.message, bench.host.lines)
+
+
+def image(item: dict[str, Any]) -> str:
+    """Returns the image of a workload."""
+    return item["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+async def look(bench: StageBench) -> LiveState:
+    """Returns what the plugin tells of an application now."""
+    return await bench.plugin.live_state(bench.live_context())  # type: ignore[attr-defined]
+
+
+async def until(bench: StageBench, is_so: Callable[[LiveState], bool]) -> LiveState:
+    """Looks until something is so, at most as long as a user would wait."""
+    state = await look(bench)
+    try:
+        async with asyncio.timeout(30):
+            while not is_so(state):
+                await asyncio.sleep(0.02)
+                state = await look(bench)
+    except TimeoutError:
+        pytest.fail(f"it never became so: {state}")
+    return state

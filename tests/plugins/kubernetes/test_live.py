@@ -3,7 +3,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,26 +10,16 @@ import pytest
 from pipecd.plugins.kubernetes.live import watch
 from pipecd.sdk import Health, LiveState, Resource, SyncStatus
 from pipecd.sdk.testing import StageBench
-from plugins.kubernetes.bed import Application, config_map, deployment, service, succeed
+from plugins.kubernetes.bed import (
+    Application,
+    config_map,
+    deployment,
+    look,
+    service,
+    succeed,
+    until,
+)
 from servers.kubernetes import NEVER_READY
-
-
-async def look(bench: StageBench) -> LiveState:
-    """Returns what the plugin tells of an application now."""
-    return await bench.plugin.live_state(bench.live_context())  # type: ignore[attr-defined]
-
-
-async def until(bench: StageBench, is_so: Callable[[LiveState], bool]) -> LiveState:
-    """Looks until something is so, at most as long as a user would wait."""
-    state = await look(bench)
-    try:
-        async with asyncio.timeout(20):
-            while not is_so(state):
-                await asyncio.sleep(0.02)
-                state = await look(bench)
-    except TimeoutError:
-        pytest.fail(f"it never became so: {state}")
-    return state
 
 
 def kinds(state: LiveState) -> list[str]:

@@ -12,14 +12,10 @@ from plugins.kubernetes.bed import (
     Application,
     config_map,
     deployment,
+    image,
     service,
     succeed,
 )
-
-
-def image(item: dict[str, Any]) -> str:
-    """Returns the image of a workload."""
-    return item["spec"]["template"]["spec"]["containers"][0]["image"]
 
 
 async def test_a_sync_brings_everything_and_prunes_what_git_lost(application: Application) -> None:

@@ -134,6 +134,11 @@ class KubernetesApplication(WorkloadSection):
     quick_sync: SyncOptions = SyncOptions()
     suffix_from_variant_label: bool = False
 
+    @property
+    def is_first_generation(self) -> bool:
+        """Whether the objects carry the marks of the first generation."""
+        return self.suffix_from_variant_label
+
     def suffix(self, variant: Variant, given: str) -> str:
         """Return what is appended to the names of a variant whose stage gives `given`.
 
@@ -194,11 +199,19 @@ class MulticlusterApplication(WorkloadSection):
     input: MulticlusterInput = MulticlusterInput()
     quick_sync: MultiSyncOptions = MultiSyncOptions()
 
+    @property
+    def is_first_generation(self) -> bool:
+        """Whether the objects carry the marks of the first generation, which had no such plugin."""
+        return False
+
     def suffix(self, variant: Variant, given: str) -> str:
         """Return what is appended to the names of a variant whose stage gives `given`."""
         if given:
             return given
         return self.variant_label.canary_value if variant == "canary" else variant
+
+
+Application: TypeAlias = KubernetesApplication | MulticlusterApplication
 
 
 class V0ManifestInput(ManifestInput):

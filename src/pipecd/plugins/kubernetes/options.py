@@ -4,6 +4,8 @@
 Without a `suffix` the name of a variant is decided by the application (its `suffix`).
 """
 
+from typing import Protocol, runtime_checkable
+
 from pipecd.sdk.config import Percentage, Replicas, Spec
 
 
@@ -82,6 +84,13 @@ class TrafficRoutingOptions(Spec):
                 return 0, 0, 100
             case _:
                 return int(self.primary), int(self.canary), int(self.baseline)
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """The options of a stage that may be limited to some deploy targets."""
+
+    multi_targets: tuple[str, ...]
 
 
 class MultiOptions(Spec):

@@ -195,6 +195,6 @@ def _explained(manifest: Manifest, refusal: Refusal) -> UserMistake:
         )
     elif "being terminated" in refusal.message:
         hint = "wait until the namespace is gone, then sync again"
-    elif "denied the request" in refusal.message:
-        hint = "an admission webhook of the cluster refused it; its words say why"
+    elif "denied the request" in refusal.message or "denied request" in refusal.message:
+        hint = "an admission webhook or policy of the cluster refused it; its words say why"
     return UserMistake(f"{manifest.key}{where} was not applied: {refusal.message}", hint=hint)

@@ -24,8 +24,9 @@ _TIMEOUT = httpx2.Timeout(30.0, connect=5.0, pool=None)
 # A watch is silent while nothing happens.
 _WATCH_TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=None, pool=None)
 # An API server that restarts is back within so many tries.
-_TRIES = 6
+_TRIES = 9
 _FIRST_PAUSE = 0.25
+_LONGEST_PAUSE = 8.0
 _BUSY = (429, 500, 502, 503, 504)
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
@@ -109,14 +110,14 @@ class Client:
                 # A creation may have happened; who asks again finds that out.
                 if attempt + 1 == _TRIES or method == "POST":
                     raise _away(self._http, e) from e
-                await asyncio.sleep(_FIRST_PAUSE * 2**attempt)
+                await asyncio.sleep(_pause(attempt))
                 continue
             if answer.status_code < 400:
                 return answer.json()
             refusal = self._refusal(answer)
             if not self._again(refusal, attempt):
                 raise refusal
-            await asyncio.sleep(refusal.retry_after or _FIRST_PAUSE * 2**attempt)
+            await asyncio.sleep(refusal.retry_after or _pause(attempt))
         raise AssertionError("every last try returns or raises")
 
     def _again(self, refusal: Refusal, attempt: int) -> bool:
@@ -144,6 +145,10 @@ class Client:
         if answer.status_code == 403 and text_at(status, "reason") == "Forbidden":
             hint = "give the piped a role that allows it"
         return Refusal(answer.status_code, status if is_map(status) else {}, hint=hint)
+
+
+def _pause(attempt: int) -> float:
+    return min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
 
 
 async def _events(answer: httpx2.Response) -> AsyncIterator[Any]:

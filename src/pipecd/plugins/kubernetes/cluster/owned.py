@@ -53,14 +53,17 @@ async def _listed(cluster: Cluster, **query: str) -> dict[Resource, Sequence[Any
 
     async def of_kind(resource: Resource) -> Sequence[Any]:
         async with slots:
-            try:
-                answer = await cluster.client.get(resource.path(), accept=_METADATA, **query)
-            except Refusal as e:
-                # A piped may be allowed to see some kinds only.
-                if e.code in (403, 404, 405):
-                    return ()
-                raise
-        return list_at(answer, "items")
+            # A piped may be allowed to see some kinds only, or one namespace only.
+            places = ("", cluster.namespace) if resource.is_namespaced else ("",)
+            for place in places:
+                try:
+                    path = resource.path(place)
+                    answer = await cluster.client.get(path, accept=_METADATA, **query)
+                    return list_at(answer, "items")
+                except Refusal as e:
+                    if e.code not in (403, 404, 405):
+                        raise
+        return ()
 
     kinds = [kind for kind in await cluster.kinds.preferred() if kind.verbs >= _NEEDED]
     return dict(zip(kinds, await asyncio.gather(*map(of_kind, kinds)), strict=True))

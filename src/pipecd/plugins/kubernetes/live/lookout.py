@@ -127,8 +127,10 @@ class Lookouts:
             settings = target.settings(KubernetesTarget)
             connection = connection_of(settings.master_url, settings.kube_config_path)
             client = await self._clients.enter_async_context(open_client(connection))
-            cluster = Cluster(client, Kinds(client), connection.namespace or DEFAULT_NAMESPACE)
-            lookout = Lookout(target.name, cluster, settings.app_state_informer, self._tasks)
+            informer = settings.app_state_informer
+            namespace = informer.namespace or connection.namespace or DEFAULT_NAMESPACE
+            cluster = Cluster(client, Kinds(client), namespace)
+            lookout = Lookout(target.name, cluster, informer, self._tasks)
             return self._known.setdefault(target.name, lookout)
         return self._known[target.name]
 

@@ -2,7 +2,7 @@
 """What runs of one application on one cluster: its tree of objects, and whether it is as in Git."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipecd.plugins.kubernetes.cluster.client import CONNECTIONS
@@ -13,7 +13,7 @@ from pipecd.plugins.kubernetes.live.scope import Scope, scopes
 from pipecd.plugins.kubernetes.live.sighting import Sighting, sighting
 from pipecd.plugins.kubernetes.manifest.body import with_value, without
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
-from pipecd.sdk import LiveState, Resource, Source, SyncState, SyncStatus, UserMistake
+from pipecd.sdk import LiveState, PipecdError, Resource, Source, SyncState, SyncStatus, UserMistake
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,37 @@ async def without_manifests(lookout: Lookout, application: str, why: UserMistake
     await lookout.see(scopes(await lookout.survey(), lookout.informer))
     managed = lookout.managed(application, frozenset())
     return LiveState(resources_of(lookout, managed), SyncState(SyncStatus.INVALID_CONFIG, str(why)))
+
+
+# The worst of several clusters counts.
+_WORST = (SyncStatus.INVALID_CONFIG, SyncStatus.UNKNOWN, SyncStatus.OUT_OF_SYNC, SyncStatus.SYNCED)
+
+
+def merged(states: Mapping[str, LiveState | PipecdError]) -> LiveState:
+    """Returns what runs on all clusters; one that cannot be looked at makes the whole unknown."""
+    found = {name: each for name, each in states.items() if isinstance(each, LiveState)}
+    failures = [each for each in states.values() if isinstance(each, PipecdError)]
+    if failures and not found:
+        raise failures[0]
+    if len(states) == 1:
+        return next(iter(found.values()))
+    syncs = {name: _sync(each) for name, each in states.items()}
+    status = min((sync.status for sync in syncs.values()), key=_WORST.index, default=_WORST[-1])
+    untidy = {name: s for name, s in syncs.items() if s.status is not SyncStatus.SYNCED}
+    return LiveState(
+        [resource for each in found.values() for resource in each.resources],
+        SyncState(
+            status,
+            "\n".join(f"{name}: {sync.summary}" for name, sync in untidy.items()),
+            "\n".join(f"{name}: {sync.details or sync.summary}" for name, sync in untidy.items()),
+        ),
+    )
+
+
+def _sync(state: LiveState | PipecdError) -> SyncState:
+    if isinstance(state, LiveState):
+        return state.sync
+    return SyncState(SyncStatus.UNKNOWN, str(state))
 
 
 def _scope(manifest: Manifest) -> Scope:

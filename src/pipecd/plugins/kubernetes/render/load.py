@@ -34,22 +34,36 @@ class Loader:
         self._known: OrderedDict[str, list[Manifest]] = OrderedDict()
 
     async def load(
-        self, source: Source, wanted: ManifestInput, *, application: str, installer: Installer
+        self,
+        source: Source,
+        wanted: ManifestInput,
+        *,
+        application: str,
+        installer: Installer,
+        below: str = "",
     ) -> list[Manifest]:
-        """Returns the manifests of a commit, in the namespace of the application."""
-        name = f"{application}\0{source.commit}\0{wanted.model_dump_json()}"
+        """Returns the manifests of a commit, in the namespace of the application.
+
+        `below` is a directory for Kustomize in the place of the application's own.
+        """
+        name = f"{application}\0{source.commit}\0{below}\0{wanted.model_dump_json()}"
         key = hashlib.sha256(name.encode()).hexdigest()
         if key not in self._known:
-            self._known[key] = await self._render(source, wanted, application, installer)
+            place = _directory(source, below)
+            self._known[key] = await self._render(place, source, wanted, application, installer)
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return list(self._known[key])
 
     async def _render(
-        self, source: Source, wanted: ManifestInput, application: str, installer: Installer
+        self,
+        directory: Path,
+        source: Source,
+        wanted: ManifestInput,
+        application: str,
+        installer: Installer,
     ) -> list[Manifest]:
-        directory = source.application_directory
         if wanted.helm_chart is not None:
             chart = await self._chart(wanted.helm_chart)
             text = await self._helm(directory, chart, wanted, application, installer)
@@ -105,6 +119,13 @@ class Loader:
             wanted.kustomize_options, version=wanted.kustomize_version, helm=helm_program
         )
         return await rendered([str(program), *arguments], cwd=directory, env=self._environment)
+
+
+def _directory(source: Source, below: str) -> Path:
+    place = source.application_directory / below
+    if below and not kustomize.is_kustomized(place):
+        raise UserMistake(f"{below} has no kustomization.yaml", hint="correct kustomizeDir")
+    return place
 
 
 def _environment(home: Path) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from pipecd.plugins.kubernetes.application import IstioRouting, KubernetesApplication
+from pipecd.plugins.kubernetes.application import Application, IstioRouting
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.options import TrafficRoutingOptions
 from pipecd.plugins.kubernetes.plan.workload import named, services
@@ -47,7 +47,7 @@ async def route(bench: Workbench, options: TrafficRoutingOptions) -> StageResult
     return StageResult.succeeded(f"Traffic is routed: {told}")
 
 
-def routed(application: KubernetesApplication, manifest: Manifest, shares: Shares) -> Manifest:
+def routed(application: Application, manifest: Manifest, shares: Shares) -> Manifest:
     """Returns the routing manifest with the shares of the traffic in it."""
     label = application.variant_label
     match application.traffic_routing.method:
@@ -74,7 +74,7 @@ def routed(application: KubernetesApplication, manifest: Manifest, shares: Share
             return by_selector(manifest, shares, label)
 
 
-def routing_manifest(application: KubernetesApplication, manifests: Sequence[Manifest]) -> Manifest:
+def routing_manifest(application: Application, manifests: Sequence[Manifest]) -> Manifest:
     """Returns the manifest that decides where the traffic goes."""
     routing = application.traffic_routing
     match routing.method:

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from pipecd.plugins.kubernetes.application import KubernetesApplication, Variant
+from pipecd.plugins.kubernetes.aim import Aim
+from pipecd.plugins.kubernetes.application import Application, Variant
 from pipecd.plugins.kubernetes.cluster.apply import Cluster, apply_all
 from pipecd.plugins.kubernetes.cluster.client import open_client
 from pipecd.plugins.kubernetes.cluster.discovery import Kinds
@@ -17,7 +18,7 @@ from pipecd.plugins.kubernetes.manifest.marks import Owner, of_variant
 from pipecd.plugins.kubernetes.render.load import Loader
 from pipecd.plugins.kubernetes.target import KubernetesTarget
 from pipecd.plugins.kubernetes.variant.workload import Variant as Naming
-from pipecd.sdk import DeployTarget, Source, StageContext, UserMistake
+from pipecd.sdk import Source, StageContext, UserMistake
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,19 @@ class Workbench:
     """One stage on one cluster."""
 
     stage: StageContext
-    application: KubernetesApplication
+    aim: Aim
     cluster: Cluster
     loader: Loader
+    is_alone: bool = True
+
+    @property
+    def application(self) -> Application:
+        """The application as it is on this cluster."""
+        return self.aim.application
 
     def say(self, line: str) -> None:
-        """Tells people what happens."""
-        self.stage.log.info(line)
+        """Tells people what happens, and where when there are several clusters."""
+        self.stage.log.info(line if self.is_alone else f"[{self.aim.target.name}] {line}")
 
     def running(self) -> Source:
         """Returns the source that runs now, refused on a first deployment."""
@@ -46,7 +53,11 @@ class Workbench:
         """Returns the manifests of a source as they stand in Git."""
         name = self.stage.deployment.application_name
         found = await self.loader.load(
-            source, self.application.input, application=name, installer=self.stage
+            source,
+            self.application.input,
+            application=name,
+            installer=self.stage,
+            below=self.aim.below,
         )
         if not found:
             raise UserMistake(
@@ -70,7 +81,7 @@ class Workbench:
             piped=self.stage.deployment.piped_id,
             application=self.stage.deployment.application_id,
             commit=source.commit,
-            first_generation=self.application.suffix_from_variant_label,
+            first_generation=self.application.is_first_generation,
         )
         marked = [
             of_variant(owner.marked(manifest), label.key, label.value(variant))
@@ -94,13 +105,12 @@ class Workbench:
 
 @asynccontextmanager
 async def open_workbench(
-    stage: StageContext, target: DeployTarget, source: Source, loader: Loader
+    stage: StageContext, aim: Aim, loader: Loader, *, is_alone: bool
 ) -> AsyncIterator[Workbench]:
-    """Opens a deploy target for a stage; the application's settings are those of a source."""
-    settings = target.settings(KubernetesTarget)
+    """Opens a deploy target for a stage; `is_alone` when it is the only one."""
+    settings = aim.target.settings(KubernetesTarget)
     connection = connection_of(settings.master_url, settings.kube_config_path)
-    application = source.application_settings(stage.plugin.name, KubernetesApplication)
-    namespace = application.input.namespace or connection.namespace or DEFAULT_NAMESPACE
+    namespace = aim.application.input.namespace or connection.namespace or DEFAULT_NAMESPACE
     async with open_client(connection) as client:
         cluster = Cluster(client, Kinds(client), namespace)
-        yield Workbench(stage, application, cluster, loader)
+        yield Workbench(stage, aim, cluster, loader, is_alone)

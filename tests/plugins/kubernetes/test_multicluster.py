@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One application on two real clusters."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.plugins.kubernetes.multicluster import KubernetesMulticlusterPlugin
+from pipecd.sdk import DeployTarget, PluginEntry, StageStatus, StartContext, SyncStatus
+from pipecd.sdk.testing import MemoryHost
+from plugins.kubernetes.bed import Application, config_map, deployment, image, succeed
+from servers.fixtures import running
+from servers.kubernetes import Kubernetes
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[Kubernetes]:
+    yield from running(Kubernetes)
+
+
+@pytest.fixture
+async def application(
+    kubernetes: Kubernetes, other: Kubernetes, namespace: str, tmp_path: Path
+) -> AsyncIterator[Application]:
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    other.ask("POST", "/api/v1/namespaces", body)
+    plugin, name = KubernetesMulticlusterPlugin(), "kubernetes_multicluster"
+    async with AsyncExitStack() as lifetime:
+        await plugin.prepare(StartContext(PluginEntry(name), MemoryHost(), lifetime))
+        yield Application(kubernetes, namespace, tmp_path, plugin, name, other)
+
+
+def differing(application: Application, **others: Any) -> dict[str, Any]:
+    """Returns settings whose second deploy target differs from the first."""
+    targets = [{"target": {"name": "cluster"}}, {"target": {"name": "other"}, **others}]
+    return {"input": {"namespace": application.namespace, "multiTargets": targets}}
+
+
+def config_maps(application: Application, on: Kubernetes | None = None) -> set[str]:
+    return set(application.live("configmaps", "api/v1", on)) - {"kube-root-ca.crt"}
+
+
+async def test_every_cluster_gets_what_is_meant_for_it(
+    application: Application, other: Kubernetes
+) -> None:
+    manifests = (config_map("here"), config_map("there"))
+    everywhere = application.commit("c1", *manifests)
+    await succeed(everywhere, "K8S_MULTI_SYNC")
+    assert config_maps(application) == config_maps(application, other) == {"here", "there"}
+    assert any(line.startswith("[other] - applied") for line in everywhere.host.lines)
+    settings = differing(application, manifests=["1.yaml"])
+    apart = application.commit("c2", *manifests, **settings)
+    await succeed(apart, "K8S_MULTI_SYNC", {"prune": True})
+    assert config_maps(application) == {"here", "there"}
+    assert config_maps(application, other) == {"there"}
+    both = application.commit("c3", config_map("new"))
+    await succeed(both, "K8S_MULTI_SYNC", {"multiTargets": ["other"]})
+    assert "new" not in config_maps(application)
+    assert "new" in config_maps(application, other)
+
+
+async def test_kustomize_builds_another_directory_for_each_cluster(
+    application: Application, other: Kubernetes, kustomize: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(kustomize).parent), prepend=":")
+    settings = differing(application, kustomizeDir="there")
+    bench = application.commit("c1", config_map("settings"), **settings)
+    for place, prefix in (("", "my-"), ("there", "their-")):
+        directory = bench.directory / place
+        directory.mkdir(exist_ok=True)
+        (directory / "0.yaml").write_text((bench.directory / "0.yaml").read_text())
+        text = f"namePrefix: {prefix}\nresources: [0.yaml]\n"
+        (directory / "kustomization.yaml").write_text(text)
+    await succeed(bench, "K8S_MULTI_SYNC")
+    assert config_maps(application) == {"my-settings"}
+    assert config_maps(application, other) == {"their-settings"}
+    previews = await application.plugin.preview(bench.preview_context())
+    assert [shown.target for shown in previews] == ["cluster", "other"]
+    assert "their-settings" in previews[1].details
+
+
+async def test_one_cluster_that_fails_leaves_the_others_known_and_all_are_rolled_back(
+    application: Application, other: Kubernetes
+) -> None:
+    first = application.commit("c1", deployment(), config_map(a="1"))
+    await succeed(first, "K8S_MULTI_SYNC")
+    wrong = config_map("wrong")
+    wrong["metadata"]["labels"] = {"a": "not a label!"}
+    settings = differing(application, manifests=["0.yaml", "1.yaml", "2.yaml"])
+    settings["input"]["manifests"] = ["0.yaml", "1.yaml"]
+    changed = (deployment("web:v2"), config_map(a="2"))
+    second = application.commit("c2", *changed, wrong, running=first, **settings)
+    result = await second.run("K8S_MULTI_SYNC")
+    assert result.status is StageStatus.FAILURE
+    assert "cluster: 2 objects are as in commit c2" in result.message
+    assert "other: ConfigMap wrong" in result.message
+    assert image(application.live("deployments")["web"]) == "web:v2"
+    await succeed(second, "K8S_MULTI_ROLLBACK")
+    for on in (application.kubernetes, other):
+        assert image(application.live("deployments", on=on)["web"]) == "web:v1"
+        assert application.live("configmaps", "api/v1", on)["settings"]["data"] == {"a": "1"}
+
+
+async def test_a_canary_runs_where_its_stage_says(
+    application: Application, other: Kubernetes
+) -> None:
+    first = application.commit("c1", deployment())
+    await succeed(first, "K8S_MULTI_SYNC")
+    second = application.commit("c2", deployment("web:v2"), running=first)
+    await succeed(second, "K8S_MULTI_CANARY_ROLLOUT", {"multiTargets": ["other"]})
+    assert set(application.live("deployments")) == {"web"}
+    assert set(application.live("deployments", on=other)) == {"web", "web-canary"}
+    await succeed(second, "K8S_MULTI_CANARY_CLEAN")
+    assert set(application.live("deployments", on=other)) == {"web"}
+    planned = await application.plugin.strategy(second.plan_context(running=first.source))
+    assert planned is not None
+    assert "image web from v1 to v2" in planned.summary
+    found = await application.plugin.versions(second.plan_context())
+    assert [version.version for version in found] == ["v2"]
+
+
+async def test_the_worst_of_the_clusters_counts_and_one_that_is_away_hides_no_other(
+    application: Application,
+    other: Kubernetes,
+    free_tcp_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._FIRST_PAUSE", 0.01)
+    bench = application.commit("c1", config_map(a="1"))
+    await succeed(bench, "K8S_MULTI_SYNC")
+    state = await application.plugin.live_state(bench.live_context())
+    assert sorted(resource.target for resource in state.resources) == ["cluster", "other"]
+    assert state.sync.status is SyncStatus.SYNCED
+    place = f"/api/v1/namespaces/{application.namespace}/configmaps/settings"
+    other.ask("DELETE", place)
+    later = application.commit("c2", config_map(a="1"), config_map("new"))
+    state = await application.plugin.live_state(later.live_context())
+    assert state.sync.status is SyncStatus.OUT_OF_SYNC
+    assert "cluster: 1 manifests are not synced: 1 to add" in state.sync.summary
+    away = DeployTarget("away", {}, {"masterURL": f"http://127.0.0.1:{free_tcp_port}"})
+    bench.entry = PluginEntry(bench.entry.name, targets=(bench.entry.targets[0], away))
+    state = await application.plugin.live_state(bench.live_context())
+    assert [resource.target for resource in state.resources] == ["cluster"]
+    assert state.sync.status is SyncStatus.UNKNOWN
+    assert "away: the API server" in state.sync.summary
+
+
+async def test_a_target_that_nobody_knows_is_told(application: Application) -> None:
+    targets = [{"target": {"name": "nowhere"}}]
+    wanted = {"namespace": application.namespace, "multiTargets": targets}
+    bench = application.commit("c1", config_map(), input=wanted)
+    await succeed(bench, "K8S_MULTI_SYNC")
+    assert bench.host.lines[0] == "No deploy target of this application is named nowhere"
+    assert config_maps(application) == set()
