@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a sync of many objects takes on a real cluster, and what watching a cluster costs.
+
+Beside it stands what upstream does: one `kubectl apply` for each manifest. A part of the manifests
+is applied so, and the time of all of them is worked out from that.
+"""
+
+import argparse
+import asyncio
+import json
+import resource
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from pipecd.plugins.kubernetes.live.sighting import Sightings, sighting
+from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
+from pipecd.sdk import DeployTarget, PluginEntry, StageStatus, StartContext, SyncStatus
+from pipecd.sdk.testing import MemoryHost, StageBench
+from rig.cluster import NotInstalled, cluster, program
+
+NAME = "bench"
+MARKS = {"pipecd.dev/managed-by": "piped", "pipecd.dev/application": NAME}
+
+
+def config_map(number: int, value: str) -> dict[str, Any]:
+    metadata = {"name": f"settings-{number}", "namespace": "default"}
+    data = {"value": value}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def commit(plugin: KubernetesPlugin, directory: Path, kubeconfig: Path, count: int) -> StageBench:
+    """Returns a deployment of so many objects, all of which differ from those of other commits."""
+    directory.mkdir()
+    for number in range(count):
+        text = json.dumps(config_map(number, directory.name))
+        (directory / f"{number:05}.yaml").write_text(text)
+    target = DeployTarget("cluster", {}, {"kubeConfigPath": str(kubeconfig)})
+    entry = PluginEntry("kubernetes", targets=(target,))
+    return StageBench(plugin, directory, entry=entry, commit=directory.name, application_id=NAME)
+
+
+async def synced(bench: StageBench) -> float:
+    begin = time.perf_counter()
+    result = await bench.run("K8S_SYNC")
+    if result.status is not StageStatus.SUCCESS:
+        raise SystemExit(result.message)
+    return time.perf_counter() - begin
+
+
+def applied(kubectl: str, kubeconfig: Path, directory: Path, count: int) -> float:
+    """Returns how long kubectl takes for the first objects of a commit, one after the other."""
+    begin = time.perf_counter()
+    for file in sorted(directory.iterdir())[:count]:
+        command = [kubectl, f"--kubeconfig={kubeconfig}", "apply", "-f", str(file)]
+        subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - begin
+
+
+async def until_synced(plugin: KubernetesPlugin, bench: StageBench) -> None:
+    while True:
+        state = await plugin.live_state(bench.live_context())
+        if state.sync.status is SyncStatus.SYNCED:
+            return
+
+
+async def measure(count: int, by_kubectl: int) -> None:
+    kubernetes, kubectl = cluster(), program("kubectl")
+    plugin = KubernetesPlugin()
+    async with AsyncExitStack() as lifetime:
+        lifetime.callback(kubernetes.close)
+        place = Path(lifetime.enter_context(tempfile.TemporaryDirectory()))
+        await plugin.prepare(StartContext(PluginEntry("kubernetes"), MemoryHost(), lifetime))
+        config = kubernetes.kubeconfig
+        first = await synced(commit(plugin, place / "one", config, count))
+        second = commit(plugin, place / "two", config, count)
+        again = await synced(second)
+        print(f"sync of {count} new ConfigMaps          {first:>8.2f} s")
+        print(f"sync of {count} changed ConfigMaps      {again:>8.2f} s")
+        begin = time.perf_counter()
+        await until_synced(plugin, second)
+        print(f"first look at {count} objects           {time.perf_counter() - begin:>8.2f} s")
+        begin = time.perf_counter()
+        await until_synced(plugin, second)
+        print(f"next look at {count} objects            {time.perf_counter() - begin:>8.2f} s")
+        third = commit(plugin, place / "three", config, count)
+        took = applied(kubectl, config, third.directory, by_kubectl)
+        print(
+            f"kubectl apply of {count} manifests      {took / by_kubectl * count:>8.2f} s "
+            f"(worked out from {by_kubectl}, which took {took:.2f} s)"
+        )
+
+
+def pods(count: int) -> Iterator[dict[str, Any]]:
+    """Yields pods as an API server tells them, parsed anew each time as from the wire."""
+    container = {
+        "name": "web",
+        "image": "registry.example/team/web:v1.2.3",
+        "env": [{"name": f"SETTING_{n}", "value": f"value of {n}"} for n in range(20)],
+        "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+    }
+    states = [{"name": "web", "ready": True, "state": {"running": {"startedAt": "now"}}}]
+    pod = {
+        "spec": {"containers": [container] * 2},
+        "status": {"phase": "Running", "containerStatuses": states},
+    }
+    text = json.dumps(pod)
+    for number in range(count):
+        metadata: dict[str, Any] = {
+            "name": f"web-{number}",
+            "namespace": "default",
+            "uid": f"00000000-0000-0000-0000-{number:012}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
+        if number % 2:
+            metadata["ownerReferences"] = [{"uid": f"owner-{number // 10}"}]
+        else:
+            metadata["annotations"] = MARKS
+        yield {**json.loads(text), "metadata": metadata}
+
+
+def remember(count: int) -> None:
+    """Prints what it takes to remember so many objects, half of them managed."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seen = Sightings()
+    for pod in pods(count):
+        seen.put(sighting(pod, "v1", "Pod"))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"memory of {len(seen):,} live objects       {grown:>8.1f} MB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--objects", type=int, default=200)
+    parser.add_argument("--by-kubectl", type=int, default=20)
+    parser.add_argument("--remembered", type=int, default=10_000)
+    given = parser.parse_args()
+    remember(given.remembered)
+    try:
+        asyncio.run(measure(given.objects, given.by_kubectl))
+    except NotInstalled as e:
+        print(f"left out: {e}")
+
+
+if __name__ == "__main__":
+    main()
