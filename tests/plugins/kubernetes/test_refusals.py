@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
-from pipecd.sdk import PluginEntry, StageResult, StageStatus, StartContext, SyncStatus
+from pipecd.sdk import PipecdError, PluginEntry, StageResult, StageStatus, StartContext, SyncStatus
 from pipecd.sdk.testing import MemoryHost, StageBench
 from plugins.kubernetes.bed import Application, config_map, deployment, succeed, until
 from servers.fixtures import running
@@ -72,6 +72,12 @@ async def test_what_piped_may_not_do_is_told_and_the_rest_works(
     state = await application.plugin.live_state(second.live_context())
     assert [resource.name for resource in state.resources] == ["settings"]
     assert state.sync.status is SyncStatus.SYNCED
+    application.aim(second, name="without a namespace", kubeConfigPath=kubeconfig)
+    state = await application.plugin.live_state(second.live_context())
+    assert [resource.name for resource in state.resources] == ["settings"]
+    assert state.sync.status is SyncStatus.SYNCED
+    with pytest.raises(PipecdError, match=r"cannot get resource .*; give the piped a role"):
+        await application.plugin.live_state(bench.live_context())
 
 
 async def test_a_namespace_that_is_being_deleted_takes_nothing_new(

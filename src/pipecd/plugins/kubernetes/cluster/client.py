@@ -154,7 +154,10 @@ def _pause(attempt: int) -> float:
 async def _events(answer: httpx2.Response) -> AsyncIterator[Any]:
     async for line in answer.aiter_lines():
         if line:
-            yield json.loads(line)
+            try:
+                yield json.loads(line)
+            except ValueError as e:
+                raise Unavailable("the API server ended a watch in the middle of a line") from e
 
 
 def _away(http: httpx2.AsyncClient, cause: Exception) -> Unavailable:

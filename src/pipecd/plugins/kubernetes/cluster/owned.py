@@ -28,7 +28,7 @@ _NEEDED = frozenset({"list", "delete"})
 async def owned(cluster: Cluster, application: str, **labels: str) -> list[Manifest]:
     """Returns the objects of an application, without what they own in turn; only their metadata."""
     marks = {MANAGED_BY: BY_PIPED, APPLICATION: application, **labels}
-    found = await _listed(cluster, labelSelector=_selector(marks))
+    found = await _listed(cluster, cluster.namespace, labelSelector=_selector(marks))
     return [
         _object(item, resource)
         for resource, items in found.items()
@@ -37,9 +37,10 @@ async def owned(cluster: Cluster, application: str, **labels: str) -> list[Manif
     ]
 
 
-async def kinds_in_use(cluster: Cluster) -> list[Resource]:
+async def kinds_in_use(cluster: Cluster, namespace: str) -> list[Resource]:
     """Returns the kinds of which some piped manages objects."""
-    found = await _listed(cluster, labelSelector=_selector({MANAGED_BY: BY_PIPED}), limit="1")
+    selector = _selector({MANAGED_BY: BY_PIPED})
+    found = await _listed(cluster, namespace, labelSelector=selector, limit="1")
     return [resource for resource, items in found.items() if items]
 
 
@@ -47,14 +48,17 @@ def _selector(labels: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
-async def _listed(cluster: Cluster, **query: str) -> dict[Resource, Sequence[Any]]:
-    """Lists the metadata of objects of every kind, several kinds at once."""
+async def _listed(cluster: Cluster, namespace: str, **query: str) -> dict[Resource, Sequence[Any]]:
+    """Lists the metadata of objects of every kind, several kinds at once.
+
+    Where the whole cluster may not be listed, `namespace` is.
+    """
     slots = asyncio.Semaphore(CONNECTIONS)
 
     async def of_kind(resource: Resource) -> Sequence[Any]:
         async with slots:
             # A piped may be allowed to see some kinds only, or one namespace only.
-            places = ("", cluster.namespace) if resource.is_namespaced else ("",)
+            places = ("", namespace) if resource.is_namespaced else ("",)
             for place in places:
                 try:
                     path = resource.path(place)

@@ -12,13 +12,15 @@ from pipecd.plugins.kubernetes.cluster.client import open_client
 from pipecd.plugins.kubernetes.cluster.discovery import Kinds, Resource
 from pipecd.plugins.kubernetes.cluster.kubeconfig import connection_of
 from pipecd.plugins.kubernetes.cluster.owned import kinds_in_use
-from pipecd.plugins.kubernetes.live.scope import Scope
+from pipecd.plugins.kubernetes.cluster.refusal import Refusal
+from pipecd.plugins.kubernetes.live.scope import Scope, is_excluded
 from pipecd.plugins.kubernetes.live.sighting import Sighting
 from pipecd.plugins.kubernetes.live.watch import Watch
 from pipecd.plugins.kubernetes.manifest.key import DEFAULT_NAMESPACE, Key
+from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.manifest.marks import BY_PIPED, MANAGED_BY
 from pipecd.plugins.kubernetes.target import AppStateInformer, KubernetesTarget
-from pipecd.sdk import DeployTarget, PipecdError, Unavailable, UserMistake
+from pipecd.sdk import DeployTarget, Unavailable, UserMistake
 
 logger = structlog.get_logger()
 
@@ -38,20 +40,31 @@ class Lookout:
         self._watches: dict[Scope, Watch] = {}
         self._surveyed: frozenset[Scope] | None = None
 
-    async def see(self, scopes: Iterable[Scope]) -> frozenset[Scope]:
-        """Returns which of these kinds can be seen, once they have been listed."""
+    async def see(self, scopes: Iterable[Scope]) -> None:
+        """Watches kinds and returns once what is known of them is up to date.
+
+        A kind that may not be listed is left out.
+        """
         wanted = sorted(scopes)
         for scope in wanted:
             await self._watch(scope)
-        watched = {scope: self._watches[scope] for scope in wanted if scope in self._watches}
-        seen: set[Scope] = set()
+        watches = {scope: self._watches[scope] for scope in wanted if scope in self._watches}
         try:
             async with asyncio.timeout(_PATIENCE):
-                for scope, watch in watched.items():
-                    seen |= {scope} if await self._is_readable(scope, watch) else set()
+                for scope, watch in watches.items():
+                    await self._ready(scope, watch)
         except TimeoutError as e:
-            raise Unavailable(f"the objects of {self.name} are not listed yet") from e
-        return frozenset(seen)
+            problems = [watch.problem for watch in watches.values() if watch.problem]
+            raise Unavailable(
+                f"what runs on {self.name} is not known"
+                + (f": {problems[0]}" if problems else ", its objects are not listed yet")
+            ) from e
+
+    def is_in_sight(self, manifest: Manifest, resource: Resource) -> bool:
+        """Reports whether the deploy target wants an object to be looked at."""
+        if is_excluded(Scope(resource.api_version, resource.kind), self.informer):
+            return False
+        return self.informer.namespace in ("", manifest.key.namespace)
 
     async def survey(self) -> frozenset[Scope]:
         """Returns the kinds of which this cluster has managed objects, as looked up once.
@@ -60,7 +73,8 @@ class Lookout:
         """
         if self._surveyed is None:
             self._surveyed = frozenset(
-                Scope(kind.api_version, kind.kind) for kind in await kinds_in_use(self.cluster)
+                Scope(kind.api_version, kind.kind)
+                for kind in await kinds_in_use(self.cluster, self._namespace)
             )
         return self._surveyed
 
@@ -76,6 +90,10 @@ class Lookout:
         """Returns what an object owns."""
         found = (watch.sightings.below(uid) for watch in self._watches.values())
         return list({seen.uid: seen for each in found for seen in each}.values())
+
+    @property
+    def _namespace(self) -> str:
+        return self.informer.namespace or self.cluster.namespace
 
     async def _watch(self, scope: Scope) -> None:
         if scope in self._watches:
@@ -98,17 +116,13 @@ class Lookout:
         in_reach = resource.is_namespaced or not self.informer.namespace
         return in_reach and resource.verbs >= {"list", "watch"}
 
-    async def _is_readable(self, scope: Scope, watch: Watch) -> bool:
+    async def _ready(self, scope: Scope, watch: Watch) -> None:
         try:
             await watch.ready()
-        except PipecdError as e:
-            if isinstance(e, Unavailable):
-                raise
+        except Refusal as e:
             logger.warning(
                 "a kind cannot be watched", target=self.name, kind=scope.kind, error=str(e)
             )
-            return False
-        return True
 
 
 class Lookouts:
@@ -127,10 +141,8 @@ class Lookouts:
             settings = target.settings(KubernetesTarget)
             connection = connection_of(settings.master_url, settings.kube_config_path)
             client = await self._clients.enter_async_context(open_client(connection))
-            informer = settings.app_state_informer
-            namespace = informer.namespace or connection.namespace or DEFAULT_NAMESPACE
-            cluster = Cluster(client, Kinds(client), namespace)
-            lookout = Lookout(target.name, cluster, informer, self._tasks)
+            cluster = Cluster(client, Kinds(client), connection.namespace or DEFAULT_NAMESPACE)
+            lookout = Lookout(target.name, cluster, settings.app_state_informer, self._tasks)
             return self._known.setdefault(target.name, lookout)
         return self._known[target.name]
 

@@ -23,19 +23,16 @@ class Declared:
     application: str
     source: Source
     manifests: Sequence[Manifest]
-    namespace: str = ""
 
 
 async def live_state(lookout: Lookout, declared: Declared) -> LiveState:
     """Returns what runs for an application on a cluster."""
-    placed = [await _placed(lookout, m, declared.namespace) for m in declared.manifests]
-    used = frozenset(_scope(m) for m, is_known in placed if is_known)
-    seen = await lookout.see(scopes(used | await lookout.survey(), lookout.informer))
-    # An object of a kind that the cluster does not know is missing; one of a kind that cannot be
-    # seen may be there.
-    compared = [m for m, is_known in placed if not is_known or _scope(m) in seen]
+    found = [await _placed(lookout, manifest) for manifest in declared.manifests]
+    compared = [manifest for manifest in found if manifest is not None]
+    used = frozenset(Scope(m.key.api_version, m.kind) for m in compared)
+    await lookout.see(scopes(used | await lookout.survey(), lookout.informer))
     managed = lookout.managed(declared.application, used)
-    managed += await _unlabelled(lookout, declared.application, compared, managed)
+    managed += await _unlisted(lookout, declared.application, compared, managed)
     sync = drift(
         [each.manifest for each in managed],
         compared,
@@ -83,10 +80,6 @@ def _sync(state: LiveState | PipecdError) -> SyncState:
     return SyncState(SyncStatus.UNKNOWN, str(state))
 
 
-def _scope(manifest: Manifest) -> Scope:
-    return Scope(manifest.key.api_version, manifest.kind)
-
-
 def resources_of(lookout: Lookout, managed: Iterable[Sighting]) -> list[Resource]:
     """Returns objects and everything below them, level by level."""
     found = {seen.uid: seen for seen in managed}
@@ -117,30 +110,42 @@ def _resource(seen: Sighting, target: str, known: Iterable[str]) -> Resource:
     )
 
 
-async def _placed(lookout: Lookout, manifest: Manifest, namespace: str) -> tuple[Manifest, bool]:
-    """Returns a manifest with the namespace that the server gives it, and whether it can."""
+async def _placed(lookout: Lookout, manifest: Manifest) -> Manifest | None:
+    """Returns a manifest in the namespace that the server gives it, None for one out of sight."""
     try:
         resource = await lookout.cluster.kinds.of(manifest.key)
     except UserMistake:
-        return manifest, False
+        # An object of a kind that the cluster does not know is missing.
+        return manifest
     if not resource.is_namespaced:
-        return manifest.with_body(without(manifest.body, "metadata", "namespace")), True
-    place = manifest.key.namespace or namespace or lookout.cluster.namespace
-    return manifest.with_body(with_value(manifest.body, ("metadata", "namespace"), place)), True
+        placed = manifest.with_body(without(manifest.body, "metadata", "namespace"))
+    else:
+        place = manifest.key.namespace or lookout.cluster.namespace
+        placed = manifest.with_body(with_value(manifest.body, ("metadata", "namespace"), place))
+    return placed if lookout.is_in_sight(placed, resource) else None
 
 
-async def _unlabelled(
+async def _unlisted(
     lookout: Lookout, application: str, declared: Sequence[Manifest], managed: Sequence[Sighting]
 ) -> list[Sighting]:
-    """Returns objects that the first generation of upstream deployed: it set no labels."""
+    """Returns objects that are there without having been listed.
+
+    The first generation of upstream set no labels, and a piped may be allowed to read what it may
+    not list.
+    """
     known = {each.key.identity for each in managed}
     slots = asyncio.Semaphore(CONNECTIONS)
 
     async def found(manifest: Manifest) -> Sighting | None:
         async with slots:
             try:
-                body = await lookout.cluster.client.get(await lookout.cluster.path(manifest))
-            except (Refusal, UserMistake):
+                path = await lookout.cluster.path(manifest)
+                body = await lookout.cluster.client.get(path)
+            except UserMistake:
+                return None
+            except Refusal as e:
+                if not e.is_missing:
+                    raise
                 return None
         return sighting(body, manifest.key.api_version, manifest.kind)
 

@@ -40,9 +40,9 @@ class Watch:
         self.problem: PipecdError | None = None
 
     async def ready(self) -> None:
-        """Returns when the objects have been listed; why they cannot be is raised."""
-        while not self._version:
-            if self.problem is not None:
+        """Returns when the objects are known as of now; a refusal of the server is raised."""
+        while self.problem or not self._version:
+            if isinstance(self.problem, Refusal):
                 raise self.problem
             await self._changed.wait()
 

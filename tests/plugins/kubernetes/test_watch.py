@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A watch goes on whatever the API server does; the server here does what it is told."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipecd.plugins.kubernetes.cluster.client import open_client
+from pipecd.plugins.kubernetes.cluster.discovery import Resource
+from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
+from pipecd.plugins.kubernetes.cluster.refusal import Refusal
+from pipecd.plugins.kubernetes.live.sighting import Sightings, sighting
+from pipecd.plugins.kubernetes.live.watch import Watch
+
+PODS = Resource("", "v1", "Pod", "pods", True, frozenset({"list", "watch"}))
+GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
+FORBIDDEN = {"kind": "Status", "message": "pods is forbidden", "reason": "Forbidden"}
+
+
+def pod(name: str, version: str, owner: str = "set") -> dict[str, Any]:
+    metadata = {"name": name, "uid": name, "resourceVersion": version}
+    return {"metadata": {**metadata, "ownerReferences": [{"uid": owner}]}}
+
+
+def event(kind: str, name: str, version: str) -> dict[str, Any]:
+    return {"type": kind, "object": pod(name, version)}
+
+
+def page(*pods: dict[str, Any], version: str = "10", more: str = "") -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": version, "continue": more}, "items": list(pods)}
+
+
+@dataclass
+class Script:
+    """The answers of an API server, each once and in order; after the last it is silent."""
+
+    answers: list[Any]
+    asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    port: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
+            is_open = True
+            while is_open:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                query = parse_qs(urlsplit(head.split()[1]).query)
+                self.asked.append({name: values[0] for name, values in query.items()})
+                if not self.answers:
+                    await reader.read()
+                    return
+                is_open = self.answer(writer, self.answers.pop(0))
+                await writer.drain()
+
+    def answer(self, writer: asyncio.StreamWriter, answer: Any) -> bool:
+        """Writes an answer; a list are the events of a watch, which then ends."""
+        if isinstance(answer, list):
+            lines = "".join(f"{json.dumps(each)}\n" for each in answer)
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + lines.encode())
+            return False
+        code = 403 if answer is FORBIDDEN else 200
+        body = json.dumps(answer).encode()
+        head = f"HTTP/1.1 {code} x\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        return True
+
+
+@asynccontextmanager
+async def following(script: Script) -> AsyncIterator[Watch]:
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, open_client(Connection(f"http://127.0.0.1:{port}")) as client:
+        watch = Watch(client, PODS, selector="a=b")
+        running = asyncio.create_task(watch.run())
+        try:
+            async with asyncio.timeout(10):
+                yield watch
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+
+async def until(watch: Watch, *names: str) -> None:
+    """Waits until exactly these pods are known."""
+    while True:
+        known = sorted(seen.key.name for seen in watch.sightings.below("set"))
+        if known == sorted(names):
+            return
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipecd.plugins.kubernetes.live.watch._FIRST_PAUSE", 0.01)
+
+
+async def test_a_long_list_is_read_page_by_page() -> None:
+    script = Script([page(pod("a", "1"), more="next"), page(pod("b", "2"))])
+    async with following(script) as watch:
+        await watch.ready()
+        await until(watch, "a", "b")
+    assert script.asked[1]["continue"] == "next"
+    assert {asked["labelSelector"] for asked in script.asked} == {"a=b"}
+
+
+async def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "30"}}}
+    script = Script(
+        [
+            page(pod("a", "1")),
+            [event("ADDED", "b", "20"), bookmark],
+            [event("DELETED", "a", "31")],
+        ]
+    )
+    async with following(script) as watch:
+        await until(watch, "b")
+    versions = [asked["resourceVersion"] for asked in script.asked if "watch" in asked]
+    assert versions[:2] == ["10", "30"]
+
+
+async def test_a_version_that_the_server_forgot_makes_it_list_anew() -> None:
+    script = Script([page(pod("a", "1")), [GONE], page(pod("b", "40"), version="50")])
+    async with following(script) as watch:
+        await until(watch, "b")
+        await watch.ready()
+    assert ["watch" in asked for asked in script.asked[:3]] == [False, True, False]
+
+
+async def test_a_refusal_is_told_and_tried_again() -> None:
+    script = Script([FORBIDDEN, page(pod("a", "1"))])
+    async with following(script) as watch:
+        with pytest.raises(Refusal, match="pods is forbidden"):
+            await watch.ready()
+        await until(watch, "a")
+        await watch.ready()
+
+
+async def test_events_of_a_broken_line_do_not_end_it() -> None:
+    broken = Script([page(pod("a", "1")), [event("ADDED", "b", "2")], [event("ADDED", "c", "3")]])
+    original = broken.answer
+
+    def cut(writer: asyncio.StreamWriter, answer: Any) -> bool:
+        if answer == [event("ADDED", "b", "2")]:
+            head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            writer.write(head + b'8\r\n{"type":\r\n0\r\n\r\n')
+            return False
+        return original(writer, answer)
+
+    broken.answer = cut  # type: ignore[method-assign]
+    async with following(broken) as watch:
+        await until(watch, "a", "c")
+
+
+UIDS = st.sampled_from("abcdef")
+ACTIONS = st.lists(st.tuples(st.booleans(), UIDS, st.lists(UIDS, max_size=2)))
+
+
+@given(ACTIONS)
+def test_what_is_owned_is_found_after_any_changes(actions: list[tuple[bool, str, Any]]) -> None:
+    seen, model = Sightings(), dict[str, list[str]]()
+    for is_there, uid, owners in actions:
+        body = {"metadata": {"uid": uid, "ownerReferences": [{"uid": each} for each in owners]}}
+        if is_there:
+            seen.put(sighting(body, "v1", "Pod"))
+        else:
+            seen.drop(uid)
+        model.pop(uid, None)
+        if is_there and owners:
+            model[uid] = owners
+    assert len(seen) == len(model)
+    for owner in "abcdef":
+        assert {each.uid for each in seen.below(owner)} == {
+            uid for uid, owners in model.items() if owner in owners
+        }
