@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What runs of an application is seen on a real cluster, with its health and its drift."""
 
-import asyncio
 import json
 from typing import Any
 

@@ -104,6 +104,20 @@ async def test_one_cluster_that_fails_leaves_the_others_known_and_all_are_rolled
         assert application.live("configmaps", "api/v1", on)["settings"]["data"] == {"a": "1"}
 
 
+async def test_a_rollback_leaves_nothing_on_a_cluster_that_is_new(
+    application: Application, other: Kubernetes
+) -> None:
+    alone = {"namespace": application.namespace, "multiTargets": [{"target": {"name": "cluster"}}]}
+    first = application.commit("c1", config_map(a="1"), input=alone)
+    await succeed(first, "K8S_MULTI_SYNC")
+    second = application.commit("c2", config_map(a="2"), running=first)
+    await succeed(second, "K8S_MULTI_SYNC")
+    assert config_maps(application, other) == {"settings"}
+    await succeed(second, "K8S_MULTI_ROLLBACK")
+    assert application.live("configmaps", "api/v1")["settings"]["data"] == {"a": "1"}
+    assert config_maps(application, other) == set()
+
+
 async def test_a_canary_runs_where_its_stage_says(
     application: Application, other: Kubernetes
 ) -> None:

@@ -16,11 +16,15 @@ from pipecd.sdk import DeployTarget, Spec
 
 @dataclass(frozen=True)
 class Aim:
-    """One cluster and the application as it is there; `below` is where Kustomize builds it."""
+    """One cluster and the application as it is there; `below` is where Kustomize builds it.
+
+    A cluster `is_new` to a rollback when the commit before did not go there.
+    """
 
     target: DeployTarget
     application: Application
     below: str = ""
+    is_new: bool = False
 
 
 def aims(application: MulticlusterApplication, targets: Sequence[DeployTarget]) -> list[Aim]:

@@ -4,6 +4,7 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from pipecd.plugins.kubernetes.aim import Aim, limited
@@ -107,8 +108,7 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
 
     async def execute(self, stage: StageContext) -> StageResult:
         noun = stage.name.removeprefix(self.prefix)
-        source = stage.running if noun == ROLLBACK and stage.running else stage.target
-        aims = self.aims(stage, source)
+        aims = self._undone(stage) if noun == ROLLBACK else self.aims(stage, stage.target)
         options = self._options(stage, aims)
         aims = limited(aims, options)
         async with asyncio.TaskGroup() as tasks:
@@ -117,6 +117,13 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
                 for aim in aims
             ]
         return together(_by_name(aims, begun))
+
+    def _undone(self, stage: StageContext) -> list[Aim]:
+        """Returns where a rollback works: where the commit before was, and where this one came."""
+        before = self.aims(stage, stage.running or stage.target)
+        known = {aim.target.name for aim in before}
+        new = (aim for aim in self.aims(stage, stage.target) if aim.target.name not in known)
+        return [*before, *(replace(aim, is_new=True) for aim in new)]
 
     def _options(self, stage: StageContext, aims: Sequence[Aim]) -> Spec | None:
         """Reads the options of a stage; a quick sync has those of the application."""

@@ -8,7 +8,7 @@ from pipecd.plugins.kubernetes.options import SyncOptions
 from pipecd.plugins.kubernetes.plan.workload import workloads
 from pipecd.plugins.kubernetes.stages.workbench import Workbench
 from pipecd.plugins.kubernetes.variant.label import with_label
-from pipecd.sdk import PipecdError, StageResult
+from pipecd.sdk import PipecdError, Source, StageResult
 
 
 async def sync(bench: Workbench, options: SyncOptions) -> StageResult:
@@ -26,9 +26,7 @@ async def sync(bench: Workbench, options: SyncOptions) -> StageResult:
 async def rollback(bench: Workbench) -> StageResult:
     """Applies the running commit, and takes away whatever this deployment brought."""
     source = bench.running()
-    labelled = bench.application.quick_sync.add_variant_label_to_selector
-    manifests = primary_of(bench, await bench.manifests(source), labelled=labelled)
-    applied = await bench.apply(manifests, source, "primary")
+    applied = [] if bench.aim.is_new else await _restored(bench, source)
     brought = [
         *await bench.live("canary"),
         *await bench.live("baseline"),
@@ -36,6 +34,12 @@ async def rollback(bench: Workbench) -> StageResult:
     ]
     await bench.delete(brought)
     return StageResult.succeeded(f"Rolled back to commit {source.commit[:7]}")
+
+
+async def _restored(bench: Workbench, source: Source) -> list[Manifest]:
+    labelled = bench.application.quick_sync.add_variant_label_to_selector
+    manifests = primary_of(bench, await bench.manifests(source), labelled=labelled)
+    return await bench.apply(manifests, source, "primary")
 
 
 async def _new(bench: Workbench, applied: list[Manifest]) -> list[Manifest]:
