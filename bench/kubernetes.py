@@ -62,10 +62,12 @@ def applied(kubectl: str, kubeconfig: Path, directory: Path, count: int) -> floa
 
 
 async def until_synced(plugin: KubernetesPlugin, bench: StageBench) -> None:
-    while True:
-        state = await plugin.live_state(bench.live_context())
-        if state.sync.status is SyncStatus.SYNCED:
-            return
+    while (await looked(plugin, bench)) is not SyncStatus.SYNCED:
+        pass
+
+
+async def looked(plugin: KubernetesPlugin, bench: StageBench) -> SyncStatus:
+    return (await plugin.live_state(bench.live_context())).sync.status
 
 
 async def measure(count: int, by_kubectl: int) -> None:
@@ -87,6 +89,12 @@ async def measure(count: int, by_kubectl: int) -> None:
         begin = time.perf_counter()
         await until_synced(plugin, second)
         print(f"next look at {count} objects            {time.perf_counter() - begin:>8.2f} s")
+        begin = time.perf_counter()
+        place_of_one = "/api/v1/namespaces/default/configmaps/settings-0"
+        kubernetes.ask("DELETE", place_of_one)
+        while (await looked(plugin, second)) is SyncStatus.SYNCED:
+            pass
+        print(f"a deleted object is missed after     {time.perf_counter() - begin:>8.2f} s")
         third = commit(plugin, place / "three", config, count)
         took = applied(kubectl, config, third.directory, by_kubectl)
         print(

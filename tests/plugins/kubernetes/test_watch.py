@@ -143,6 +143,16 @@ async def test_a_refusal_is_told_and_tried_again() -> None:
         await watch.ready()
 
 
+async def test_what_may_not_be_seen_any_more_is_forgotten() -> None:
+    script = Script([page(pod("a", "1")), [GONE], FORBIDDEN])
+    async with following(script) as watch:
+        with pytest.raises(Refusal):
+            while True:
+                await watch.ready()
+                await asyncio.sleep(0)
+        await until(watch)
+
+
 async def test_events_of_a_broken_line_do_not_end_it() -> None:
     broken = Script([page(pod("a", "1")), [event("ADDED", "b", "2")], [event("ADDED", "c", "3")]])
     original = broken.answer

@@ -97,7 +97,8 @@ class Sightings:
 
     def replace(self, all_seen: Iterable[Sighting]) -> None:
         """Remembers these objects and no others."""
-        self.__init__()
+        for index in (self._by_uid, self._by_application, self._by_owner):
+            index.clear()
         for seen in all_seen:
             self.put(seen)
 

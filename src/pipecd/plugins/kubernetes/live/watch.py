@@ -15,6 +15,8 @@ _PAGE = 500
 # The server ends a watch after this time, and what is silent for longer is taken for dead.
 _LASTS = 240
 _DEAD_AFTER = 300.0
+# The kind is gone, or may not be read any more: nothing is known of its objects.
+_OUT_OF_SIGHT = (403, 404, 405)
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 30.0
 
@@ -58,6 +60,8 @@ class Watch:
                 self._version = ""
                 if e.code == 410:
                     continue
+                if e.code in _OUT_OF_SIGHT:
+                    self.sightings.replace(())
                 self._tell(e)
             except Unavailable as e:
                 self._tell(e)
