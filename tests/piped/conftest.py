@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import grpc
@@ -251,20 +252,26 @@ class WholePiped:
     plane: Any
     remote: str
 
-    async def add_application(self, name: str) -> None:
+    async def add_application(self, name: str, **fields: Any) -> None:
         """Registers the application in the directory of its name."""
+        fields = fields or {"platform_provider": "p"}
         site = ApplicationGitRepository(id="site", remote=self.remote, branch="main")
         path = ApplicationGitPath(repo=site, path=name, config_filename="app.pipecd.yaml")
-        draft = Application(name=name, piped_id=self.id, git_path=path, platform_provider="p")
+        draft = Application(name=name, piped_id=self.id, git_path=path, **fields)
         await self.plane.running.cases.applications.add(draft, by=self.plane.admin)
 
 
 @pytest.fixture
 def whole_piped(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[WholePiped]]:
-    """Runs a piped that watches one repository: `async with whole_piped(plane, remote) as piped`."""
+    """Runs a piped that watches one repository: `async with whole_piped(plane, remote) as piped`.
+
+    `more` are further lines of its configuration.
+    """
 
     @asynccontextmanager
-    async def run(plane: Any, remote: str, name: str = "dev") -> AsyncGenerator[WholePiped]:
+    async def run(
+        plane: Any, remote: str, name: str = "dev", more: str = ""
+    ) -> AsyncGenerator[WholePiped]:
         made = await plane.running.cases.pipeds.register(name, "", by=plane.admin)
         piped = WholePiped(made.id, tmp_path / f"key of {name}", plane, remote)
         piped.key_file.write_text(made.key)
@@ -277,7 +284,7 @@ spec:
   pipedKeyFile: {piped.key_file}
   apiAddress: {plane.address}
   repositories: [{{repoId: site, remote: {remote}, branch: main}}]
-"""
+{indent(more, "  ")}"""
         config = read_piped(text, file="piped.yaml", catalog=load_catalog())
         work = tmp_path / f"work of {name}"
         settings = PipedSettings(config=config, insecure=True, workspace=work)
