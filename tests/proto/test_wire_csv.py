@@ -27,7 +27,12 @@ WIRE = Path(__file__).parent.parent / "spec" / "wire.csv"
 # What the specification counts: 1036 rows about messages, 171 about enums, 131 RPCs.
 COUNT = {"message_field": 1036, "enum_value": 171, "rpc": 131}
 # Our own additions and those of the gateway have packages of their own.
-OURS = {"pipecd.proto", "pipecd.wakeups", "envoy.service.auth.v3"}
+OURS = {
+    "pipecd.proto",
+    "pipecd.wakeups",
+    "envoy.service.auth.v3",
+    "pipecd.otlp",
+}
 SCALARS = {
     FieldDescriptor.TYPE_STRING: "string",
     FieldDescriptor.TYPE_BYTES: "bytes",
