@@ -36,7 +36,8 @@ async def names(
     manifests = await loader.load(
         source(directory, commit),
         wanted or ManifestInput(),
-        application="web",
+        application="a1",
+        release="web",
         installer=NoInstaller(),
     )
     return [f"{m.key.namespace}/{m.name}" for m in manifests]
@@ -75,13 +76,35 @@ async def test_a_commit_is_rendered_once(directory: Path) -> None:
 
     async def load(commit: str) -> list[str]:
         wanted = source(directory, commit)
-        found = await loader.load(wanted, ManifestInput(), application="a", installer=NoInstaller())
+        found = await loader.load(
+            wanted, ManifestInput(), application="a", release="a", installer=NoInstaller()
+        )
         return [m.name for m in found]
 
     first = await load("c1")
     (directory / "a.yaml").unlink()
     assert await load("c1") == first
     assert await load("c2") == ["b"]
+
+
+async def test_two_applications_of_one_name_are_not_mixed_up(directory: Path) -> None:
+    loader = Loader(ChartSources(), directory.parent / "kept")
+    other = directory.parent / "other"
+    other.mkdir()
+    (other / "c.yaml").write_text(CONFIG_MAP.format(name="c"))
+
+    async def load(place: Path, application: str) -> list[str]:
+        found = await loader.load(
+            source(place),
+            ManifestInput(),
+            application=application,
+            release="web",
+            installer=NoInstaller(),
+        )
+        return [m.name for m in found]
+
+    assert await load(directory, "dev") == ["a", "b"]
+    assert await load(other, "prod") == ["c"]
 
 
 async def test_kustomize_builds(

@@ -58,7 +58,9 @@ class Kitchen:
         chart = HelmChart(repository=repository, name="web", version=version)
         source = Source(self.directory, version, b"", "app.pipecd.yaml", self.directory)
         wanted = ManifestInput(helm_chart=chart)
-        found = await loader.load(source, wanted, application="a", installer=NoInstaller())
+        found = await loader.load(
+            source, wanted, application="a", release="a", installer=NoInstaller()
+        )
         return [manifest.name for manifest in found]
 
 
@@ -122,7 +124,7 @@ async def test_a_repository_that_is_away_is_named_and_disturbs_nobody_else(
     kitchen.packed("2.0.0")
     local = ManifestInput(helm_chart=HelmChart(path="2.0.0/web"))
     source = Source(tmp_path, "c", b"", "app.pipecd.yaml", tmp_path)
-    found = await loader.load(source, local, application="a", installer=NoInstaller())
+    found = await loader.load(source, local, application="a", release="a", installer=NoInstaller())
     assert [manifest.name for manifest in found] == ["2.0.0"]
     kitchen.publish(registry, "1.0.0")
     assert await kitchen.render(loader, "ours", "1.0.0") == ["1.0.0"]

@@ -70,20 +70,20 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         self._workshop = open_workshop(start)
 
     async def versions(self, plan: PlanContext) -> Sequence[Version]:
-        name, aims = plan.deployment.application_name, self.aims(plan, plan.target)
-        found = [await self._manifests(plan, name, aim, plan.target) for aim in aims]
+        aims = self.aims(plan, plan.target)
+        found = [await self._manifests(plan, aim, plan.target) for aim in aims]
         return versions(manifest for manifests in found for manifest in manifests)
 
     async def strategy(self, plan: PlanContext) -> Strategy | None:
         """The first cluster that needs the pipeline decides."""
         if plan.running is None:
             return None
-        name, chosen = plan.deployment.application_name, None
+        chosen = None
         before = {aim.target.name: aim for aim in self.aims(plan, plan.running)}
         for aim in self.aims(plan, plan.target):
             old = before.get(aim.target.name, aim)
-            running = await self._manifests(plan, name, old, plan.running)
-            target = await self._manifests(plan, name, aim, plan.target)
+            running = await self._manifests(plan, old, plan.running)
+            target = await self._manifests(plan, aim, plan.target)
             found = strategy(running, target, aim.application.workloads)
             if found.strategy is SyncStrategy.PIPELINE:
                 return found
@@ -159,25 +159,31 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     async def _seen(self, look: LiveContext, aim: Aim) -> LiveState:
         lookout = await self._workshop.lookouts.of(aim.target)
         try:
-            manifests = await self._manifests(look, look.application_name, aim, look.source)
+            manifests = await self._manifests(look, aim, look.source)
         except UserMistake as e:
             return await without_manifests(lookout, look.application_id, e)
         return await live_state(lookout, Declared(look.application_id, look.source, manifests))
 
     async def preview(self, change: PreviewContext) -> Sequence[Preview]:
-        name, running = change.application_name, change.running
+        running = change.running
         before = {aim.target.name: aim for aim in self.aims(change, running)} if running else {}
         shown: list[Preview] = []
         for aim in self.aims(change, change.target):
             old = before.get(aim.target.name)
-            deployed = await self._manifests(change, name, old, running) if old and running else []
-            wanted = await self._manifests(change, name, aim, change.target)
+            deployed = await self._manifests(change, old, running) if old and running else []
+            wanted = await self._manifests(change, aim, change.target)
             shown.append(preview(aim.target.name, deployed, wanted))
         return shown
 
-    async def _manifests(self, asked: Asked, name: str, aim: Aim, source: Source) -> list[Manifest]:
+    async def _manifests(self, asked: Asked, aim: Aim, source: Source) -> list[Manifest]:
+        whose = asked.deployment if isinstance(asked, PlanContext | StageContext) else asked
         return await self._workshop.loader.load(
-            source, aim.application.input, application=name, installer=asked, below=aim.below
+            source,
+            aim.application.input,
+            application=whose.application_id,
+            release=whose.application_name,
+            installer=asked,
+            below=aim.below,
         )
 
 

@@ -39,18 +39,20 @@ class Loader:
         wanted: ManifestInput,
         *,
         application: str,
+        release: str,
         installer: Installer,
         below: str = "",
     ) -> list[Manifest]:
         """Returns the manifests of a commit, in the namespace of the application.
 
+        `application` is its id, since two of them may share a name; `release` names it to Helm.
         `below` is a directory for Kustomize in the place of the application's own.
         """
         name = f"{application}\0{source.commit}\0{below}\0{wanted.model_dump_json()}"
         key = hashlib.sha256(name.encode()).hexdigest()
         if key not in self._known:
             place = _directory(source, below)
-            self._known[key] = await self._render(place, source, wanted, application, installer)
+            self._known[key] = await self._render(place, source, wanted, release, installer)
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
@@ -61,12 +63,12 @@ class Loader:
         directory: Path,
         source: Source,
         wanted: ManifestInput,
-        application: str,
+        release: str,
         installer: Installer,
     ) -> list[Manifest]:
         if wanted.helm_chart is not None:
             chart = await self._chart(wanted.helm_chart)
-            text = await self._helm(directory, chart, wanted, application, installer)
+            text = await self._helm(directory, chart, wanted, release, installer)
             manifests = read_manifests(text, file="helm template")
         elif kustomize.is_kustomized(directory):
             text = await self._kustomize(directory, wanted, installer)

@@ -51,11 +51,12 @@ class Workbench:
 
     async def manifests(self, source: Source) -> list[Manifest]:
         """Returns the manifests of a source as they stand in Git."""
-        name = self.stage.deployment.application_name
+        deployment = self.stage.deployment
         found = await self.loader.load(
             source,
             self.application.input,
-            application=name,
+            application=deployment.application_id,
+            release=deployment.application_name,
             installer=self.stage,
             below=self.aim.below,
         )
