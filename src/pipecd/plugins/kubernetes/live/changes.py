@@ -2,7 +2,7 @@
 """How two lists of objects differ, object by object, and that as text."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipecd.plugins.kubernetes.live.quantity import canonical
@@ -66,14 +66,7 @@ def _change(
 ) -> Change | None:
     paths = ignored.get(old.key.first_generation_text, frozenset())
     paths |= ignored.get(old.key.text, frozenset())
-    wanted = Options(
-        equate_empty=options.equate_empty,
-        subset=options.subset,
-        numeric_strings=options.numeric_strings,
-        boolean_strings=options.boolean_strings,
-        ignored=options.ignored | paths,
-    )
-    nodes = compare(_plain(old), _plain(new), wanted)
+    nodes = compare(_plain(old), _plain(new), replace(options, ignored=options.ignored | paths))
     return Change(old.key, old.kind, tuple(nodes)) if nodes else None
 
 

@@ -17,7 +17,6 @@ CONFIG_HASH = "pipecd.dev/config-hash"
 ORDER = "pipecd.dev/order"
 FORCE_REPLACE = "pipecd.dev/force-sync-by-replace"
 REPLACE = "pipecd.dev/sync-by-replace"
-SERVER_SIDE = "pipecd.dev/server-side-apply"
 IGNORE_DRIFT = "pipecd.dev/ignore-drift-detection"
 
 BY_PIPED = "piped"

@@ -2,7 +2,7 @@
 """Whether a change of manifests takes the pipeline or a quick sync, and why."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipecd.plugins.kubernetes.application import WorkloadReference
 from pipecd.plugins.kubernetes.manifest.body import Body
@@ -14,6 +14,8 @@ from pipecd.sdk import Strategy, SyncStrategy
 from pipecd.sdk.diff import MISSING, Node, compare, find, scalar_text
 
 _IMAGE = r"containers\.\d+\.image$"
+Differing: TypeAlias = tuple[Manifest, Sequence[Node]]
+"""A workload of the new commit and where it differs from the running one."""
 
 
 def strategy(
@@ -31,11 +33,11 @@ def strategy(
             "Quick sync by applying all manifests because it was unable to find "
             "workloads in the new manifests"
         )
-    pairs = _pairs(old, new)
-    reason = _pods_change(pairs) or _configuration_changes(running, target)
+    differing = [(m, compare(before.body, m.body)) for before, m in _pairs(old, new)]
+    reason = _pods_change(differing) or _configuration_changes(running, target)
     if reason:
         return Strategy(SyncStrategy.PIPELINE, f"Sync progressively because {reason}")
-    scaled = _replicas_change(pairs)
+    scaled = _replicas_change(differing)
     if scaled:
         return _quick(f"Quick sync to scale {scaled}")
     return _quick("Quick sync by applying all manifests")
@@ -52,9 +54,9 @@ def _pairs(old: Sequence[Manifest], new: Sequence[Manifest]) -> list[tuple[Manif
     return [(known[key], m) for key, m in keyed if key in known]
 
 
-def _pods_change(pairs: Sequence[tuple[Manifest, Manifest]]) -> str:
-    for old, new in pairs:
-        nodes = find(compare(old.body, new.body), r"^spec\.template(\.|$)")
+def _pods_change(differing: Sequence[Differing]) -> str:
+    for new, found in differing:
+        nodes = find(found, r"^spec\.template(\.|$)")
         changed = [_image_change(node) for node in find(nodes, _IMAGE)]
         if changed:
             return f"of updating {', '.join(changed)}"
@@ -90,11 +92,11 @@ def _plain(manifest: Manifest) -> Body:
     return comparable(manifest.body) if manifest.kind == "Secret" else manifest.body
 
 
-def _replicas_change(pairs: Sequence[tuple[Manifest, Manifest]]) -> str:
+def _replicas_change(differing: Sequence[Differing]) -> str:
     changes = (
         f"{new.kind}/{new.name} from {_count(node.old)} to {_count(node.new)}"
-        for old, new in pairs
-        for node in find(compare(old.body, new.body), r"^spec\.replicas$")
+        for new, found in differing
+        for node in find(found, r"^spec\.replicas$")
     )
     return ", ".join(sorted(changes))
 

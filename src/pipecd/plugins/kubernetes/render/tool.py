@@ -51,8 +51,9 @@ class Recipe:
                 "set -eu",
                 'cd "{{ .TmpDir }}"',
                 f'curl -fsSL -o download "{url}"',
-                f'wanted=$(curl -fsSL "{sums}" | grep -F "$(basename "{url}")" | cut -d" " -f1)',
-                f'[ -n "$wanted" ] || wanted=$(curl -fsSL "{sums}" | cut -d" " -f1 | head -n 1)',
+                f'curl -fsSL -o sums "{sums}"',
+                f'wanted=$(grep -F "$(basename "{url}")" sums | cut -d" " -f1)',
+                '[ -n "$wanted" ] || wanted=$(cut -d" " -f1 sums | head -n 1)',
                 'echo "$wanted  download" | sha256sum -c - >/dev/null',
                 unpack,
             )
