@@ -5,6 +5,7 @@ The methods are the RPCs of upstream's PluginService. A built-in plugin calls th
 piped directly, a plugin in a process of its own goes through `pipecd.sdk.serving.piped`.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +40,13 @@ class Host(LogSink, Protocol):
     """The piped, as its plugins see it."""
 
     def watch_commands(self) -> CommandWatch: ...
+
+    def live_state_changed(self, application_ids: Collection[str]) -> None:
+        """What runs for these applications changed, so that their live state is asked for soon.
+
+        It never waits; one that is lost only costs the time until the next look.
+        """
+        ...
 
     async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse: ...
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.piped.pluginhost.masks import MASK, Masks
+from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.tools import Tool, Toolbox
+from pipecd.secrets.masking import MASK
 
 SCRIPT = """
 echo run >> {{ .TmpDir }}/../runs

@@ -6,7 +6,7 @@ shared objects go to the control plane, metadata to the deployment at work, comm
 mirror.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -100,10 +100,15 @@ class Callbacks(LogRelay):
     ) -> None:
         super().__init__(api, logs=logs)
         self._commands, self._metadata, self._tools = commands, metadata, tools
+        self.on_live_state: Callable[[Collection[str]], None] = _nobody_looks
 
     def watch_commands(self) -> CommandWatch:
         """Wakes a plugin in this process as soon as a command arrives."""
         return _CommandWatch(self._commands.changes)
+
+    def live_state_changed(self, application_ids: Collection[str]) -> None:
+        """Tells those who look at what runs."""
+        self.on_live_state(application_ids)
 
     async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse:
         tool = Tool(request.name, request.version, request.install_script)
@@ -195,6 +200,10 @@ class Callbacks(LogRelay):
             piped_pb2.GetLatestAnalysisResultRequest(application_id=application_id)
         )
         return to_json(answer.analysis_result).encode()
+
+
+def _nobody_looks(application_ids: Collection[str]) -> None:
+    """Nobody asked to be told about live states."""
 
 
 def _bearable(values: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 """The piped of a plugin that runs in a process of its own, reached over gRPC."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -34,6 +35,9 @@ class RemoteHost:
 
     def watch_commands(self) -> PollingWatch:
         return PollingWatch()
+
+    def live_state_changed(self, application_ids: Collection[str]) -> None:
+        """Nothing on the wire says this yet: piped asks once a minute."""
 
     async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse:
         return await _answer(self._stub.InstallTool(request))

@@ -2,7 +2,7 @@
 """A piped that keeps everything in memory."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +31,7 @@ class MemoryHost:
         self.tools: dict[str, Path] = {}
         self.blocks: dict[int, LogBlock] = {}
         self.is_log_completed = False
+        self.changed_applications: list[str] = []
         self._commands: list[command_pb2.Command] = []
         self._told = asyncio.Event()
         self._called = asyncio.Event()
@@ -57,6 +58,10 @@ class MemoryHost:
 
     def watch_commands(self) -> "MemoryHost":
         return self
+
+    def live_state_changed(self, application_ids: Collection[str]) -> None:
+        self.changed_applications += application_ids
+        self._called.set()
 
     async def wait(self, at_most: float) -> None:
         with suppress(TimeoutError):

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each part of the agent is made from the settings and from what the parts share."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from pipecd.config.catalog import Catalog
+from pipecd.config.piped.credential import KeyPair, git_password, key_pair, piped_key, ssh_key
+from pipecd.config.read import PipedConfig
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import Mirrors, open_mirrors
+from pipecd.observe.metrics import Labelled
+from pipecd.observe.version import build_version
+from pipecd.piped.api import PipedApi
+from pipecd.piped.appconfig.reporter import AppConfigReporter
+from pipecd.piped.deploy.deployer import Deployer
+from pipecd.piped.deploy.desk import logs_of
+from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.mirror.wakeups import WakeupStream
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY, PluginHost
+from pipecd.piped.pluginhost.process import Patience
+from pipecd.piped.pluginhost.registry import PluginRegistry
+from pipecd.piped.pluginhost.store import PluginStore
+from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.source.configs import Configs
+from pipecd.piped.source.sources import Sources
+from pipecd.piped.trigger.trigger import Trigger
+from pipecd.proto.service.wakeups_pb2 import Wakeup
+from pipecd.secrets import hybrid
+
+_DEFAULT_EVERY = 60.0
+
+
+@dataclass(frozen=True)
+class PipedSettings:
+    """What the command line decides about a piped; without an admin port there is no admin page."""
+
+    config: PipedConfig
+    workspace: Path
+    insecure: bool = False
+    cert_file: str = ""
+    tools_dir: Path | None = None
+    plugins_dir: Path = PLUGINS_DIRECTORY
+    fetch_plugins_anew: bool = False
+    admin_host: str = ""
+    admin_port: int | None = None
+    plugin_service_port: int = 0
+    launcher_version: str = ""
+    with_metrics: bool = True
+    grace: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What most parts need."""
+
+    settings: PipedSettings
+    api: PipedApi
+    mirrors: Mirrors
+    applications: ApplicationMirror
+    deployments: DeploymentMirror
+    commands: CommandMirror
+    heads: RepositoryHeads
+    configs: Configs
+    sources: Sources
+    metadata: MetadataStores
+    callbacks: Callbacks
+
+
+def share(settings: PipedSettings, api: PipedApi, mirrors: Mirrors, catalog: Catalog) -> Shared:
+    """Makes what most parts need."""
+    commands, metadata = CommandMirror(api), MetadataStores(api)
+    return Shared(
+        settings=settings,
+        api=api,
+        mirrors=mirrors,
+        applications=ApplicationMirror(api),
+        deployments=DeploymentMirror(api),
+        commands=commands,
+        heads=RepositoryHeads(mirrors),
+        configs=Configs(catalog),
+        sources=Sources(mirrors, catalog, decrypt=_decrypt(keys(settings))),
+        metadata=metadata,
+        callbacks=Callbacks(
+            api,
+            commands=commands,
+            metadata=metadata,
+            tools=Toolbox(settings.tools_dir or settings.workspace / "tools"),
+            logs=partial(logs_of, settings.workspace),
+        ),
+    )
+
+
+def connect(settings: PipedSettings) -> AbstractAsyncContextManager[PipedApi]:
+    spec = settings.config.spec
+    return PipedApi.connect(
+        spec.api_address,
+        project=spec.project_id,
+        piped=spec.piped_id,
+        key=partial(piped_key, spec),
+        insecure=settings.insecure,
+        cert_file=settings.cert_file,
+    )
+
+
+def mirrors(settings: PipedSettings) -> AbstractAsyncContextManager[Mirrors]:
+    repositories = settings.config.spec.repositories
+    return open_mirrors(
+        [Repository(r.repo_id, r.remote, r.branch) for r in repositories],
+        directory=settings.workspace / "git",
+        access=_git_access(settings),
+    )
+
+
+def trigger(shared: Shared) -> Trigger:
+    return Trigger(
+        api=shared.api,
+        applications=shared.applications,
+        deployments=shared.deployments,
+        commands=shared.commands,
+        heads=shared.heads,
+        mirrors=shared.mirrors,
+        configs=shared.configs,
+        workspace=shared.settings.workspace,
+        every=shared.settings.config.spec.sync_interval or _DEFAULT_EVERY,
+    )
+
+
+async def plugins(shared: Shared, opened: AsyncExitStack) -> PluginRegistry:
+    """Starts the plugins, which end with `opened`."""
+    settings = shared.settings
+    host = PluginHost.start(
+        settings.config.spec.plugins,
+        callbacks=shared.callbacks,
+        service_port=settings.plugin_service_port,
+        store=PluginStore(settings.plugins_dir, redownload=settings.fetch_plugins_anew),
+        patience=Patience(grace=settings.grace),
+    )
+    return await opened.enter_async_context(host)
+
+
+def targets(settings: PipedSettings) -> dict[str, tuple[str, ...]]:
+    """The names of the deploy targets of each plugin."""
+    return {
+        plugin.name: tuple(target.name for target in plugin.deploy_targets)
+        for plugin in settings.config.spec.plugins
+    }
+
+
+def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
+    return Deployer(
+        api=shared.api,
+        deployments=shared.deployments,
+        commands=shared.commands,
+        applications=shared.applications,
+        sources=shared.sources,
+        plugins=registry,
+        targets=targets(shared.settings),
+        callbacks=shared.callbacks,
+        metadata=shared.metadata,
+        workspace=shared.settings.workspace,
+    )
+
+
+def reporter(shared: Shared) -> AppConfigReporter:
+    spec = shared.settings.config.spec
+    return AppConfigReporter(
+        api=shared.api,
+        applications=shared.applications,
+        heads=shared.heads,
+        mirrors=shared.mirrors,
+        configs=shared.configs,
+        pace=Pace(spec.app_config_sync_interval or _DEFAULT_EVERY),
+        piped_id=spec.piped_id,
+        selector=spec.app_selector,
+    )
+
+
+def wakeups(shared: Shared, *others: Pace) -> WakeupStream:
+    applications, deployments = shared.applications.pace, shared.deployments.pace
+    commands = shared.commands.pace
+    return WakeupStream(
+        shared.api,
+        paces={
+            Wakeup.CONNECTED: (applications, deployments, commands, *others),
+            Wakeup.APPLICATIONS: (applications,),
+            Wakeup.DEPLOYMENTS: (deployments,),
+            Wakeup.COMMANDS: (commands,),
+        },
+        repositories=shared.heads,
+    )
+
+
+def keys(settings: PipedSettings) -> KeyPair | None:
+    management = settings.config.spec.secret_management
+    return key_pair(management) if management is not None else None
+
+
+def _decrypt(keys: KeyPair | None) -> Callable[[str], str] | None:
+    return partial(hybrid.decrypt, keys.private) if keys else None
+
+
+def _git_access(settings: PipedSettings) -> GitAccess:
+    git = settings.config.spec.git
+    return GitAccess(
+        username=git.username,
+        email=git.email,
+        password=git_password(git),
+        ssh_key=ssh_key(git),
+        ssh_host=git.host,
+        ssh_host_name=git.host_name,
+        ssh_config_file=git.ssh_config_file_path,
+    )
+
+
+def metrics(settings: PipedSettings) -> CollectorRegistry | None:
+    """What piped counts, with the labels that tell it from the others of its project."""
+    if not settings.with_metrics:
+        return None
+    inner, shown = CollectorRegistry(), CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=inner)
+    labels = {
+        "pipecd_component": "piped",
+        "project": settings.config.spec.project_id,
+        "piped": settings.config.spec.piped_id,
+        "piped_version": build_version(),
+        "launcher_version": settings.launcher_version,
+    }
+    shown.register(Labelled(inner, labels))
+    return shown
