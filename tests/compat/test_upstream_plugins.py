@@ -8,8 +8,8 @@ import pytest
 
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.piped.pluginhost.store import PluginStore
-from pipecd.piped.pluginhost.tools import machine
 from pipecd.sdk.conformance import Trial, Verdict, try_plugin
+from pipecd.wire.download.machine import machine
 from servers.registry import OciRegistry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]

@@ -13,7 +13,7 @@ from pipecd.commandline.main import run
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.pipectl.cli import tree
 from pipecd.piped.pluginhost.store import PluginStore
-from pipecd.piped.pluginhost.tools import machine
+from pipecd.wire.download.machine import machine
 from servers.registry import OciRegistry
 
 Shown = tuple[int, str, str]

@@ -9,9 +9,9 @@ import pytest
 
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.piped.pluginhost import store as store_module
 from pipecd.piped.pluginhost.store import LAYER_TYPE, PluginStore
-from pipecd.piped.pluginhost.tools import machine
+from pipecd.wire.download import store as store_module
+from pipecd.wire.download.machine import machine
 from pipecd.wire.oci.manifest import Platform
 from pipecd.wire.oci.reference import parse_reference
 from pipecd.wire.oci.registry import Registry

@@ -3,7 +3,6 @@
 
 import asyncio
 import os
-import platform
 import re
 import tempfile
 from collections import defaultdict
@@ -13,9 +12,8 @@ from pathlib import Path
 from pipecd.gotemplate.template import render
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.program.run import run
+from pipecd.wire.download.machine import machine
 
-# The names that Go gives to machines, which download addresses are made of.
-_ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 # A script that waits for something must not hold up every deployment that needs the tool.
 _INSTALLED_WITHIN = 600.0
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -67,12 +65,6 @@ class Toolbox:
                     f"{done.last_line}"
                 )
             await asyncio.to_thread(_place, out, path)
-
-
-def machine() -> tuple[str, str]:
-    """The operating system and the architecture of this machine, in the words of Go."""
-    name = platform.machine().lower()
-    return platform.system().lower(), _ARCHITECTURES.get(name, name)
 
 
 def variables(tool: Tool, out: Path, temporary: Path) -> dict[str, str]:
