@@ -28,6 +28,8 @@ from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.wakeups import WakeupStream
+from pipecd.piped.planning.baseline import Baselines
+from pipecd.piped.planning.seen import SeenCommits
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY, PluginHost
 from pipecd.piped.pluginhost.process import Patience
@@ -75,6 +77,7 @@ class Shared:
     heads: RepositoryHeads
     configs: Configs
     sources: Sources
+    baselines: Baselines
     metadata: MetadataStores
     callbacks: Callbacks
 
@@ -92,6 +95,7 @@ def share(settings: PipedSettings, api: PipedApi, mirrors: Mirrors, catalog: Cat
         heads=RepositoryHeads(mirrors),
         configs=Configs(catalog),
         sources=Sources(mirrors, catalog, decrypt=_decrypt(keys(settings))),
+        baselines=Baselines(SeenCommits(settings.workspace / "trigger" / "seen.json")),
         metadata=metadata,
         callbacks=Callbacks(
             api,
@@ -133,7 +137,7 @@ def trigger(shared: Shared) -> Trigger:
         heads=shared.heads,
         mirrors=shared.mirrors,
         configs=shared.configs,
-        workspace=shared.settings.workspace,
+        baselines=shared.baselines,
         every=shared.settings.config.spec.sync_interval or _DEFAULT_EVERY,
     )
 

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.planning.baseline import Baselines
+from pipecd.piped.planning.seen import SeenCommits
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -31,6 +34,10 @@ class Scene:
     """A control plane that knows one repository, and what a test asks about it."""
 
     plane: Any
+
+    @property
+    def seen_file(self) -> Path:
+        return self.plane.directory / "workspace" / "trigger" / "seen.json"
 
     @asynccontextmanager
     async def triggering(
@@ -50,7 +57,7 @@ class Scene:
                 heads=RepositoryHeads(mirrors),
                 mirrors=mirrors,
                 configs=Configs(load_catalog()),
-                workspace=self.plane.directory / "workspace",
+                baselines=Baselines(SeenCommits(self.seen_file)),
                 every=every,
                 now=now,
             )

@@ -28,9 +28,9 @@ from pipecd.config.application.trigger import OnCommitSpec
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
 from pipecd.piped.plan.reason import CommitFacts, on_commit
-from pipecd.piped.trigger.baseline import Baselines
-from pipecd.piped.trigger.deployment import Cause, commit_cause, new_deployment, reference
-from pipecd.piped.trigger.seen import SeenCommits
+from pipecd.piped.planning.baseline import Baselines
+from pipecd.piped.planning.deployment import Cause, commit_cause, new_deployment, reference
+from pipecd.piped.planning.seen import SeenCommits
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 

@@ -8,7 +8,7 @@ from pipecd.model.deployment import SyncStrategy
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import watch_any
 from pipecd.piped.mirror.commands import CommandMirror
-from pipecd.piped.trigger.deployment import IN_CHAIN, SUMMARIES, Cause
+from pipecd.piped.planning.deployment import IN_CHAIN, SUMMARIES, Cause
 from pipecd.proto.model.command_pb2 import Command
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

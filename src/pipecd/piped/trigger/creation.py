@@ -14,8 +14,8 @@ from pipecd.model.errors import AlreadyExists, PipecdError
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.deployments import DeploymentMirror
-from pipecd.piped.trigger.baseline import Baselines
-from pipecd.piped.trigger.deployment import Cause, chain_request, new_deployment, reference
+from pipecd.piped.planning.baseline import Baselines
+from pipecd.piped.planning.deployment import Cause, chain_request, new_deployment, reference
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment

@@ -6,27 +6,27 @@ decides.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
 from pipecd.config.application.spec import ApplicationSpec
-from pipecd.config.read import ApplicationConfig
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
-from pipecd.model.application import ApplicationKind, SyncStatus
+from pipecd.model.application import SyncStatus
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable
 from pipecd.model.moment import Now, from_unix
 from pipecd.piped.api import PipedApi
 from pipecd.piped.plan import reason
+from pipecd.piped.planning.baseline import Baselines
+from pipecd.piped.planning.deployment import Cause, commit_cause, drift_cause
+from pipecd.piped.planning.judgement import Judgement, mistake_in
 from pipecd.piped.source.configs import Configs, Read
 from pipecd.piped.source.sources import config_path
-from pipecd.piped.trigger.baseline import Baselines
 from pipecd.piped.trigger.commands import SyncCommands, cause_of
 from pipecd.piped.trigger.creation import Creation
-from pipecd.piped.trigger.deployment import Cause, commit_cause, drift_cause
 from pipecd.piped.trigger.states import ConfigStates
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
@@ -55,9 +55,9 @@ class Round:
     tools: Tools
     mirror: Mirror
     head: Commit
-    _changed: dict[str, tuple[str, ...] | None] = field(
-        default_factory=dict[str, "tuple[str, ...] | None"]
-    )
+
+    def __post_init__(self) -> None:
+        self._judgement = Judgement(self.tools.baselines, self.mirror, self.head.hash)
 
     async def run(self, applications: tuple[Application, ...]) -> bool:
         """Looks at every application; whether all of them could be decided on.
@@ -88,7 +88,7 @@ class Round:
 
     async def _look(self, application: Application, configs: Mapping[str, Read], path: str) -> None:
         config = configs[path]
-        mistake = str(config) if isinstance(config, PipecdError) else _kind(application, config)
+        mistake = mistake_in(application, config)
         if mistake or isinstance(config, PipecdError):
             await self.tools.states.invalid(application, mistake)
             for command in self.tools.commands.of(application.id):
@@ -134,13 +134,7 @@ class Round:
         baseline = self.tools.baselines.of(application)
         if baseline.commit == self.head.hash:
             return False
-        rule = spec.trigger.on_commit
-        changed: tuple[str, ...] | None = ()
-        if reason.needs_changes(rule, last=baseline.commit, head=self.head.hash):
-            changed = await self._changed_since(baseline.commit)
-        path = application.git_path.path
-        facts = reason.CommitFacts(path, baseline.commit, self.head.hash, changed)
-        decision = reason.on_commit(rule, facts)
+        decision = await self._judgement.on_commit(application, spec)
         if not decision.deploy:
             log.debug("commit not deployed", application=application.id, reason=decision.reason)
             self.tools.baselines.seen(application, self.head.hash)
@@ -172,17 +166,6 @@ class Round:
             return reason.LastDeployment(None)
         return reason.LastDeployment(from_unix(deployment.completed_at))
 
-    async def _changed_since(self, last: str) -> tuple[str, ...] | None:
-        """The paths that differ between a commit and the head; many applications share it."""
-        if last not in self._changed:
-            try:
-                await self.mirror.ensure(last)
-                changed = await self.mirror.changed_files(last, self.head.hash)
-            except NotFound:
-                changed = None
-            self._changed[last] = changed
-        return self._changed[last]
-
     async def _deploy(
         self, application: Application, spec: ApplicationSpec, cause: Cause, *, because: str
     ) -> str:
@@ -201,12 +184,3 @@ class Round:
             reason=because,
         )
         return deployment.id
-
-
-def _kind(application: Application, config: ApplicationConfig) -> str:
-    try:
-        registered = ApplicationKind(application.kind)
-    except ValueError:
-        return ""
-    has_provider = bool(application.platform_provider or application.cloud_provider)
-    return reason.kind_mistake(config.application_kind, registered, has_provider=has_provider)

@@ -3,7 +3,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
@@ -17,12 +16,11 @@ from pipecd.piped.mirror.changes import watch_any
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import Head, RepositoryHeads
+from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.source.configs import Configs
-from pipecd.piped.trigger.baseline import Baselines
 from pipecd.piped.trigger.commands import StrayCommands, SyncCommands
 from pipecd.piped.trigger.creation import Creation
 from pipecd.piped.trigger.round import Round, Tools
-from pipecd.piped.trigger.seen import SeenCommits
 from pipecd.piped.trigger.states import ConfigStates
 from pipecd.proto.model.application_pb2 import Application
 
@@ -42,21 +40,19 @@ class Trigger:
     heads: RepositoryHeads
     mirrors: Mirrors
     configs: Configs
-    workspace: Path
+    baselines: Baselines
     every: float = 60.0
     now: Now = utc_now
 
     def __post_init__(self) -> None:
         self._commands = SyncCommands(self.commands)
         self._strays = StrayCommands(self._commands, self.applications)
-        self._seen = SeenCommits(self.workspace / "trigger" / "seen.json")
-        baselines = Baselines(self._seen)
         self._tools = Tools(
             api=self.api,
             configs=self.configs,
             commands=self._commands,
-            baselines=baselines,
-            creation=Creation(self.api, self.deployments, baselines, now=self.now),
+            baselines=self.baselines,
+            creation=Creation(self.api, self.deployments, self.baselines, now=self.now),
             states=ConfigStates(self.api, now=self.now),
             now=self.now,
         )
@@ -65,8 +61,8 @@ class Trigger:
         # Before these are known, nothing is known about what was triggered before.
         await self.applications.read()
         await self.deployments.read()
-        await self._seen.load()
         await self._tools.creation.take_up(self.applications.all, self.deployments.all)
+        await self.baselines.load()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._strays.run(), name="commands for strangers")
             tasks.create_task(self._tend_homeless(), name="applications without a repository")
@@ -87,7 +83,7 @@ class Trigger:
                 is_done = False
             if not is_done:
                 at_most = min(at_most, _AGAIN_AFTER_TROUBLE)
-            await self._seen.save({application.id for application in self.applications.all})
+            await self.baselines.save({application.id for application in self.applications.all})
             await watch.wait(at_most)
 
     async def _round(self, mirror: Mirror) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.piped.trigger.baseline import Baselines
-from pipecd.piped.trigger.seen import SeenCommits
+from pipecd.piped.planning.baseline import Baselines
+from pipecd.piped.planning.seen import SeenCommits
 from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From which commit on changes count, for each application."""
 
+import asyncio
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from pipecd.piped.trigger.seen import SeenCommits
+from pipecd.piped.planning.seen import SeenCommits
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentTrigger
 
@@ -49,6 +51,20 @@ class Baselines:
     def __init__(self, seen: SeenCommits) -> None:
         self._seen = seen
         self._known: dict[str, _Known] = {}
+        self._is_read = asyncio.Event()
+
+    async def load(self) -> None:
+        """Reads what an earlier piped found not to matter."""
+        await self._seen.load()
+        self._is_read.set()
+
+    async def read(self) -> None:
+        """Waits until what an earlier piped knew is known here."""
+        await self._is_read.wait()
+
+    async def save(self, applications: Container[str]) -> None:
+        """Keeps for the next piped what was found not to matter to these applications."""
+        await self._seen.save(applications)
 
     def of(self, application: Application) -> Baseline:
         """The newer of what is known here and what the control plane says."""
