@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """pipectl, as a person types it, against a real control plane."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 from pipecd.commandline.main import run
 from pipecd.pipectl.cli import tree
 from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
-from pipecd.proto.model.common_pb2 import ApplicationGitRepository, SyncStrategy
-from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.model.common_pb2 import SyncStrategy
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
     PlanPreviewCommandResult,
@@ -20,36 +18,11 @@ from pipecd.proto.model.planpreview_pb2 import (
 )
 
 
-async def piped_with_repository(plane: Any) -> str:
-    registered = await plane.running.cases.pipeds.register("p", "", by=plane.admin)
-
-    def describe(piped: Piped) -> None:
-        piped.repositories.append(
-            ApplicationGitRepository(id="repo", remote="file:///tmp/repo", branch="main")
-        )
-
-    await plane.running.stores.pipeds.update(registered.id, describe)
-    return registered.id
-
-
-class Typed:
-    """Types command lines for one control plane."""
-
-    def __init__(self, plane: Any, capsys: pytest.CaptureFixture[str]) -> None:
-        self._plane, self._capsys = plane, capsys
-
-    async def __call__(self, line: str) -> tuple[int, str, str]:
-        how = ["--address", self._plane.address, "--api-key", self._plane.api_key, "--insecure"]
-        code = await asyncio.to_thread(run, tree(), [*line.split(), *how])
-        shown = self._capsys.readouterr()
-        return code, shown.out, shown.err
-
-
 async def test_an_application_is_added_listed_disabled_and_deleted(
-    start_plane: Any, capsys: pytest.CaptureFixture[str]
+    start_plane: Any, piped_with_repository: Any, typed_at: Any
 ) -> None:
     async with start_plane() as plane:
-        typed = Typed(plane, capsys)
+        typed = typed_at(plane)
         piped = await piped_with_repository(plane)
         add = f"application add --app-name web --app-kind ECS --piped-id {piped} --platform-provider p --repo-id repo --app-dir apps/web"
         code, out, err = await typed(add)
@@ -71,9 +44,11 @@ async def test_an_application_is_added_listed_disabled_and_deleted(
         assert f"Successfully deleted application id = {application_id}" in err
 
 
-async def test_events_and_pipeds(start_plane: Any, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_events_and_pipeds(
+    start_plane: Any, piped_with_repository: Any, typed_at: Any
+) -> None:
     async with start_plane() as plane:
-        typed = Typed(plane, capsys)
+        typed = typed_at(plane)
         piped = await piped_with_repository(plane)
         code, _, err = await typed("event register --name image --data v2 --labels env=dev,app=web")
         assert code == 0
@@ -101,31 +76,31 @@ async def test_events_and_pipeds(start_plane: Any, capsys: pytest.CaptureFixture
     ],
 )  # fmt: skip
 async def test_a_refusal_is_one_sentence_and_exit_1(
-    line: str, words: str, start_plane: Any, capsys: pytest.CaptureFixture[str]
+    line: str, words: str, start_plane: Any, typed_at: Any
 ) -> None:
     async with start_plane() as plane:
-        code, _, err = await Typed(plane, capsys)(line)
+        code, _, err = await typed_at(plane)(line)
         assert code == 1
         assert words in err
         assert "Traceback" not in err
 
 
 async def test_a_refusal_that_is_a_result_is_on_both_outputs(
-    start_plane: Any, capsys: pytest.CaptureFixture[str]
+    start_plane: Any, typed_at: Any
 ) -> None:
     async with start_plane() as plane:
-        code, out, err = await Typed(plane, capsys)("piped disable --piped-id x")
+        code, out, err = await typed_at(plane)("piped disable --piped-id x")
     told = "rpc error: code = NotFound desc = Piped is not found"
     assert (code, out) == (1, f"Failed to disable Piped x ({told})\n")
     assert err.endswith(f" {told}\n")
 
 
 async def test_a_preview_that_concerns_nobody_is_written_all_the_same(
-    start_plane: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    start_plane: Any, tmp_path: Path, typed_at: Any
 ) -> None:
     line = f"plan-preview --repo-remote-url r --head-branch h --head-commit c --base-branch b --out {tmp_path}/o"
     async with start_plane() as plane:
-        code, out, _ = await Typed(plane, capsys)(line)
+        code, out, _ = await typed_at(plane)(line)
     assert (code, out) == (0, "There is no piped that is handling the given Git repository\n")
     assert json.loads((tmp_path / "o").read_text())["Applications"] is None
 

@@ -12,10 +12,15 @@ _BRANCHES = {
     "encrypt": ("pipecd.pipectl.encrypt:encrypt", "Encrypt a secret for a piped."),
     "event": ("pipecd.pipectl.event:event", "Work with events."),
     "lint": ("pipecd.pipectl.lint:lint", "Tell every mistake in configuration files."),
+    "migrate": ("pipecd.pipectl.migrate.command:migrate", "Move from kinds to plugins."),
     "piped": ("pipecd.pipectl.piped:piped", "Work with pipeds."),
     "plan-preview": ("pipecd.pipectl.planpreview:plan_preview", "Show what a branch would deploy."),
     "plugin": ("pipecd.pipectl.plugin.command:plugin", "Begin, check and publish plugins."),
     "schema": ("pipecd.pipectl.schema:schema", "Print the JSON Schema of a configuration kind."),
+    "transfer": (
+        "pipecd.pipectl.transfer.command:transfer",
+        "Move a project to another control plane.",
+    ),
 }
 
 

@@ -48,7 +48,11 @@ def with_api(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
 
         asyncio.run(work())
 
-    decorated: Callable[..., None] = connected
+    return flags.every_command(client_flags(connected))
+
+
+def client_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the flags of a client."""
     for add in (
         flags.text("cert-file", "The certificate to trust instead of the system's."),
         flags.switch("insecure", "Talk plain text instead of TLS."),
@@ -56,8 +60,8 @@ def with_api(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
         flags.text("api-key", "The API key."),
         flags.text("address", "The address of the control plane, host:port."),
     ):
-        decorated = add(decorated)
-    return flags.every_command(decorated)
+        command = add(command)
+    return command
 
 
 _CLIENT_FLAGS = ("address", "api_key", "api_key_file", "insecure", "cert_file")

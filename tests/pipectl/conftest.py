@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pipectl, as a person types it, and a piped that has told its repository."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pipecd.commandline.main import run
+from pipecd.pipectl.cli import tree
+from pipecd.proto.model.common_pb2 import ApplicationGitRepository
+from pipecd.proto.model.piped_pb2 import Piped
+
+
+@pytest.fixture
+def piped_with_repository() -> Callable[[Any], Awaitable[str]]:
+    async def register(plane: Any) -> str:
+        registered = await plane.running.cases.pipeds.register("p", "", by=plane.admin)
+
+        def describe(piped: Piped) -> None:
+            piped.repositories.append(
+                ApplicationGitRepository(id="repo", remote="file:///tmp/repo", branch="main")
+            )
+
+        await plane.running.stores.pipeds.update(registered.id, describe)
+        return registered.id
+
+    return register
+
+
+class Typed:
+    """Types command lines for one control plane."""
+
+    def __init__(self, plane: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        self._plane, self._capsys = plane, capsys
+
+    async def __call__(self, line: str) -> tuple[int, str, str]:
+        how = ["--address", self._plane.address, "--api-key", self._plane.api_key, "--insecure"]
+        code = await asyncio.to_thread(run, tree(), [*line.split(), *how])
+        shown = self._capsys.readouterr()
+        return code, shown.out, shown.err
+
+
+@pytest.fixture
+def typed_at(capsys: pytest.CaptureFixture[str]) -> Callable[[Any], Typed]:
+    return lambda plane: Typed(plane, capsys)
