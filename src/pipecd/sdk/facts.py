@@ -117,6 +117,11 @@ class Source:
         drift = read.spec.drift_detection
         return drift.ignored_by_resource() if drift else {}
 
+    def stage_names(self) -> tuple[str, ...]:
+        """Returns the stages of the application's pipeline in their order, none without one."""
+        read = read_application(self.config, file=self.config_filename, catalog=load_catalog())
+        return tuple(stage.name for stage in read.spec.pipeline.stages)
+
     def shared_config(self, kind: str, spec: type[OptionsT]) -> OptionsT | None:
         """Reads what the repository keeps for all applications under `.pipe/`.
 

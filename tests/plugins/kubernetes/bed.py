@@ -3,7 +3,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,14 @@ class Application:
     other: Kubernetes | None = None
 
     def commit(
-        self, name: str, *manifests: dict[str, Any], running: StageBench | None = None, **spec: Any
+        self,
+        name: str,
+        *manifests: dict[str, Any],
+        running: StageBench | None = None,
+        pipeline: Sequence[str] = (),
+        **spec: Any,
     ) -> StageBench:
-        """Returns a deployment of a commit with these manifests."""
+        """Returns a deployment of a commit with these manifests and stages."""
         place = self.directory / name
         place.mkdir(exist_ok=True)
         for number, manifest in enumerate(manifests):
@@ -41,7 +46,11 @@ class Application:
         config = {
             "apiVersion": "pipecd.dev/v1beta1",
             "kind": "Application",
-            "spec": {"name": "web", "plugins": {self.section: settings}},
+            "spec": {
+                "name": "web",
+                "plugins": {self.section: settings},
+                "pipeline": {"stages": [{"name": stage} for stage in pipeline]},
+            },
         }
         bench = StageBench(
             plugin=self.plugin,
@@ -107,9 +116,12 @@ def service(**selector: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
 
 
-async def succeed(bench: StageBench, stage: str, options: dict[str, Any] | None = None) -> None:
+async def succeed(
+    bench: StageBench, stage: str, options: dict[str, Any] | None = None, *, index: int = 0
+) -> None:
     """Runs a stage that has to succeed."""
-    result = await bench.run(stage, options, is_rollback=stage.endswith("ROLLBACK"))
+    is_rollback = stage.endswith("ROLLBACK")
+    result = await bench.run(stage, options, index=index, is_rollback=is_rollback)
     assert result.status == StageStatus.SUCCESS, (result.message, bench.host.lines)
 
 

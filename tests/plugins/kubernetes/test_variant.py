@@ -8,15 +8,11 @@ import pytest
 from pipecd.plugins.kubernetes.application import VariantLabel
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.options import Patch, PatchOp, PatchTarget
+from pipecd.plugins.kubernetes.variant.httproute import by_http_route
 from pipecd.plugins.kubernetes.variant.label import require_label, with_label
 from pipecd.plugins.kubernetes.variant.patch import patched
-from pipecd.plugins.kubernetes.variant.traffic import (
-    Shares,
-    by_http_route,
-    by_selector,
-    by_virtual_service,
-    check,
-)
+from pipecd.plugins.kubernetes.variant.traffic import Shares, by_selector, check
+from pipecd.plugins.kubernetes.variant.virtualservice import Subsets, by_virtual_service
 from pipecd.plugins.kubernetes.variant.workload import Variant
 from pipecd.sdk import UserMistake
 from pipecd.sdk.config import Replicas
@@ -210,6 +206,9 @@ def test_shares_must_be_the_whole() -> None:
             check(wrong)
 
 
+WEB = Subsets("web", LABEL)
+
+
 def virtual_service(*routes: Any) -> Manifest:
     """Returns a VirtualService."""
     return manifest("VirtualService", "web", "networking.istio.io/v1", spec={"http": list(routes)})
@@ -228,9 +227,7 @@ def test_a_virtual_service_divides_what_other_hosts_leave(
 ) -> None:
     mine = {"destination": {"host": "web", "port": {"number": 80}}, "weight": 75}
     other = {"destination": {"host": "other"}, "weight": 25}
-    divided = by_virtual_service(
-        virtual_service({"route": [mine, other]}), shares, host="web", label=LABEL
-    )
+    divided = by_virtual_service(virtual_service({"route": [mine, other]}), shares, WEB)
     routes = divided.body["spec"]["http"][0]["route"]
     assert [(each["destination"].get("subset"), each["weight"]) for each in routes] == weights
     assert routes[0]["destination"]["port"] == {"number": 80}
@@ -239,33 +236,77 @@ def test_a_virtual_service_divides_what_other_hosts_leave(
 def test_only_editable_routes_are_changed() -> None:
     one = {"name": "one", "route": [{"destination": {"host": "web"}}]}
     two = {"name": "two", "route": [{"destination": {"host": "web"}}]}
-    divided = by_virtual_service(
-        virtual_service(one, two), Shares(0, 100), host="web", label=LABEL, editable=("two",)
-    )
+    divided = by_virtual_service(virtual_service(one, two), Shares(0, 100), WEB, ("two",))
     routes = divided.body["spec"]["http"]
     assert routes[0] == one
     assert [each["weight"] for each in routes[1]["route"]] == [0, 100]
 
 
-def test_an_http_route_divides_among_the_services_of_the_variants() -> None:
-    route = manifest(
-        "HTTPRoute",
-        "web",
-        "gateway.networking.k8s.io/v1",
-        spec={"rules": [{"backendRefs": [{"name": "web", "port": 80}]}, {"backendRefs": []}]},
+def test_a_virtual_service_that_gives_all_to_primary_is_left_in_the_order_of_git() -> None:
+    canary = {"destination": {"host": "web", "subset": "canary"}, "weight": 0}
+    primary = {"destination": {"host": "web", "subset": "primary"}, "weight": 100}
+    elsewhere = {"route": [{"destination": {"host": "other"}}]}
+    git = virtual_service({"route": [canary, primary]}, elsewhere)
+    assert by_virtual_service(git, Shares(100), WEB) == git
+    moved = by_virtual_service(git, Shares(70, 30), WEB).body["spec"]["http"]
+    assert [each["weight"] for each in moved[0]["route"]] == [30, 70]
+    assert moved[1] == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("subsets", "editable", "message"),
+    [
+        pytest.param(Subsets("shop", LABEL), (), "no http route that leads to shop", id="the host"),
+        pytest.param(WEB, ("b",), "no http route of b that leads to web", id="the routes"),
+    ],
+)
+def test_a_virtual_service_that_would_not_change_is_told(
+    subsets: Subsets, editable: tuple[str, ...], message: str
+) -> None:
+    git = virtual_service({"name": "a", "route": [{"destination": {"host": "web"}}]})
+    with pytest.raises(UserMistake, match=message):
+        by_virtual_service(git, Shares(50, 50), subsets, editable)
+
+
+NAMES = ("web", "web-canary", "web-baseline")
+
+
+def http_route(*backends: Any) -> Manifest:
+    """Returns an HTTPRoute of one rule."""
+    rules = [{"backendRefs": list(backends)}]
+    return manifest("HTTPRoute", "web", "gateway.networking.k8s.io/v1", spec={"rules": rules})
+
+
+def backends_of(route: Manifest) -> Any:
+    return route.body["spec"]["rules"][0]["backendRefs"]
+
+
+@pytest.mark.parametrize(
+    ("backends", "shares", "weights"),
+    [
+        pytest.param([("web", None)], Shares(80, 20), [80, 20], id="all of it"),
+        pytest.param([("web", None)], Shares(80, 15, 5), [80, 15, 5], id="all of it in three"),
+        pytest.param([("web", 1), ("other", 1)], Shares(80, 20), [4, 1, 5], id="half of it"),
+        pytest.param([("web", 70), ("other", 30)], Shares(90, 10), [63, 7, 30], id="70 percent"),
+        pytest.param([("web", 7)], Shares(100), [7], id="what is so in Git already"),
+        pytest.param([("web", 1), ("other", 3)], Shares(100), [1, 3], id="so in Git beside others"),
+        pytest.param([("web", 5), ("web-canary", 0)], Shares(100), [5, 0], id="a canary with none"),
+        pytest.param([("web", 5), ("web-canary", 0)], Shares(0, 100), [0, 100], id="all to canary"),
+        pytest.param([("web", 0), ("other", 1)], Shares(80, 20), [0, 1], id="nothing of nothing"),
+    ],
+)
+def test_an_http_route_divides_what_the_variants_have(
+    backends: list[tuple[str, int | None]], shares: Shares, weights: list[int]
+) -> None:
+    route = http_route(
+        *({"name": n, "port": 80, **({} if w is None else {"weight": w})} for n, w in backends)
     )
-    names = ("web", "web-canary", "web-baseline")
-    divided = by_http_route(route, Shares(80, 20), names)
-    assert divided.body["spec"]["rules"] == [
-        {
-            "backendRefs": [
-                {"name": "web", "port": 80, "weight": 80},
-                {"name": "web-canary", "port": 80, "weight": 20},
-            ]
-        },
-        {"backendRefs": []},
-    ]
-    again = by_http_route(divided, Shares(0, 100), names)
-    assert [b["weight"] for b in again.body["spec"]["rules"][0]["backendRefs"]] == [0, 100]
-    with pytest.raises(UserMistake, match="no rule that leads to the Service other"):
-        by_http_route(route, Shares(80, 20), ("other", "other-canary", "other-baseline"))
+    divided = backends_of(by_http_route(route, shares, NAMES))
+    assert [each["weight"] for each in divided] == weights
+    assert {each["port"] for each in divided} == {80}
+
+
+def test_a_route_to_something_else_is_told() -> None:
+    for route in (http_route(), http_route({"name": "web", "kind": "Bucket"})):
+        with pytest.raises(UserMistake, match="no rule that leads to the Service web"):
+            by_http_route(route, Shares(80, 20), NAMES)

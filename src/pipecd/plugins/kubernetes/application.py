@@ -71,7 +71,7 @@ class IstioRouting(Spec):
 
 
 class TrafficRouting(Spec):
-    """How traffic is divided: `podselector` or `istio`."""
+    """How traffic is divided: by `podselector`, `istio` or `gateway`."""
 
     method: str = "podselector"
     istio: IstioRouting | None = None

@@ -25,10 +25,13 @@ _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _NEEDED = frozenset({"list", "delete"})
 
 
-async def owned(cluster: Cluster, application: str, **labels: str) -> list[Manifest]:
+async def owned(
+    cluster: Cluster, application: str, labels: Mapping[str, str], *, kind: str = ""
+) -> list[Manifest]:
     """Returns the objects of an application, without what they own in turn; only their metadata."""
     marks = {MANAGED_BY: BY_PIPED, APPLICATION: application, **labels}
-    found = await _listed(cluster, cluster.namespace, labelSelector=_selector(marks))
+    selector = _selector(marks)
+    found = await _listed(cluster, cluster.namespace, kind, labelSelector=selector)
     return [
         _object(item, resource)
         for resource, items in found.items()
@@ -40,7 +43,7 @@ async def owned(cluster: Cluster, application: str, **labels: str) -> list[Manif
 async def kinds_in_use(cluster: Cluster, namespace: str) -> list[Resource]:
     """Returns the kinds of which some piped manages objects."""
     selector = _selector({MANAGED_BY: BY_PIPED})
-    found = await _listed(cluster, namespace, labelSelector=selector, limit="1")
+    found = await _listed(cluster, namespace, "", labelSelector=selector, limit="1")
     return [resource for resource, items in found.items() if items]
 
 
@@ -48,8 +51,10 @@ def _selector(labels: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
-async def _listed(cluster: Cluster, namespace: str, **query: str) -> dict[Resource, Sequence[Any]]:
-    """Lists the metadata of objects of every kind, several kinds at once.
+async def _listed(
+    cluster: Cluster, namespace: str, kind: str, **query: str
+) -> dict[Resource, Sequence[Any]]:
+    """Lists the metadata of objects of a kind, or of every kind, several kinds at once.
 
     Where the whole cluster may not be listed, `namespace` is.
     """
@@ -69,7 +74,11 @@ async def _listed(cluster: Cluster, namespace: str, **query: str) -> dict[Resour
                         raise
         return ()
 
-    kinds = [kind for kind in await cluster.kinds.preferred() if kind.verbs >= _NEEDED]
+    kinds = [
+        each
+        for each in await cluster.kinds.preferred()
+        if each.verbs >= _NEEDED and kind in ("", each.kind)
+    ]
     return dict(zip(kinds, await asyncio.gather(*map(of_kind, kinds)), strict=True))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rolling out primary, canary and baseline, and cleaning the latter two."""
 
-from pipecd.plugins.kubernetes.application import Variant
+from pipecd.plugins.kubernetes.application import Application, Variant
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.options import (
     BaselineRolloutOptions,
@@ -10,8 +10,9 @@ from pipecd.plugins.kubernetes.options import (
 )
 from pipecd.plugins.kubernetes.plan.workload import configuration, services, workloads
 from pipecd.plugins.kubernetes.stages.sync import primary_of, prune
-from pipecd.plugins.kubernetes.stages.traffic import routing_manifest
+from pipecd.plugins.kubernetes.stages.traffic import is_routed, routing_manifest
 from pipecd.plugins.kubernetes.stages.workbench import Workbench
+from pipecd.plugins.kubernetes.variant.label import require_label
 from pipecd.plugins.kubernetes.variant.patch import patched
 from pipecd.plugins.kubernetes.variant.workload import Variant as Naming
 from pipecd.sdk import StageResult, UserMistake
@@ -19,14 +20,16 @@ from pipecd.sdk.config import Replicas
 
 
 async def primary(bench: Workbench, options: PrimaryRolloutOptions) -> StageResult:
-    """Brings primary to the target commit; where the traffic goes is left to its own stage."""
+    """Brings primary to the target commit; traffic that a later stage moves stays where it is."""
     target = bench.stage.target
     manifests = await bench.manifests(target)
+    labelled = options.add_variant_label_to_selector
+    if not labelled and is_routed(bench):
+        _require_labels(bench.application, manifests)
     routing = None
-    if bench.application.traffic_routing.method != "podselector":
+    if is_routed(bench, after=bench.stage.index):
         routing = routing_manifest(bench.application, manifests)
-        manifests = [m for m in manifests if m is not routing]
-    made = primary_of(bench, manifests, labelled=options.add_variant_label_to_selector)
+    made = primary_of(bench, [m for m in manifests if m is not routing], labelled=labelled)
     if options.create_service:
         made += _services(bench, manifests, bench.naming("primary", options.suffix))
     applied = await bench.apply(made, target, "primary")
@@ -68,6 +71,13 @@ async def clean(bench: Workbench, variant: Variant) -> StageResult:
     """Takes a variant away."""
     await bench.delete(await bench.live(variant))
     return StageResult.succeeded(f"Nothing of {variant} is left")
+
+
+def _require_labels(application: Application, manifests: list[Manifest]) -> None:
+    """Refuses workloads that the Service would lose when it leads to one variant only."""
+    if application.traffic_routing.method == "podselector":
+        label, found = application.variant_label, workloads(manifests, application.workloads)
+        require_label(found, label.key, label.primary_value)
 
 
 def _services(bench: Workbench, manifests: list[Manifest], naming: Naming) -> list[Manifest]:

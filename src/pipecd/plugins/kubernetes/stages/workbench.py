@@ -92,11 +92,11 @@ class Workbench:
         await apply_all(self.cluster, marked, self.say, create_namespaces=create)
         return marked
 
-    async def live(self, variant: Variant | None = None) -> list[Manifest]:
+    async def live(self, variant: Variant | None = None, *, kind: str = "") -> list[Manifest]:
         """Returns the objects of this application on the cluster, or those of a variant."""
         label = self.application.variant_label
         marks = {label.key: label.value(variant)} if variant else {}
-        return await owned(self.cluster, self.stage.deployment.application_id, **marks)
+        return await owned(self.cluster, self.stage.deployment.application_id, marks, kind=kind)
 
     async def delete(self, manifests: Sequence[Manifest]) -> None:
         """Takes objects of this application off the cluster."""
