@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's pipectl and ours write the same backups and the same rewritten files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipecd.proto.model.application_pb2 import Application
+
+pytestmark = pytest.mark.slow
+
+OURS = Path(sys.executable).parent / "pipectl"
+
+OLD = """\
+apiVersion: pipecd.dev/v1beta1
+kind: KubernetesApp
+spec:
+  name: shop
+  labels: {team: sales}
+  description: sells things
+  input: {namespace: shop, helmChart: {path: chart}}
+  service: {name: shop}
+  trafficRouting: {method: podselector}
+  trigger: {onCommit: {paths: [lib/**]}}
+  pipeline:
+    stages:
+      - name: K8S_CANARY_ROLLOUT
+        with: {replicas: 10%}
+      - name: ANALYSIS
+        with: {duration: 10m, timeout: 20m, skipOn: {paths: [docs/**]}}
+"""
+
+
+async def test_backups_are_the_same_and_each_restores_those_of_the_other(
+    open_bed: Any, upstream_pipectl: Path, tmp_path: Path
+) -> None:
+    async with open_bed() as bed:
+        agent = await bed.enrol("one")
+        draft = Application(name="cart", piped_id=agent.id, labels={"env": "dev"})
+        await bed.add_application("cart", draft)
+        how = bed.pipectl_flags()
+        kept: dict[Path, Any] = {}
+        for program in (OURS, upstream_pipectl):
+            file = tmp_path / f"{len(kept)}.json"
+            done = await bed.run(program, "transfer", "backup", "--output-file", str(file), *how)
+            assert done.code == 0, done
+            kept[file] = json.loads(file.read_text())
+            del kept[file]["created_at"]
+        ours, theirs = kept
+        assert kept[ours] == kept[theirs]
+        for program, file in ((OURS, theirs), (upstream_pipectl, ours)):
+            line = ("transfer", "restore", "piped", "--input-file", str(file))
+            done = await bed.run(program, *line, *how)
+            assert done.code == 0, done
+            (mapping,) = json.loads(done.out)["piped_mappings"]
+            assert mapping["old_piped_id"] == agent.id
+
+
+def test_files_are_rewritten_alike(upstream_pipectl: Path, tmp_path: Path) -> None:
+    documents: list[Any] = []
+    for program in (OURS, upstream_pipectl):
+        file = tmp_path / "app.pipecd.yaml"
+        file.write_text(OLD)
+        line = [program, "migrate", "application-config", "--config-files", file]
+        subprocess.run(line, check=True, capture_output=True)
+        documents.append(yaml.safe_load(file.read_text()))
+    assert documents[0] == documents[1]
