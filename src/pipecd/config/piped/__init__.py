@@ -21,7 +21,13 @@ from pipecd.config.piped.notification import (
 )
 from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
 from pipecd.config.piped.secret import SecretManagementConfig, SecretManagementSpec
-from pipecd.config.piped.spec import AgentSpec, PipedSpec, PlatformProviderSpec, V0PipedSpec
+from pipecd.config.piped.spec import (
+    AgentSpec,
+    IdentitySpec,
+    PipedSpec,
+    PlatformProviderSpec,
+    V0PipedSpec,
+)
 from pipecd.config.piped.translate import decode_piped, is_v0, with_default_kubernetes
 from pipecd.config.piped.watcher import EventWatcherRepoSpec, EventWatcherSpec, PlanPreviewSpec
 
@@ -32,6 +38,7 @@ __all__ = [
     "EventWatcherRepoSpec",
     "EventWatcherSpec",
     "GitSpec",
+    "IdentitySpec",
     "KeyPair",
     "NotificationsSpec",
     "PipedSpec",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipecd.config.piped.git import GitSpec
-from pipecd.config.piped.notification import SlackSpec, WebhookSpec
+from pipecd.config.piped.notification import EmailSpec, HookSpec, SlackSpec, WebhookSpec
 from pipecd.config.piped.secret import GCP_KMS, SecretManagementSpec
-from pipecd.config.piped.spec import PipedSpec
+from pipecd.config.piped.spec import IdentitySpec
 from pipecd.model.errors import UserMistake
 
 
@@ -28,7 +28,7 @@ class KeyPair:
         return "KeyPair(…)"
 
 
-def piped_key(spec: PipedSpec) -> str:
+def piped_key(spec: IdentitySpec) -> str:
     """Return the key that proves which piped this is."""
     return _text(
         "pipedKeyFile or pipedKeyData",
@@ -69,6 +69,30 @@ def webhook_signature(webhook: WebhookSpec) -> str:
     key = "notifications.receivers.webhook.signatureValueFile"
     text = _decoded(key, _from_file(key, webhook.signature_value_file))
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def signing_secret(webhook: WebhookSpec) -> str:
+    """Return the secret that events are signed with, or "" when they are not."""
+    if not webhook.signing_secret_file:
+        return webhook.signing_secret.strip()
+    key = "notifications.receivers.webhook.signingSecretFile"
+    return _text(key, _from_file(key, webhook.signing_secret_file))
+
+
+def hook_url(hook: HookSpec) -> str:
+    """Return the address of a channel."""
+    if not hook.hook_url_file:
+        return hook.hook_url.strip()
+    key = "notifications.receivers.hookURLFile"
+    return _text(key, _from_file(key, hook.hook_url_file))
+
+
+def mail_password(email: EmailSpec) -> str:
+    """Return the password for the mail server, or "" when none is needed."""
+    if not email.password_file:
+        return email.password
+    key = "notifications.receivers.email.passwordFile"
+    return _text(key, _from_file(key, email.password_file))
 
 
 def key_pair(management: SecretManagementSpec) -> KeyPair:

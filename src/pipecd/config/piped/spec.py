@@ -16,8 +16,8 @@ from pipecd.config.rule import must_be_set, refuse
 from pipecd.config.spec import Spec
 
 
-class AgentSpec(Spec):
-    """What piped files of both generations say alike."""
+class IdentitySpec(Spec):
+    """Who a piped is and whom it talks to; all that a launcher reads."""
 
     project_id: Annotated[
         str, Field(alias="projectID", validate_default=True), must_be_set("projectID")
@@ -27,8 +27,30 @@ class AgentSpec(Spec):
     ] = ""
     piped_key_file: str = ""
     piped_key_data: Annotated[str, Field(repr=False)] = ""
-    name: str = ""
     api_address: Annotated[str, Field(validate_default=True), must_be_set("apiAddress")] = ""
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        refuse(
+            self,
+            (
+                not self.piped_key_file and not self.piped_key_data,
+                "",
+                "either pipedKeyFile or pipedKeyData must be set",
+            ),
+            (
+                self.piped_key_file and self.piped_key_data,
+                "pipedKeyData",
+                "only pipedKeyFile or pipedKeyData can be set",
+            ),
+        )
+        return self
+
+
+class AgentSpec(IdentitySpec):
+    """What piped files of both generations say alike."""
+
+    name: str = ""
     web_address: str = ""
     sync_interval: Duration = Duration(60)
     app_config_sync_interval: Duration = Duration(60)
@@ -53,23 +75,6 @@ class AgentSpec(Spec):
         if value < 0:
             raise ValueError("appConfigSyncInterval must be greater than or equal to 0")
         return value
-
-    @model_validator(mode="after")
-    def _one_key(self) -> Self:
-        refuse(
-            self,
-            (
-                not self.piped_key_file and not self.piped_key_data,
-                "",
-                "either pipedKeyFile or pipedKeyData must be set",
-            ),
-            (
-                self.piped_key_file and self.piped_key_data,
-                "pipedKeyData",
-                "only pipedKeyFile or pipedKeyData can be set",
-            ),
-        )
-        return self
 
 
 class PipedSpec(AgentSpec):
