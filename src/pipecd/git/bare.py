@@ -12,11 +12,11 @@ from pathlib import Path
 import structlog
 
 from pipecd.git.access import GitEnvironment
+from pipecd.git.contained.lfs import LargeFiles, forget_unused
+from pipecd.git.contained.submodule import submodules
 from pipecd.git.failure import explain, is_damaged, is_missing
-from pipecd.git.lfs import LargeFiles, forget_unused
 from pipecd.git.objects import Objects, inside
 from pipecd.git.remote.address import without_secrets
-from pipecd.git.submodule import submodules
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
 from pipecd.program.capture import Captured, capture
 
@@ -60,8 +60,7 @@ class BareCopy(Objects):
 
     async def ensure(self, commit: str) -> None:
         """Makes sure that a commit is here, also one that the branch no longer contains."""
-        if not _HASH.fullmatch(commit):
-            raise NotFound(f"{commit!r} is not the hash of a commit")
+        check_hash(commit)
         if await self._is_here(commit):
             return
         async with self._lock:
@@ -256,6 +255,12 @@ class BareCopy(Objects):
 
 class DamagedCopy(Unavailable):
     """Objects of the local copy are missing or broken."""
+
+
+def check_hash(text: str) -> None:
+    """Refuses what is not the hash of a commit, or the beginning of one."""
+    if not _HASH.fullmatch(text):
+        raise NotFound(f"{text!r} is not the hash of a commit")
 
 
 _FROM_STDIN = ("--pathspec-from-file=-", "--pathspec-file-nul")

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipecd.git.access import GitEnvironment
 from pipecd.git.bare import BareCopy
 from pipecd.git.commit import Commit
-from pipecd.git.push import Pushing
+from pipecd.git.merge import Merging
 from pipecd.git.remote.address import check_branch_name, local_path
 from pipecd.git.remote.branch import remote_branch
 
@@ -22,7 +22,7 @@ class Repository:
     branch: str
 
 
-class Mirror(Pushing):
+class Mirror(Merging):
     """A bare copy of one repository, with the head of its watched branch."""
 
     def __init__(

@@ -92,21 +92,24 @@ class Pushing(BareCopy):
         before = await self._told("rev-parse", f"{base}^{{tree}}")
         if tree == before.decode().strip():
             return None
-        name, email = self._environment.author
-        identity = {
-            f"GIT_{role}_{part}": value
-            for role in ("AUTHOR", "COMMITTER")
-            for part, value in (("NAME", name), ("EMAIL", email))
-        }
         made = await self._told(
             "commit-tree",
             tree,
             "-p",
             base,
             stdin=whole_message(change).encode(),
-            variables=identity,
+            variables=self._identity(),
         )
         return made.decode().strip()
+
+    def _identity(self) -> dict[str, str]:
+        """Who makes the commits of piped."""
+        name, email = self._environment.author
+        return {
+            f"GIT_{role}_{part}": value
+            for role in ("AUTHOR", "COMMITTER")
+            for part, value in (("NAME", name), ("EMAIL", email))
+        }
 
     async def _told(
         self, *arguments: str, stdin: bytes = b"", variables: dict[str, str] | None = None
