@@ -7,15 +7,13 @@ import structlog
 
 from pipecd.config.duration import Duration
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import NotFound, PipecdError, Unavailable
+from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.reports import Reports, persistently
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
-from pipecd.piped.planning.gather import Plan, Planning, Running
+from pipecd.piped.planning.gather import Plan, Planning, Running, last_success
 from pipecd.piped.pluginhost.plugin import PluginDied
-from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Deployment
-from pipecd.proto.service import piped_pb2
 
 log = structlog.get_logger()
 
@@ -77,16 +75,7 @@ class Planner:
 
     async def _running(self) -> Running | None:
         """What runs now, as the control plane remembers it."""
-        request = piped_pb2.GetApplicationMostRecentDeploymentRequest(
-            application_id=self._deployment.application_id,
-            status=deployment_pb2.DEPLOYMENT_SUCCESS,
+        return await persistently(
+            lambda: last_success(self._desk.api, self._deployment.application_id),
+            what="last success",
         )
-        try:
-            answer = await persistently(
-                lambda: self._desk.api.get_application_most_recent_deployment(request),
-                what="last success",
-            )
-        except NotFound:
-            return None
-        last = answer.deployment
-        return Running(last.trigger.commit.hash, last.config_filename)

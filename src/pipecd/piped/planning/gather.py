@@ -14,9 +14,10 @@ import structlog
 
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.model.deployment import SyncStrategy
-from pipecd.model.errors import PipecdError, Unsupported
+from pipecd.model.errors import NotFound, PipecdError, Unsupported
 from pipecd.model.ids import new_id
 from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.piped.api import PipedApi
 from pipecd.piped.plan.stages import StageAnswer, StageMint, pipeline_stages, quick_sync_stages
 from pipecd.piped.plan.strategy import Answer, PlanFacts, choose_strategy, ruled
 from pipecd.piped.plan.targets import KnownTargets, deploy_targets
@@ -24,9 +25,11 @@ from pipecd.piped.plan.versions import merge_versions
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Source
+from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.proto.service.piped_pb2 import GetApplicationMostRecentDeploymentRequest
 
 log = structlog.get_logger()
 
@@ -39,6 +42,19 @@ class Running:
 
     commit: str
     config_filename: str
+
+
+async def last_success(api: PipedApi, application_id: str) -> Running | None:
+    """What an application runs, as the control plane remembers it."""
+    request = GetApplicationMostRecentDeploymentRequest(
+        application_id=application_id, status=deployment_pb2.DEPLOYMENT_SUCCESS
+    )
+    try:
+        answer = await api.get_application_most_recent_deployment(request)
+    except NotFound:
+        return None
+    last = answer.deployment
+    return Running(last.trigger.commit.hash, last.config_filename)
 
 
 @dataclass(frozen=True)
@@ -85,6 +101,12 @@ class Planning:
 
         The deployment gets the deploy targets that its plugins look for.
         """
+        return await self.decide(await self.prepare(deployment, running, into))
+
+    async def prepare(
+        self, deployment: Deployment, running: Running | None, into: Path
+    ) -> "Prepared":
+        """The working copies and the plugins that a plan is made with."""
         target = await self._sources.at(
             deployment.git_path, deployment.trigger.commit.hash, into=into / "target"
         )
@@ -97,36 +119,32 @@ class Planning:
                 into=into / "running",
             )
         set_targets(deployment, target.config.spec, self._targets)
-        asked = _Asked(
-            deployment=deployment,
-            spec=target.config.spec,
-            plugins=self._plugins.of_application(
-                target.config.spec, targets=deployment.deploy_targets_by_plugin.keys()
-            ),
-            given=_plan_input(deployment, target, before),
+        plugins = self._plugins.of_application(
+            target.config.spec, targets=deployment.deploy_targets_by_plugin.keys()
         )
-        return await self._decide(asked, running)
+        return Prepared(deployment, target, before, plugins)
 
-    async def _decide(self, asked: "_Asked", running: Running | None) -> Plan:
-        quick = await asked.quick_sync_answers()
-        facts = _facts(asked, running, quick)
+    async def decide(self, prepared: "Prepared") -> Plan:
+        """The plan for what was prepared."""
+        quick = await prepared.quick_sync_answers()
+        facts = _facts(prepared, quick)
         if ruled(facts) is None:
-            facts = replace(facts, answers=tuple(await asked.strategy_answers()))
+            facts = replace(facts, answers=tuple(await prepared.strategy_answers()))
         choice = choose_strategy(facts)
         mint = StageMint(self._ids, to_unix(self._now()))
         if choice.strategy is SyncStrategy.QUICK_SYNC:
             stages = quick_sync_stages(_without_failures(quick), mint)
         else:
-            stages = pipeline_stages(await self._pipeline_answers(asked), mint)
-        versions = merge_versions(await asked.version_answers())
+            stages = pipeline_stages(await self._pipeline_answers(prepared), mint)
+        versions = merge_versions(await prepared.version_answers())
         return Plan(choice.strategy, choice.summary, versions, stages)
 
-    async def _pipeline_answers(self, asked: "_Asked") -> list[StageAnswer]:
+    async def _pipeline_answers(self, prepared: "Prepared") -> list[StageAnswer]:
         """Each plugin plans its own stages of the pipeline."""
-        targets = asked.deployment.deploy_targets_by_plugin.keys()
+        targets = prepared.deployment.deploy_targets_by_plugin.keys()
         wanted: dict[Plugin, list[pb.BuildPipelineSyncStagesRequest.StageConfig]] = {}
-        for index, stage in enumerate(asked.spec.pipeline.stages):
-            plugin = self._plugins.for_stage(stage.name, asked.spec, targets=targets)
+        for index, stage in enumerate(prepared.spec.pipeline.stages):
+            plugin = self._plugins.for_stage(stage.name, prepared.spec, targets=targets)
             wanted.setdefault(plugin, []).append(
                 pb.BuildPipelineSyncStagesRequest.StageConfig(
                     name=stage.name,
@@ -139,7 +157,7 @@ class Planning:
         answers: list[StageAnswer] = []
         for plugin, stages in wanted.items():
             request = pb.BuildPipelineSyncStagesRequest(
-                rollback=asked.spec.planner.auto_rollback, stages=stages
+                rollback=prepared.spec.planner.auto_rollback, stages=stages
             )
             answer = await plugin.BuildPipelineSyncStages(request)
             answers.append(
@@ -149,13 +167,26 @@ class Planning:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The questions to the plugins about one deployment."""
+class Prepared:
+    """A deployment with its sources, and the questions about it to its plugins."""
 
     deployment: Deployment
-    spec: ApplicationSpec
+    target: Source
+    before: Source | None
     plugins: Sequence[Plugin]
-    given: pb.PlanPluginInput
+
+    @property
+    def spec(self) -> ApplicationSpec:
+        return self.target.config.spec
+
+    @property
+    def given(self) -> pb.PlanPluginInput:
+        """What plugins are told."""
+        return pb.PlanPluginInput(
+            deployment=self.deployment,
+            target_deployment_source=self.target.to_proto(),
+            running_deployment_source=self.before.to_proto() if self.before is not None else None,
+        )
 
     async def quick_sync_answers(self) -> list[StageAnswer | PipecdError]:
         """What each plugin would quick sync; a failure only matters if it is needed."""
@@ -214,20 +245,8 @@ class _Asked:
         return answers
 
 
-def _plan_input(
-    deployment: Deployment, target: Source, before: Source | None
-) -> pb.PlanPluginInput:
-    return pb.PlanPluginInput(
-        deployment=deployment,
-        target_deployment_source=target.to_proto(),
-        running_deployment_source=before.to_proto() if before is not None else None,
-    )
-
-
-def _facts(
-    asked: _Asked, running: Running | None, quick: Sequence[StageAnswer | PipecdError]
-) -> PlanFacts:
-    trigger, spec = asked.deployment.trigger, asked.spec
+def _facts(prepared: Prepared, quick: Sequence[StageAnswer | PipecdError]) -> PlanFacts:
+    trigger, spec = prepared.deployment.trigger, prepared.spec
     return PlanFacts(
         requested=SyncStrategy(trigger.sync_strategy),
         requested_because=trigger.strategy_summary,
@@ -237,7 +256,7 @@ def _facts(
         quick_sync_pattern=spec.commit_matcher.quick_sync,
         commit_message=trigger.commit.message,
         is_commanded=bool(trigger.commander),
-        is_deployed_before=running is not None,
+        is_deployed_before=prepared.before is not None,
         can_quick_sync=any(
             isinstance(answer, PipecdError) or any(not s.rollback for s in answer.stages)
             for answer in quick
