@@ -40,17 +40,18 @@ async def _run(
         meta=piped_meta(settings.config, catalog, public_key=keys.public if keys else b""),
         metrics=lambda: generate_latest(registry) if registry is not None else b"",
     )
-    await presence.introduce()
+    notifier = wiring.notifier(settings, await presence.introduce())
     if settings.admin_port is not None:
         pages = standard_pages(registry)
         admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
         await opened.enter_async_context(admin)
     mirrors = await opened.enter_async_context(wiring.mirrors(settings))
-    shared = wiring.share(settings, api, mirrors, catalog)
+    shared = wiring.share(settings, api, mirrors, catalog, notifier)
     plugins = await wiring.plugins(shared, opened)
     reporter = wiring.reporter(shared)
     parts = (
         presence,
+        notifier,
         shared.applications,
         shared.deployments,
         shared.commands,

@@ -28,6 +28,8 @@ from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.wakeups import WakeupStream
+from pipecd.piped.notify.notice import Notices
+from pipecd.piped.notify.notifier import Identity, Notifier
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.seen import SeenCommits
 from pipecd.piped.pluginhost.callbacks import Callbacks
@@ -39,6 +41,7 @@ from pipecd.piped.pluginhost.tools import Toolbox
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import Sources
 from pipecd.piped.trigger.trigger import Trigger
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaResponse
 from pipecd.proto.service.wakeups_pb2 import Wakeup
 from pipecd.secrets import hybrid
 
@@ -80,9 +83,12 @@ class Shared:
     baselines: Baselines
     metadata: MetadataStores
     callbacks: Callbacks
+    notices: Notices
 
 
-def share(settings: PipedSettings, api: PipedApi, mirrors: Mirrors, catalog: Catalog) -> Shared:
+def share(
+    settings: PipedSettings, api: PipedApi, mirrors: Mirrors, catalog: Catalog, notices: Notices
+) -> Shared:
     """Makes what most parts need."""
     commands, metadata = CommandMirror(api), MetadataStores(api)
     return Shared(
@@ -104,7 +110,13 @@ def share(settings: PipedSettings, api: PipedApi, mirrors: Mirrors, catalog: Cat
             tools=Toolbox(settings.tools_dir or settings.workspace / "tools"),
             logs=partial(logs_of, settings.workspace),
         ),
+        notices=notices,
     )
+
+
+def notifier(settings: PipedSettings, known: ReportPipedMetaResponse) -> Notifier:
+    spec = settings.config.spec
+    return Notifier(Identity(spec.project_id, spec.piped_id, known.name))
 
 
 def connect(settings: PipedSettings) -> AbstractAsyncContextManager[PipedApi]:

@@ -32,8 +32,17 @@ EVENTS = (
 )
 
 
+def known_event(event: str) -> str:
+    """Return the name of an event, or `*` for every one; refuse any other text."""
+    if event != ANY_EVENT and event not in EVENTS:
+        bare = event.removeprefix("EVENT_")
+        instead = bare if bare in EVENTS else "* for every event or a name such as STAGE_FAILED"
+        raise ValueError(f'event "{event}" does not exist, write {instead}')
+    return event
+
+
 class MentionSpec(Spec):
-    """The people and groups of Slack to mention for one event; `*` is every event."""
+    """Whom to mention in Slack, and to write to, for one event; `*` is every event."""
 
     event: Annotated[str, Field(validate_default=True)] = ""
     slack: tuple[str, ...] = ()
@@ -44,11 +53,7 @@ class MentionSpec(Spec):
     @field_validator("event")
     @classmethod
     def _known(cls, event: str) -> str:
-        if event != ANY_EVENT and event not in EVENTS:
-            bare = event.removeprefix("EVENT_")
-            instead = bare if bare in EVENTS else "* for every event or a name such as STAGE_FAILED"
-            raise ValueError(f'event "{event}" does not exist, write {instead}')
-        return event
+        return known_event(event)
 
 
 class NotificationSpec(Spec):
@@ -64,6 +69,10 @@ class NotificationSpec(Spec):
     def groups(self, event: str) -> tuple[str, ...]:
         """Return the Slack groups to mention for an event, each once."""
         return tuple(dict.fromkeys(g for m in self._about(event) for g in m.slackgroups))
+
+    def emails(self, event: str) -> tuple[str, ...]:
+        """Return the mail addresses to write to as well for an event, each once."""
+        return tuple(dict.fromkeys(e for m in self._about(event) for e in m.email))
 
     def _about(self, event: str) -> list[MentionSpec]:
         return [m for m in self.mentions if m.event in (ANY_EVENT, event)]

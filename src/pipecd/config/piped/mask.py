@@ -26,6 +26,7 @@ _CONFIDENTIAL = frozenset(
         "signatureKey",
         "signatureValue",
         "signatureValueFile",
+        "signingSecret",
         "privateKeyFile",
         "privateKeyData",
         "decryptServiceAccountFile",

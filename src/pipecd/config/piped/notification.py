@@ -1,15 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is told about what."""
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipecd.config.rule import refuse
+from pipecd.config.application.notification import ANY_EVENT, known_event
+from pipecd.config.rule import must_be_set, refuse
 from pipecd.config.spec import Spec
 
 SUBTEAM = "!subteam^"
+
+_ADDRESS = re.compile(r"[^\s<>@,;:\\\"\x00-\x1f\x7f-\U0010ffff]+@[A-Za-z0-9.\-\[\]:]+")
+
+
+def is_mail_address(text: str) -> bool:
+    """Whether mail can be addressed to the text, which has no name of a person in it."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+class TemplateSpec(Spec):
+    """Words for one event in place of the usual ones; an empty text keeps the usual one."""
+
+    event: str = ANY_EVENT
+    title: str = ""
+    text: str = ""
+
+    @field_validator("event")
+    @classmethod
+    def _known(cls, event: str) -> str:
+        return known_event(event)
 
 
 class RouteSpec(Spec):
@@ -25,6 +47,7 @@ class RouteSpec(Spec):
     ignore_apps: tuple[str, ...] = ()
     labels: Mapping[str, str] = Field(default_factory=dict[str, str])
     ignore_labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+    templates: tuple[TemplateSpec, ...] = ()
 
 
 class SlackSpec(Spec):
@@ -35,6 +58,7 @@ class SlackSpec(Spec):
     oauth_token_data: Annotated[str, Field(repr=False)] = ""
     oauth_token_file: str = ""
     channel_id: Annotated[str, Field(alias="channelID")] = ""
+    api_url: Annotated[str, Field(alias="apiURL")] = ""
     mentioned_accounts: tuple[str, ...] = ()
     mentioned_groups: tuple[str, ...] = ()
 
@@ -74,20 +98,135 @@ class SlackSpec(Spec):
 
 
 class WebhookSpec(Spec):
-    """An HTTP endpoint that receives every event as JSON; `signatureKey` names the header."""
+    """An HTTP endpoint that receives every event as JSON; `signatureKey` names the header.
 
-    url: str = ""
+    The value of that header is the same each time. With a signing secret every body is signed
+    too, as Standard Webhooks say.
+    """
+
+    url: Annotated[str, Field(repr=False)] = ""
     signature_key: str = "PipeCD-Signature"
     signature_value: Annotated[str, Field(repr=False)] = ""
     signature_value_file: str = ""
+    signing_secret: Annotated[str, Field(repr=False)] = ""
+    signing_secret_file: str = ""
+
+    @model_validator(mode="after")
+    def _one_secret(self) -> Self:
+        refuse(
+            self,
+            (
+                self.signing_secret and self.signing_secret_file,
+                "signingSecretFile",
+                "only one of signingSecret and signingSecretFile can be set",
+            ),
+        )
+        return self
+
+
+class HookSpec(Spec):
+    """A channel with an address of its own; whoever knows the address may write to it."""
+
+    hook_url: Annotated[str, Field(alias="hookURL", repr=False)] = ""
+    hook_url_file: Annotated[str, Field(alias="hookURLFile")] = ""
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Self:
+        refuse(
+            self,
+            (
+                bool(self.hook_url) == bool(self.hook_url_file),
+                "",
+                "exactly one of hookURL and hookURLFile must be set",
+            ),
+        )
+        return self
+
+
+class TeamsSpec(HookSpec):
+    """A channel of Microsoft Teams; people are named by the address they sign in with."""
+
+    mentioned_users: tuple[str, ...] = ()
+
+
+class DiscordSpec(HookSpec):
+    """A channel of Discord; people and roles are named by their ids."""
+
+    mentioned_users: tuple[str, ...] = ()
+    mentioned_roles: tuple[str, ...] = ()
+
+
+_MAIL_PORTS = {"STARTTLS": 587, "TLS": 465, "NONE": 25}
+
+
+class EmailSpec(Spec):
+    """People who read mail, and the server that takes it; a port of 0 is the usual one."""
+
+    host: Annotated[str, Field(validate_default=True), must_be_set("host")] = ""
+    port: int = 0
+    tls: Literal["STARTTLS", "TLS", "NONE"] = "STARTTLS"
+    ca_file: str = ""
+    username: str = ""
+    password: Annotated[str, Field(repr=False)] = ""
+    password_file: str = ""
+    sender: Annotated[str, Field(alias="from")] = ""
+    to: tuple[str, ...] = ()
+
+    @property
+    def server_port(self) -> int:
+        """The port to connect to."""
+        return self.port or _MAIL_PORTS[self.tls]
+
+    @model_validator(mode="after")
+    def _deliverable(self) -> Self:
+        refuse(
+            self,
+            (not 0 <= self.port < 65536, "port", "must be a port between 1 and 65535"),
+            (not is_mail_address(self.sender), "from", _ADDRESS_WANTED),
+            (not self.to, "to", "name at least one address"),
+            *((not is_mail_address(a), ("to", i), _ADDRESS_WANTED) for i, a in enumerate(self.to)),
+            (
+                self.password and self.password_file,
+                "passwordFile",
+                "only one of password and passwordFile can be set",
+            ),
+            (
+                (self.password or self.password_file) and not self.username,
+                "username",
+                "must be set when there is a password",
+            ),
+        )
+        return self
+
+
+_ADDRESS_WANTED = "must be an address such as team@example.com"
 
 
 class ReceiverSpec(Spec):
-    """A named destination; when both are given Slack wins."""
+    """A named destination; of slack and webhook, if both are given, Slack wins."""
 
     name: str = ""
     slack: SlackSpec | None = None
     webhook: WebhookSpec | None = None
+    teams: TeamsSpec | None = None
+    discord: DiscordSpec | None = None
+    email: EmailSpec | None = None
+    templates: tuple[TemplateSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        older = [self.slack or self.webhook] if self.slack or self.webhook else []
+        kinds = [*older, *(k for k in (self.teams, self.discord, self.email) if k is not None)]
+        refuse(
+            self,
+            (
+                len(kinds) > 1,
+                "",
+                "only one of slack, webhook, teams, discord and email can be set; "
+                "make a receiver for each",
+            ),
+        )
+        return self
 
 
 class NotificationsSpec(Spec):

@@ -34,13 +34,26 @@ class NoticeKind(IntEnum):
     STAGE_FAILED = pb.EVENT_STAGE_FAILED
     STAGE_CANCELLED = pb.EVENT_STAGE_CANCELLED
 
+    @property
+    def group(self) -> str:
+        """The name by which a route asks for all kinds of a sort."""
+        return _GROUPS[self // 100]
+
+
+_GROUPS = ("DEPLOYMENT", "APPLICATION_SYNC", "APPLICATION_HEALTH", "PIPED", "STAGE")
+
 
 @dataclass(frozen=True)
 class Notice:
-    """`facts` is the NotificationEvent message of the kind."""
+    """`facts` is the NotificationEvent message of the kind.
+
+    `key` names what happened, so that the same thing told twice is heard once; without a key every
+    notice is a new one.
+    """
 
     kind: NoticeKind
     facts: Message
+    key: str = ""
 
 
 class Notices(Protocol):

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes notices from every part of piped and sees that those who want them get them."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from pipecd.config.piped.notification import RouteSpec
+from pipecd.observe.version import build_version
+from pipecd.piped.notify.notice import Notice, NoticeKind
+from pipecd.piped.notify.outbox import Letter, Outbox
+from pipecd.piped.notify.route import passes
+from pipecd.piped.notify.subject import subject_of
+from pipecd.proto.model import notification_pb2 as pb
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+# How long the last notices may take when piped ends.
+_FLUSH_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a piped is, for those who read its notices."""
+
+    project: str
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    """A receiver and the routes that lead to it."""
+
+    outbox: Outbox
+    routes: tuple[RouteSpec, ...]
+
+
+class Notifier:
+    """Queues each notice once for every receiver that one of its routes leads to."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        subscribers: Sequence[Subscriber] = (),
+        *,
+        flush_seconds: float = _FLUSH_SECONDS,
+    ) -> None:
+        self._identity, self._subscribers = identity, tuple(subscribers)
+        self._flush_seconds = flush_seconds
+        self._is_open = True
+
+    def tell(self, notice: Notice) -> None:
+        """Queues the notice for everybody who wants it; never waits and never fails."""
+        if not self._is_open:
+            log.warning("notification came too late", event=notice.kind.name)
+            return
+        about = subject_of(notice.facts)
+        for subscriber in self._subscribers:
+            for route in subscriber.routes:
+                if passes(route, notice.kind, about):
+                    subscriber.outbox.put(Letter(notice, route.templates))
+                    break
+
+    async def run(self) -> None:
+        """Delivers until it is cancelled, and then for some seconds what is left."""
+        self.tell(self._itself(NoticeKind.PIPED_STARTED, pb.NotificationEventPipedStarted))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(s.outbox.run()) for s in self._subscribers]
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.tell(self._itself(NoticeKind.PIPED_STOPPED, pb.NotificationEventPipedStopped))
+                await self._flush(tasks)
+
+    async def _flush(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        outboxes = [subscriber.outbox for subscriber in self._subscribers]
+        for outbox in outboxes:
+            outbox.close()
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._flush_seconds)
+        self._is_open = False
+        lost = {outbox.name: outbox.left for outbox in outboxes if outbox.left}
+        if lost:
+            log.warning("piped ends with notifications undelivered", receivers=lost)
+        for task in tasks:
+            task.cancel()
+
+    def _itself(
+        self,
+        kind: NoticeKind,
+        message: type[pb.NotificationEventPipedStarted | pb.NotificationEventPipedStopped],
+    ) -> Notice:
+        own = self._identity
+        return Notice(
+            kind,
+            message(id=own.id, name=own.name, version=build_version(), project_id=own.project),
+        )
