@@ -218,12 +218,18 @@ async def test_secrets_do_not_reach_the_log(open_plane: OpenPlane) -> None:
     async with open_plane() as plane, calling_back(plane) as (callbacks, _):
         made = await new_deployment(plane)
         callbacks.masks.add(made.id, ["hunter22"])
-        blocks = [LogBlock(index=1, log="password hunter22", created_at=1)]
-        await callbacks.ReportStageLogs(
-            host_pb2.ReportStageLogsRequest(deployment_id=made.id, stage_id="s1", blocks=blocks)
-        )
+        for index, line in enumerate(
+            ["password hunter22", "a hunt", "er22!", "YSBodW50", "ZXIyMg=="]
+        ):
+            block = LogBlock(index=index + 1, log=line, created_at=1)
+            await callbacks.ReportStageLogs(
+                host_pb2.ReportStageLogsRequest(
+                    deployment_id=made.id, stage_id="s1", blocks=[block]
+                )
+            )
         (part,) = (await plane.cases.logs.of_deployment(made.id, by=plane.admin)).values()
-        assert [block.log for block in part.blocks] == ["password ******"]
+        shown = [block.log for block in part.blocks]
+        assert shown == ["password ******", "a ******", "******!", "YSB******", "******=="]
 
 
 class Careful(WaitPlugin):

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.tools import Tool, Toolbox
-from pipecd.secrets.masking import MASK
 
 SCRIPT = """
 echo run >> {{ .TmpDir }}/../runs
@@ -49,14 +47,3 @@ async def test_what_cannot_be_installed(
     with pytest.raises(kind, match=told):
         await Toolbox(tmp_path).installed(tool)
     assert not (tmp_path / "t-1").exists()
-
-
-def test_secrets_are_hidden_for_their_own_deployment_only() -> None:
-    masks = Masks()
-    masks.add("d1", ["hunter22", "hunter22-and-more", "-----BEGIN-----\nAAAA\n", "abc", ""])
-    assert masks.hide("d1", "hunter22-and-more, hunter22!") == f"{MASK}, {MASK}!"
-    assert masks.hide("d1", "AAAA") == MASK
-    assert masks.hide("d1", "abc") == "abc", "too short to be told from words"
-    assert masks.hide("d2", "hunter22") == "hunter22"
-    masks.forget("d1")
-    assert masks.hide("d1", "hunter22") == "hunter22"

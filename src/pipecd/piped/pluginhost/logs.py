@@ -5,9 +5,8 @@ import asyncio
 import base64
 import binascii
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from pipecd.model.errors import Unavailable
 from pipecd.piped.api import PipedApi
-from pipecd.piped.pluginhost.masks import Masks
+from pipecd.piped.pluginhost.masks import MaskedLog, Masks, with_text
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.service import piped_pb2
@@ -54,7 +53,7 @@ class _Allowance:
             if self._cut is None or block.index < self._cut:
                 yield block
             elif block.index == self._cut:
-                yield _with_text(block, CUT)
+                yield with_text(block, CUT)
             elif is_end and place > len(blocks) - _LAST_LINES:
                 yield block
 
@@ -62,16 +61,16 @@ class _Allowance:
 class LogSpool:
     """The lines of a stage on disk, without secrets, until the control plane has them."""
 
-    def __init__(self, path: Path, hide: Callable[[str], str]) -> None:
-        self._path, self._hide = path, hide
+    def __init__(self, path: Path, masked: MaskedLog) -> None:
+        self._path, self._masked = path, masked
         self._blocks: list[LogBlock] = []
         self._is_broken = False
 
     def add(self, block: LogBlock) -> None:
         """Keeps a line; what is written here is there after piped was killed."""
-        hidden = _with_text(block, self._hide(block.log))
-        self._blocks.append(hidden)
-        self._write([hidden])
+        hidden = self._masked.hide([block])
+        self._blocks += hidden
+        self._write(hidden)
 
     def forget_through(self, index: int) -> None:
         """The control plane has everything up to this line."""
@@ -117,14 +116,17 @@ class LogRelay:
         self._allowances: dict[tuple[str, str], _Allowance] = {}
         self._kept: dict[tuple[str, str], list[Checkpoint]] = {}
         self._spools: dict[tuple[str, str], LogSpool] = {}
+        # Reports and checkpoints have the same lines, each in its own requests.
+        self._reported: dict[tuple[str, str], MaskedLog] = {}
+        self._checkpointed: dict[tuple[str, str], MaskedLog] = {}
 
     def spool(self, deployment_id: str, stage_id: str) -> LogSpool | None:
         """Where a stage in this process keeps its lines."""
         if self._logs is None:
             return None
         path = self._logs(deployment_id) / stage_id
-        hide = partial(self.masks.hide, deployment_id)
-        return _remembered(self._spools, (deployment_id, stage_id), lambda: LogSpool(path, hide))
+        masked = MaskedLog(self.masks, deployment_id)
+        return _remembered(self._spools, (deployment_id, stage_id), lambda: LogSpool(path, masked))
 
     async def send_spooled(self, deployment_id: str, stage_id: str) -> None:
         """Sends what a killed piped could not send any more."""
@@ -146,16 +148,17 @@ class LogRelay:
 
     def take_end(self, deployment_id: str, stage_id: str) -> tuple[Checkpoint, ...]:
         """What is left to be told about the log of a stage that is over."""
-        self._allowances.pop((deployment_id, stage_id), None)
+        for remembered in (self._allowances, self._reported, self._checkpointed):
+            remembered.pop((deployment_id, stage_id), None)
         return tuple(self._kept.pop((deployment_id, stage_id), ()))
 
     async def ReportStageLogs(
         self, request: pb.ReportStageLogsRequest
     ) -> pb.ReportStageLogsResponse:
-        passed = self._allowance(request.deployment_id, request.stage_id).let_through(
-            request.blocks, is_end=False
-        )
-        if blocks := list(self._fit_to_read(request.deployment_id, passed)):
+        key = (request.deployment_id, request.stage_id)
+        passed = self._allowance(*key).let_through(request.blocks, is_end=False)
+        hidden = self._masked(self._reported, key).hide(list(passed))
+        if blocks := list(_fit_to_read(hidden)):
             await self._api.report_stage_logs(
                 piped_pb2.ReportStageLogsRequest(
                     deployment_id=request.deployment_id,
@@ -169,17 +172,16 @@ class LogRelay:
     async def ReportStageLogsFromLastCheckpoint(
         self, request: pb.ReportStageLogsFromLastCheckpointRequest
     ) -> pb.ReportStageLogsFromLastCheckpointResponse:
-        passed = self._allowance(request.deployment_id, request.stage_id).let_through(
-            request.blocks, is_end=request.completed
-        )
+        key, is_end = (request.deployment_id, request.stage_id), request.completed
+        passed = self._allowance(*key).let_through(request.blocks, is_end=is_end)
+        hidden = self._masked(self._checkpointed, key).hide(list(passed), is_end=is_end)
         checkpoint = Checkpoint(
             deployment_id=request.deployment_id,
             stage_id=request.stage_id,
             retried_count=request.retried_count,
-            blocks=self._fit_to_read(request.deployment_id, passed),
+            blocks=_fit_to_read(hidden),
             completed=request.completed,
         )
-        key = (request.deployment_id, request.stage_id)
         _remembered(self._kept, key, list[Checkpoint]).append(checkpoint)
         if not request.completed:
             await self._send_kept(key)
@@ -199,19 +201,15 @@ class LogRelay:
     def _allowance(self, deployment_id: str, stage_id: str) -> _Allowance:
         return _remembered(self._allowances, (deployment_id, stage_id), _Allowance)
 
-    def _fit_to_read(self, deployment_id: str, blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
-        """Without secrets, and no line longer than a page."""
-        for block in blocks:
-            text = self.masks.hide(deployment_id, block.log)
-            if len(text) > _LONGEST_LINE:
-                text = f"{text[:_LONGEST_LINE]}…"
-            yield block if text == block.log else _with_text(block, text)
+    def _masked(self, of: dict[tuple[str, str], MaskedLog], key: tuple[str, str]) -> MaskedLog:
+        return _remembered(of, key, lambda: MaskedLog(self.masks, key[0]))
 
 
-def _with_text(block: LogBlock, text: str) -> LogBlock:
-    return LogBlock(
-        index=block.index, log=text, severity=block.severity, created_at=block.created_at
-    )
+def _fit_to_read(blocks: Sequence[LogBlock]) -> Iterator[LogBlock]:
+    """No line longer than a page."""
+    for block in blocks:
+        is_long = len(block.log) > _LONGEST_LINE
+        yield with_text(block, f"{block.log[:_LONGEST_LINE]}…") if is_long else block
 
 
 def _remembered(
