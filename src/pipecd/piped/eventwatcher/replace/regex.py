@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replaces what the first group of a regular expression matches.
+
+Expressions are written for RE2, as upstream has it, and run by Python, which may take for ever on
+an unlucky one; so they run in a process of their own that can be ended.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.piped.eventwatcher.replace.tree import Splice, spliced
+from pipecd.program.capture import capture
+
+AT_MOST = 10.0
+
+_FINDER = """\
+import json, re, sys
+pattern, text = json.load(sys.stdin)
+found = re.compile(pattern, re.ASCII).finditer(text)
+json.dump([match.span(1) for match in found], sys.stdout)
+"""
+
+_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "ascii": r"\x00-\x7f",
+    "blank": r"\t ",
+    "cntrl": r"\x00-\x1f\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\t\n\v\f\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
+_PART = re.compile(
+    r"""
+    \\Q (?P<literal>.*?) (?: \\E | \Z )
+    | (?P<end> \\z )
+    | (?P<property> \\[pPCX] )
+    | \\ .
+    | (?P<set> \[ \^? \]? (?: \[:\^?\w+:\] | \\. | [^\]\\] )* \] )
+    | (?P<dollar> \$ )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NAMED = re.compile(r"\[:(\^?)(\w+):\]|\\.|\[|&&|~~|\|\|", re.DOTALL)
+_FLAGS = re.compile(r"\(\?([a-zA-Z]+)\)")
+
+
+async def replace_regex(text: str, pattern: str, value: str, *, at_most: float = AT_MOST) -> str:
+    """The text with another value wherever the first group of an expression matched."""
+    translated = translate(pattern)
+    stdin = json.dumps([translated, text]).encode()
+    try:
+        done = await capture(
+            [sys.executable, "-I", "-S", "-c", _FINDER],
+            cwd=Path("/"),
+            stdin=stdin,
+            at_most=at_most,
+        )
+    except Unavailable as e:
+        raise UserMistake(
+            f"the expression {pattern} takes too long on this file",
+            hint="avoid repetitions inside of repetitions",
+        ) from e
+    if done.code:
+        raise Unavailable(f"the expression {pattern} could not be tried: exit code {done.code}")
+    spans = [(start, end) for start, end in json.loads(done.stdout) if start >= 0]
+    if not spans:
+        raise UserMistake(f"its content doesn't match {pattern}")
+    return spliced(text, [Splice(start, end, value) for start, end in spans])
+
+
+def translate(pattern: str) -> str:
+    """An expression of RE2 in the words of Python."""
+    flags = _FLAGS.match(pattern)
+    if flags and set(flags[1]) - set("ims"):
+        raise _unreadable(pattern, f"the flags {flags[1]} are not known, there are i, m and s")
+    has_lines = bool(flags) and "m" in flags[1]
+
+    def translated(found: re.Match[str]) -> str:
+        if found["literal"] is not None:
+            return re.escape(found["literal"])
+        if found["property"]:
+            raise _unreadable(pattern, f"{found['property']} is not supported, list the characters")
+        if found["set"]:
+            return _set(found["set"], pattern)
+        if found["end"] or (found["dollar"] and not has_lines):
+            # Python lets its own $ match in front of a last line break too.
+            return r"\Z"
+        return found[0]
+
+    try:
+        written = _PART.sub(translated, pattern)
+        compiled = re.compile(written, re.ASCII)
+    except (re.error, OverflowError, RecursionError) as e:
+        raise _unreadable(pattern, str(e)) from e
+    if not compiled.groups:
+        raise UserMistake(
+            f"capturing group not found in the given regex {pattern}",
+            hint="put what shall be replaced in parentheses",
+        )
+    return written
+
+
+def _set(text: str, pattern: str) -> str:
+    """A set of characters; Python would take some signs in it for its own."""
+    head = re.match(r"\[\^?\]?", text)
+    at = head.end() if head else 1
+
+    def written(found: re.Match[str]) -> str:
+        if name := found[2]:
+            if name not in _CLASSES or found[1]:
+                raise _unreadable(pattern, f"{found[0]} is not supported, list the characters")
+            return _CLASSES[name]
+        return found[0] if found[0].startswith("\\") else "".join(f"\\{c}" for c in found[0])
+
+    return text[:at].replace("[]", r"[\]").replace("^]", r"^\]") + _NAMED.sub(written, text[at:])
+
+
+def _unreadable(pattern: str, why: str) -> UserMistake:
+    return UserMistake(f"{pattern!r} is not a regular expression that can be used: {why}")
