@@ -3,9 +3,9 @@
 
 import pytest
 
-from pipecd.launcher.plan import Running, Wanted, forwarded, why_relaunch
+from pipecd.launcher.plan import CHANCES, Record, Running, Wanted, forwarded, why_relaunch
 
-V1 = Wanted("v1", b"a")
+V1, V2, V3 = (Wanted(version, b"a") for version in ("v1", "v2", "v3"))
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ V1 = Wanted("v1", b"a")
         pytest.param(Running(V1, None), V1, "", id="what runs is right"),
         pytest.param(Running(V1, 1), V1, "piped ended with exit code 1", id="the piped ended"),
         pytest.param(Running(V1, 0), V1, "piped ended with exit code 0", id="the piped was asked to restart"),
-        pytest.param(Running(V1, None), Wanted("v2", b"a"), "version v2 is wanted instead of v1", id="another version"),
+        pytest.param(Running(V1, None), V2, "version v2 is wanted instead of v1", id="another version"),
         pytest.param(Running(V1, None), Wanted("v1", b"b"), "the configuration changed", id="another configuration"),
     ],
 )  # fmt: skip
@@ -23,14 +23,52 @@ def test_a_piped_is_started_anew(running: Running | None, wanted: Wanted, reason
     assert why_relaunch(running, wanted) == reason
 
 
+def after(good: Wanted | None, **failures: int) -> Record:
+    record = Record(good)
+    for version, times in failures.items():
+        for _ in range(times):
+            record = record.failed(Wanted(version, b"a"))
+    return record
+
+
+@pytest.mark.parametrize(
+    ("record", "order"),
+    [
+        pytest.param(after(None), [V2, V3], id="what is wanted comes first"),
+        pytest.param(after(V1), [V2, V1, V3], id="what came up before is better than what is installed"),
+        pytest.param(after(V2), [V2, V3], id="nothing is named twice"),
+        pytest.param(after(V1, v2=CHANCES - 1), [V2, V1, V3], id="one that ended may try again"),
+        pytest.param(after(V1, v2=CHANCES), [V1, V3, V2], id="one that used up its chances makes room"),
+        pytest.param(after(V1, v2=CHANCES, v1=CHANCES), [V3, V2, V1], id="so does the one before it"),
+        pytest.param(after(V1, v2=CHANCES, v1=CHANCES, v3=CHANCES), [V2, V1, V3], id="when all of them fail, what is wanted has its chances again"),
+        pytest.param(after(V1, v2=CHANCES).lived(V2), [V2, V3], id="whoever lives is good"),
+    ],
+)  # fmt: skip
+def test_what_to_run(record: Record, order: list[Wanted]) -> None:
+    assert record.ranked(V2, V3) == order
+
+
+def test_another_configuration_gets_a_chance_with_a_version_that_failed() -> None:
+    corrected = Wanted("v2", b"corrected")
+    assert after(V1, v2=CHANCES).ranked(corrected, V3)[0] == corrected
+
+
+def test_each_failure_is_followed_by_a_longer_pause_up_to_a_minute() -> None:
+    pauses = [after(V1, v2=times).pause_before(V2) for times in (0, 1, 2, 50)]
+    assert pauses == [0, 5, 10, 60]
+
+
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        pytest.param("--config-file=a --insecure", ["--insecure"], id="own flags with an equals sign"),
-        pytest.param("--config-file a --insecure", ["--insecure"], id="own flags with their value behind"),
-        pytest.param("--config-from-git-repo --insecure", ["--insecure"], id="own switches"),
-        pytest.param("--log-level debug", ["--log-level", "debug"], id="global flags go on"),
-        pytest.param("--tools-dir=/t --unknown x", ["--tools-dir=/t", "--unknown", "x"], id="flags of piped go on"),
+        pytest.param("launcher --config-file=a --insecure", ["--insecure"], id="own flags with an equals sign"),
+        pytest.param("launcher --config-file a --insecure", ["--insecure"], id="own flags with their value behind"),
+        pytest.param("launcher --piped-release pip:x --check-interval 3s", [], id="flags that only we have"),
+        pytest.param("launcher --config-from-git-repo --insecure", ["--insecure"], id="own switches"),
+        pytest.param("--log-level debug launcher", ["--log-level", "debug"], id="global flags before the command go on"),
+        pytest.param("launcher --tools-dir=/t --unknown x", ["--tools-dir=/t", "--unknown", "x"], id="flags of piped go on"),
+        pytest.param("launcher --tools-dir launcher", ["--tools-dir", "launcher"], id="a value that is called like the command"),
+        pytest.param("launcher --home-dir launcher", [], id="a value of our own that is called like the command"),
     ],
 )  # fmt: skip
 def test_arguments_for_piped(given: str, kept: list[str]) -> None:

@@ -1,36 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `launcher`."""
 
+import os
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import click
-import structlog
 
 from pipecd.commandline import flags
 from pipecd.commandline.longrunning import run_until_signal
-from pipecd.config.catalog import load_catalog
-from pipecd.config.piped import PipedSpec
-from pipecd.config.piped.credential import piped_key
-from pipecd.config.read import read_piped
+from pipecd.launcher.desired import Desired
 from pipecd.launcher.launch import Launcher, LaunchSettings
 from pipecd.launcher.plan import forwarded
+from pipecd.launcher.release import open_releases
 from pipecd.launcher.source import Load, from_data, from_file
 from pipecd.model.errors import UserMistake
+from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.observe.log import configure
-from pipecd.observe.version import build_version
-from pipecd.proto.service.piped_pb2 import GetDesiredVersionRequest
-from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
-from pipecd.wire import credentials
-from pipecd.wire.channel import open_channel
 
 _LATER = (
     "config-from-gcp-secret", "config-from-aws-secret", "config-from-aws-ssm-parameter-store",
     "config-from-git-repo",
 )  # fmt: skip
-
-log = structlog.get_logger()
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -45,25 +38,37 @@ log = structlog.get_logger()
 @flags.text("cert-file", "The certificate to trust instead of the system's.")
 @flags.text("home-dir", "Where the launcher keeps its files; a cache directory by default.")
 @flags.text("default-version", "The version to run when the control plane names none.")
+@flags.text(
+    "piped-release",
+    "Where other versions come from: pip:PACKAGE, or an address with {version}, {os}, {arch}.",
+    default="pip:pipecd",
+)
+@flags.number("launcher-admin-port", "Version, health and status; 0 is none.", default=0)
 @flags.duration("check-interval", "How often to look for a change.", default="1m")
 @flags.duration("grace-period", "How long a piped may take to stop.", default="30s")
 def launcher(**given: Any) -> None:
     """Run a piped and keep it up to date; other flags are handed to the piped."""
     configure(given["log_level"], given["log_encoding"], program="launcher")
-    load = _source(given)
-    home = Path(given["home_dir"]) if given["home_dir"] else Path.home() / ".cache/piped-launcher"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(given["home_dir"] or cache / "piped-launcher").absolute()
+    desired = Desired(given["insecure"], given["cert_file"], given["default_version"])
     settings = LaunchSettings(
         home=home,
-        arguments=[a for a in forwarded(sys.argv[1:]) if a != "launcher"],
+        arguments=forwarded(sys.argv[1:]),
         check_interval=given["check_interval"],
         grace_period=given["grace_period"],
     )
+    releases = open_releases(given["piped_release"], home)
+    keeper = Launcher(_source(given), desired.version, releases, settings)
+    run_until_signal(_run(keeper, given["launcher_admin_port"]))
 
-    async def version_of(config: bytes) -> str:
-        spec = read_piped(config, file="piped configuration", catalog=load_catalog()).spec
-        return await _desired_version(spec, given)
 
-    run_until_signal(Launcher(load, version_of, settings).run())
+async def _run(keeper: Launcher, admin_port: int) -> None:
+    async with AsyncExitStack() as opened:
+        if admin_port:
+            pages = {**standard_pages(None), "/status": Page(keeper.status, "application/json")}
+            await opened.enter_async_context(admin_server(pages, host="", port=admin_port))
+        await keeper.run()
 
 
 def _source(given: dict[str, Any]) -> Load:
@@ -75,18 +80,3 @@ def _source(given: dict[str, Any]) -> Load:
     if given["config_data"]:
         return from_data(given["config_data"])
     raise UserMistake("either config-file or config-data must be set")
-
-
-async def _desired_version(spec: PipedSpec, given: dict[str, Any]) -> str:
-    token = credentials.piped_token(spec.project_id, spec.piped_id, piped_key(spec))
-    async with open_channel(
-        spec.api_address,
-        authorization=token,
-        insecure=given["insecure"],
-        cert_file=given["cert_file"],
-    ) as channel:
-        answer = await PipedServiceStub(channel).GetDesiredVersion(GetDesiredVersionRequest())
-    wanted = answer.version or given["default_version"] or build_version()
-    if wanted != build_version():
-        log.warning("another version is desired, running the installed one", version=wanted)
-    return build_version()

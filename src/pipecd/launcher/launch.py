@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps one piped running with the configuration that is wanted now."""
+"""Keeps one piped running: the version and the configuration that are wanted now.
+
+What is wanted is fetched before what runs is stopped. One that ends again and again during its
+trial makes room for the last one that did not, until something else is wanted.
+"""
 
 import asyncio
-import sys
+import json
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,97 +15,206 @@ from pathlib import Path
 
 import structlog
 
-from pipecd.launcher.plan import Running, Wanted, why_relaunch
+from pipecd.launcher.identity import Identity, identity_of
+from pipecd.launcher.plan import CHANCES, Record, Running, Wanted, why_relaunch
+from pipecd.launcher.release import Releases
 from pipecd.launcher.source import Load
 from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version
-from pipecd.program import group
+from pipecd.program import leash
 
 log = structlog.get_logger()
+
+VersionOf = Callable[[Identity], Awaitable[str]]
+
+_STANDARD_ERROR = 2
 
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """How the piped is kept."""
+    """How the piped is kept; whoever runs as long as `trial` has come up."""
 
     home: Path
-    arguments: Sequence[str]
-    check_interval: float
-    grace_period: float
+    arguments: Sequence[str] = ()
+    check_interval: float = 60.0
+    grace_period: float = 30.0
+    trial: float = 30.0
+
+
+@dataclass
+class _Started:
+    """A piped that was started, and until when it is on trial; None when that is over."""
+
+    wanted: Wanted
+    program: leash.Leashed
+    ending: asyncio.Task[int]
+    trial_until: float | None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.ending.result() if self.ending.done() else None
 
 
 class Launcher:
     """Starts the piped, and starts it anew when it ends or something else is wanted."""
 
     def __init__(
-        self, load: Load, version_of: Callable[[bytes], Awaitable[str]], settings: LaunchSettings
+        self, load: Load, version_of: VersionOf, releases: Releases, settings: LaunchSettings
     ) -> None:
-        self._load, self._version_of, self._settings = load, version_of, settings
-        self._process: asyncio.subprocess.Process | None = None
+        self._load, self._version_of, self._releases = load, version_of, releases
+        self._settings = settings
         self._wanted: Wanted | None = None
+        self._started: _Started | None = None
+        self._record = Record()
+        self._trouble = ""
 
     async def run(self) -> None:
         """Checks at once, where a failure ends the launcher, and then at every interval."""
+        self._record = Record(await asyncio.to_thread(self._last_good))
         try:
-            await self._check()
+            self._wanted = await self._ask()
+            await self._follow(self._wanted)
             while True:
                 await self._until_due()
-                try:
-                    await self._check()
-                except PipecdError as e:
-                    log.warning("check failed, keeping what runs", error=str(e))
+                await self._check()
         finally:
             await self._stop()
+            await asyncio.to_thread(self._config_file.unlink, missing_ok=True)
+
+    def status(self) -> bytes:
+        """What runs and what should, for the admin port."""
+        started, wanted = self._started, self._wanted
+        return json.dumps(
+            {
+                "launcher": build_version(),
+                "wanted": wanted.version if wanted else "",
+                "running": started.wanted.version if started and not started.ending.done() else "",
+                "hasComeUp": started is not None and started.trial_until is None,
+                "lastGood": self._record.good.version if self._record.good else "",
+                "trouble": self._trouble,
+            }
+        ).encode()
 
     async def _until_due(self) -> None:
-        """Waits for the interval, or for the piped to end."""
-        if self._process is None or self._process.returncode is not None:
+        """Waits for the interval, for the end of the trial or for that of the piped."""
+        started = self._started
+        if started is None or started.ending.done():
             await asyncio.sleep(self._settings.check_interval)
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.check_interval):
-                await self._process.wait()
+        at_most = self._settings.check_interval
+        if started.trial_until is not None:
+            left = started.trial_until - asyncio.get_running_loop().time()
+            at_most = min(at_most, max(left, 0))
+        await asyncio.wait({started.ending}, timeout=at_most)
+        await self._judge(started)
+
+    async def _judge(self, started: _Started) -> None:
+        """Takes note of one that ended during its trial, or has passed it."""
+        if started.trial_until is None:
+            return
+        is_over = asyncio.get_running_loop().time() >= started.trial_until
+        if is_over and started.exit_code is None:
+            started.trial_until = None
+            self._record = self._record.lived(started.wanted)
+            await asyncio.to_thread(self._remember_good, started.wanted.version)
+            await self._releases.keep({started.wanted.version, build_version()})
+        elif started.ending.done():
+            self._record = self._record.failed(started.wanted)
+            times, version = self._record.times(started.wanted), started.wanted.version
+            log.warning(
+                "piped did not come up", version=version, code=started.exit_code, times=times
+            )
+            if times % CHANCES:
+                await asyncio.sleep(self._record.pause_before(started.wanted))
 
     async def _check(self) -> None:
-        config = await asyncio.to_thread(self._load)
-        wanted = Wanted(await self._version_of(config), config)
-        reason = why_relaunch(self._running(), wanted)
-        if not reason:
+        try:
+            self._wanted = await self._ask()
+            self._trouble = ""
+        except PipecdError as e:
+            log.warning("check failed, keeping what is known", error=str(e))
+            self._trouble = str(e)
+        if self._wanted is None:
             return
-        log.info("starting piped", reason=reason, version=wanted.version)
-        await self._stop()
-        self._process = await self._start(wanted)
-        self._wanted = wanted
+        try:
+            await self._follow(self._wanted)
+        except PipecdError as e:
+            log.warning("piped was not started anew", error=str(e))
+            self._trouble = str(e)
+
+    async def _ask(self) -> Wanted:
+        config = await asyncio.to_thread(self._load)
+        return Wanted(await self._version_of(identity_of(config)), config)
+
+    async def _follow(self, wanted: Wanted) -> None:
+        """Starts what is wanted, or the next best, unless it runs already."""
+        ranked = self._record.ranked(wanted, Wanted(build_version(), wanted.config))
+        running = self._running()
+        if running is not None and running.exit_code is None:
+            # Whatever runs is better than what cannot be fetched.
+            ranked = ranked[:1]
+        for number, choice in enumerate(ranked, start=1):
+            if not (reason := why_relaunch(running, choice)):
+                return
+            if self._record.times(wanted) >= CHANCES and choice != wanted:
+                log.error("going back to what came up before", wanted=wanted.version)
+            try:
+                await self._start(choice, reason)
+            except PipecdError as e:
+                if number == len(ranked):
+                    raise
+                log.warning("trying another version", version=choice.version, error=str(e))
+                self._trouble = str(e)
+            else:
+                return
 
     def _running(self) -> Running | None:
-        if self._process is None or self._wanted is None:
-            return None
-        return Running(self._wanted, self._process.returncode)
+        return Running(self._started.wanted, self._started.exit_code) if self._started else None
 
-    async def _start(self, wanted: Wanted) -> asyncio.subprocess.Process:
-        path = await asyncio.to_thread(_write_config, self._settings.home, wanted.config)
-        argv = [
-            sys.executable, "-m", "pipecd", "piped", f"--config-file={path}",
+    async def _start(self, wanted: Wanted, reason: str) -> None:
+        is_v0 = identity_of(wanted.config).is_v0
+        program = await self._releases.program(wanted.version, is_v0=is_v0)
+        log.info("starting piped", reason=reason, version=wanted.version)
+        await self._stop()
+        await asyncio.to_thread(self._write_config, wanted.config)
+        argv = (
+            *program, f"--config-file={self._config_file}",
             f"--launcher-version={build_version()}", *self._settings.arguments,
-        ]  # fmt: skip
-        out, err = sys.stdout.fileno(), sys.stderr.fileno()
-        return await group.start(
-            argv,
-            cwd=path.parent,
-            env=None,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-        )
+        )  # fmt: skip
+        # Files that the configuration names are meant from where the launcher was started.
+        leashed = await leash.start(argv, cwd=Path.cwd(), env=None, output=_STANDARD_ERROR)
+        until = asyncio.get_running_loop().time() + self._settings.trial
+        self._started = _Started(wanted, leashed, asyncio.create_task(leashed.wait()), until)
 
     async def _stop(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            await group.end(self._process, grace=self._settings.grace_period)
+        if self._started is None:
+            return
+        if not self._started.ending.done():
+            await self._started.program.end(grace=self._settings.grace_period)
+        await asyncio.wait({self._started.ending})
 
+    @property
+    def _config_file(self) -> Path:
+        return self._settings.home / "piped" / "config" / "piped-config.yaml"
 
-def _write_config(home: Path, config: bytes) -> Path:
-    path = home / "piped" / "config" / "piped-config.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    path.write_bytes(config)
-    return path
+    @property
+    def _good_file(self) -> Path:
+        return self._settings.home / "good-version"
+
+    def _write_config(self, config: bytes) -> None:
+        self._config_file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._config_file.with_suffix(".new")
+        draft.unlink(missing_ok=True)
+        # It may hold the key of the piped.
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(config)
+        draft.replace(self._config_file)
+
+    def _remember_good(self, version: str) -> None:
+        self._good_file.write_text(version)
+
+    def _last_good(self) -> Wanted | None:
+        """The version that an earlier launcher saw come up; its configuration is asked for."""
+        with suppress(OSError, PipecdError):
+            return Wanted(self._good_file.read_text().strip(), self._load())
+        return None

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO
@@ -32,6 +32,7 @@ _ATTEMPTS, _PAUSE = 3, 1.0
 _WITHIN = 600.0
 _LARGEST = 2 << 30
 _CHUNK = 1 << 20
+_SHA256 = re.compile(r"\s*([0-9A-Fa-f]{64})(?:\s|$)")
 _PARTIAL, _STALE = ".partial-", 3600.0
 # The machine that an ELF file is for, by Go's names.
 _ELF = {"amd64": 62, "arm64": 183}
@@ -47,13 +48,15 @@ _NO_PROGRAMS = {
 class Download:
     """A program that is wanted, and where the wish stands, for those who have to correct it.
 
-    From a registry the layers of `layer_type` are taken.
+    From a registry the layers of `layer_type` are taken. The checksum may be known beforehand, or
+    be published at `checksum_url`; one that is not published is done without.
     """
 
     kind: str
     name: str
     url: str
     checksum: str = ""
+    checksum_url: str = ""
     layer_type: str = ""
     url_setting: str = ""
     checksum_setting: str = ""
@@ -90,8 +93,10 @@ class ProgramStore:
     async def _fetch(self, wanted: Download, path: Path) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                async with asyncio.timeout(_WITHIN), self._written(wanted, path) as file:
-                    await _download(wanted, file)
+                async with asyncio.timeout(_WITHIN):
+                    checksum = wanted.checksum or await _published(wanted)
+                    async with self._written(replace(wanted, checksum=checksum), path) as file:
+                        await _download(wanted, file)
             except (Unavailable, TimeoutError) as e:
                 told = str(e) or f"it took longer than {_WITHIN:g}s"
                 logger.warning(
@@ -125,6 +130,24 @@ class ProgramStore:
             if time.time() - left.stat().st_mtime > _STALE:
                 left.unlink(missing_ok=True)
         return tempfile.NamedTemporaryFile(dir=self._directory, prefix=_PARTIAL, delete=False)
+
+
+async def _published(wanted: Download) -> str:
+    """The checksum that stands beside a program: its digest and perhaps a file name."""
+    if not wanted.checksum_url:
+        return ""
+    try:
+        async with httpx2.AsyncClient(timeout=60, follow_redirects=True) as client:
+            answer = await client.get(wanted.checksum_url)
+    except httpx2.HTTPError as e:
+        raise Unavailable(str(e) or type(e).__name__) from e
+    if answer.status_code == HTTPStatus.NOT_FOUND:
+        return ""
+    _refuse(answer, wanted)
+    found = _SHA256.match(answer.text)
+    if found is None:
+        raise UserMistake(f"{_shown(wanted.checksum_url)} is no checksum of SHA-256")
+    return f"sha256:{found[1].lower()}"
 
 
 async def _download(wanted: Download, file: IO[bytes]) -> None:

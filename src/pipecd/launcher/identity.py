@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the launcher itself needs of the configuration of a piped.
+
+The rest is left unread: it may be meant for a version of piped that knows more than this one.
+"""
+
+from dataclasses import dataclass, field
+
+from pipecd.config.decode import Level
+from pipecd.config.envelope import open_envelope
+from pipecd.config.piped import IdentitySpec, is_v0
+from pipecd.config.piped.credential import piped_key
+from pipecd.config.read import PIPED, read_kind
+from pipecd.model.errors import UserMistake
+
+_FILE = "piped configuration"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who the piped is, whom it talks to, and the generation of its configuration."""
+
+    project: str
+    piped: str
+    address: str
+    key: str = field(repr=False)
+    is_v0: bool
+
+
+def identity_of(config: bytes) -> Identity:
+    """Reads the little that matters here; a mistake is told as piped tells it."""
+    named = read_kind(config, file=_FILE, kind=PIPED, to=IdentitySpec)
+    envelope = open_envelope(config, file=_FILE, unknown=Level.IGNORED)
+    if named is None:
+        raise UserMistake(f"wrong configuration kind for piped: {envelope.kind}")
+    return Identity(
+        project=named.project_id,
+        piped=named.piped_id,
+        address=named.api_address,
+        key=piped_key(named),
+        is_v0=is_v0(envelope.spec),
+    )
