@@ -8,6 +8,7 @@ an unlucky one; so they run in a process of their own that can be ended.
 import json
 import re
 import sys
+import warnings
 from pathlib import Path
 
 from pipecd.model.errors import Unavailable, UserMistake
@@ -99,8 +100,11 @@ def translate(pattern: str) -> str:
 
     try:
         written = _PART.sub(translated, pattern)
-        compiled = re.compile(written, re.ASCII)
-    except (re.error, OverflowError, RecursionError) as e:
+        with warnings.catch_warnings():
+            # Python warns of signs in sets that it will read in another way one day.
+            warnings.simplefilter("error", FutureWarning)
+            compiled = re.compile(written, re.ASCII)
+    except (re.error, FutureWarning, OverflowError, RecursionError) as e:
         raise _unreadable(pattern, str(e)) from e
     if not compiled.groups:
         raise UserMistake(
