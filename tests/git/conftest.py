@@ -7,14 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Mirror, Repository
 from pipecd.git.mirrors import open_mirrors
-from pipecd.git.push import Change
+from pipecd.git.push import Change, Draft
 
 
 @dataclass
@@ -102,11 +101,12 @@ def mirrored(tmp_path: Path) -> Mirrored:
 def change() -> Callable[..., Change]:
     """A change of some files of the main branch."""
 
-    def made(files: Mapping[str, bytes], **further: Any) -> Change:
-        async def edit(_: str) -> Mapping[str, bytes]:
-            return files
+    def made(
+        files: Mapping[str, bytes], *, branch: str = "main", trailers: dict[str, str] | None = None
+    ) -> Change:
+        async def edit(_: str) -> list[Draft]:
+            return [Draft(files, "by piped", trailers or {})]
 
-        settings: dict[str, Any] = {"message": "by piped", "base": "main", "branch": "main"}
-        return Change(edit, **{**settings, **further})
+        return Change(edit, "main", branch)
 
     return made

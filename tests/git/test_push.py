@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Piped commits and pushes changes, also when others push at the same time."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pipecd.git.access import GitAccess
-from pipecd.git.push import Change, whole_message
+from pipecd.git.push import Change, Draft, whole_message
 from pipecd.model.errors import Conflict, Denied, UserMistake
 
 
@@ -52,14 +51,14 @@ async def test_nothing_is_pushed_when_nothing_is_different(
 async def test_whoever_was_faster_is_built_upon(mirrored: Any, shared: Any) -> None:
     asked: list[str] = []
 
-    async def edit(commit: str) -> Mapping[str, bytes]:
+    async def edit(commit: str) -> list[Draft]:
         asked.append(commit)
         if len(asked) < 3:
             shared.commit({f"others-{len(asked)}": "x"})
-        return {"count": str(len(asked)).encode()}
+        return [Draft({"count": str(len(asked)).encode()}, "by piped")]
 
     async with mirrored(shared.remote) as mirror:
-        made = await mirror.push(Change(edit, "by piped", "main", "main"))
+        made = await mirror.push(Change(edit, "main", "main"))
     assert shared.git("rev-parse", "HEAD") == made
     assert len(asked) == len(set(asked)) == 3
     assert (shared.path / "count").read_text() == "3"
@@ -67,13 +66,13 @@ async def test_whoever_was_faster_is_built_upon(mirrored: Any, shared: Any) -> N
 
 
 async def test_who_is_always_slower_gives_up(mirrored: Any, shared: Any) -> None:
-    async def edit(commit: str) -> Mapping[str, bytes]:
+    async def edit(commit: str) -> list[Draft]:
         shared.commit({"others": commit})
-        return {"count": b"1"}
+        return [Draft({"count": b"1"}, "by piped")]
 
     async with mirrored(shared.remote) as mirror:
         with pytest.raises(Conflict, match="was moved by others"):
-            await mirror.push(Change(edit, "by piped", "main", "main"))
+            await mirror.push(Change(edit, "main", "main"))
 
 
 async def test_a_new_branch_begins_at_the_watched_one(
@@ -121,5 +120,32 @@ async def test_what_is_no_branch_or_no_path_is_refused(
             await mirror.push(change({"../a": b"1"}))
 
 
-def test_a_message_without_trailers_is_left_alone(change: Any) -> None:
-    assert whole_message(change({}, message="one\n\ntwo\n")) == "one\n\ntwo\n"
+async def test_several_commits_are_pushed_together(mirrored: Any, shared: Any) -> None:
+    async def edit(_: str) -> list[Draft]:
+        return [
+            Draft({"a": b"1"}, "first"),
+            Draft({"a": b"1"}, "nothing new"),
+            Draft({"a": b"2", "b": b"1"}, "second"),
+        ]
+
+    before = shared.git("rev-parse", "main")
+    async with mirrored(shared.remote) as mirror:
+        made = await mirror.push(Change(edit, "main", "main"))
+    assert shared.git("rev-parse", "main", "main^^").split() == [made, before]
+    assert shared.git("log", "-2", "--format=%s").split() == ["second", "first"]
+    assert shared.git("show", "main:a", "main^:a") == "21"
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        pytest.param(Draft({}, "one\n\ntwo\n"), "one\n\ntwo\n", id="without trailers"),
+        pytest.param(
+            Draft({}, "one", {"B": "x\n\nC: y", "A": "z"}),
+            "one\n\nA: z\nB: x C: y\n",
+            id="a trailer of several lines becomes one line",
+        ),
+    ],
+)
+def test_a_message_ends_with_its_trailers(draft: Draft, message: str) -> None:
+    assert whole_message(draft) == message

@@ -2,7 +2,7 @@
 """Changes that piped itself makes to a repository: files in, a commit, a push, no working copy."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipecd.git.bare import BareCopy
@@ -10,9 +10,6 @@ from pipecd.git.objects import inside
 from pipecd.git.remote.address import check_branch_name
 from pipecd.model.errors import Conflict, Denied, PipecdError, Unavailable
 from pipecd.program.capture import Captured
-
-# Given a commit, the files that shall be different after it, by path.
-Edit = Callable[[str], Awaitable[Mapping[str, bytes]]]
 
 _ATTEMPTS = 5
 _NEW_FILE = 0o100644
@@ -24,31 +21,43 @@ _REFUSED = re.compile(r"\[remote rejected\] \(?([^)\n]*)")
 
 
 @dataclass(frozen=True)
-class Change:
-    """A commit to make; `edit` is asked anew whenever somebody else was faster.
+class Draft:
+    """A commit to make: the files that are different after it, by path."""
 
-    `base` is the watched branch and `branch` where the commit goes, which may be the same; one
+    files: Mapping[str, bytes]
+    message: str
+    trailers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+# Given the commit to build on, the commits to put on top of it, in their order.
+Edit = Callable[[str], Awaitable[Sequence[Draft]]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Commits to make; `edit` is asked anew whenever somebody else was faster.
+
+    `base` is the watched branch and `branch` where the commits go, which may be the same; one
     that does not exist yet begins at the base.
     """
 
     edit: Edit
-    message: str
     base: str
     branch: str
-    trailers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Pushing(BareCopy):
     """A copy of a repository that can also be written to."""
 
     async def push(self, change: Change) -> str | None:
-        """Commits and pushes a change; returns the commit, or None when nothing was different."""
+        """Commits and pushes; returns the last commit, or None when nothing was different."""
         check_branch_name(change.branch)
         refused: PipecdError | None = None
         for _ in range(_ATTEMPTS):
-            base = await self._base(change)
-            commit = await self._commit(base, change)
-            if commit is None:
+            base = commit = await self._base(change)
+            for draft in await change.edit(base):
+                commit = await self._commit(commit, draft)
+            if commit == base:
                 return None
             target = f"{commit}:refs/heads/{change.branch}"
             done = await self._remotely("push", "--porcelain", "origin", target)
@@ -73,10 +82,10 @@ class Pushing(BareCopy):
                     raise self._failure(done)
         raise Unavailable(f"{self.name} has no branch {change.base}")
 
-    async def _commit(self, base: str, change: Change) -> str | None:
-        files = await change.edit(base)
+    async def _commit(self, base: str, draft: Draft) -> str:
+        """The commit of a draft, or the one before it when nothing is different."""
         lines: list[bytes] = []
-        for path, content in files.items():
+        for path, content in draft.files.items():
             entry = await self.entry(base, path)
             mode = entry.mode if entry is not None else _NEW_FILE
             blob = await self._told("hash-object", "-w", "--stdin", stdin=content)
@@ -91,13 +100,13 @@ class Pushing(BareCopy):
             tree = (await self._told("write-tree", variables=where)).decode().strip()
         before = await self._told("rev-parse", f"{base}^{{tree}}")
         if tree == before.decode().strip():
-            return None
+            return base
         made = await self._told(
             "commit-tree",
             tree,
             "-p",
             base,
-            stdin=whole_message(change).encode(),
+            stdin=whole_message(draft).encode(),
             variables=self._identity(),
         )
         return made.decode().strip()
@@ -135,7 +144,11 @@ class Pushing(BareCopy):
         )
 
 
-def whole_message(change: Change) -> str:
+def whole_message(draft: Draft) -> str:
     """The message of a commit with its trailers, which are the last paragraph."""
-    trailers = "\n".join(f"{key}: {value}" for key, value in sorted(change.trailers.items()))
-    return "\n\n".join(part for part in (change.message.strip(), trailers) if part) + "\n"
+    trailers = "\n".join(
+        # A value of several lines would end the trailers.
+        f"{key}: {' '.join(value.split())}"
+        for key, value in sorted(draft.trailers.items())
+    )
+    return "\n\n".join(part for part in (draft.message.strip(), trailers) if part) + "\n"
