@@ -2,7 +2,7 @@
 """An application on a real cluster."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
 from pipecd.sdk import PluginEntry, StartContext
 from pipecd.sdk.testing import MemoryHost
 from plugins.kubernetes.bed import Application
-from servers.fixtures import program
+from servers.fixtures import program, running
 from servers.kubernetes import Kubernetes
 
 
@@ -26,6 +26,12 @@ async def application(
     async with AsyncExitStack() as lifetime:
         await plugin.prepare(StartContext(PluginEntry("kubernetes"), MemoryHost(), lifetime))
         yield Application(kubernetes, namespace, tmp_path, plugin)
+
+
+@pytest.fixture(scope="session")
+def other() -> Iterator[Kubernetes]:
+    """A second cluster."""
+    yield from running(Kubernetes)
 
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

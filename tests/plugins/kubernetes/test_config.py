@@ -9,6 +9,7 @@ import pytest
 
 from pipecd.config.application import ApplicationSpec
 from pipecd.config.decode import decode_plain
+from pipecd.config.duration import Duration
 from pipecd.config.replicas import Replicas
 from pipecd.config.report import ConfigMistake
 from pipecd.plugins.kubernetes.application import KubernetesApplication, MulticlusterApplication
@@ -83,7 +84,7 @@ WHOLE: dict[str, Any] = {
         "namespace": "shop",
         "autoCreateNamespace": True,
     },
-    "quickSync": {"addVariantLabelToSelector": True, "prune": True},
+    "quickSync": {"addVariantLabelToSelector": True, "prune": True, "readyWithin": "5m0s"},
     "service": {"kind": "Service", "name": "web"},
     "workloads": [{"kind": "StatefulSet", "name": "db"}],
     "trafficRouting": {
@@ -162,12 +163,19 @@ def test_a_v0_file_is_refused_for_an_unknown_key_of(
 STAGES: list[tuple[str, dict[str, Any]]] = [
     (
         "K8S_PRIMARY_ROLLOUT",
-        {"suffix": "s", "createService": True, "addVariantLabelToSelector": True, "prune": True},
+        {
+            "suffix": "s",
+            "createService": True,
+            "addVariantLabelToSelector": True,
+            "prune": True,
+            "readyWithin": "5m0s",
+        },
     ),
     (
         "K8S_CANARY_ROLLOUT",
         {
             "replicas": "50%",
+            "readyWithin": "90ms",
             "suffix": "s",
             "createService": True,
             "patches": [
@@ -179,7 +187,10 @@ STAGES: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("K8S_CANARY_CLEAN", {}),
-    ("K8S_BASELINE_ROLLOUT", {"replicas": "2", "suffix": "s", "createService": True}),
+    (
+        "K8S_BASELINE_ROLLOUT",
+        {"replicas": "2", "suffix": "s", "createService": True, "readyWithin": "1h0m0s"},
+    ),
     ("K8S_BASELINE_CLEAN", {}),
     (
         "K8S_TRAFFIC_ROUTING",
@@ -206,6 +217,7 @@ STAGE_DEFAULTS = [
     (PrimaryRolloutOptions, "create_service", False),
     (PrimaryRolloutOptions, "add_variant_label_to_selector", False),
     (PrimaryRolloutOptions, "prune", False),
+    (PrimaryRolloutOptions, "ready_within", Duration(0)),
     (CanaryRolloutOptions, "replicas", Replicas(0)),
     (CanaryRolloutOptions, "suffix", ""),
     (CanaryRolloutOptions, "create_service", False),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifests are loaded from plain files, by Kustomize and by Helm, with the real programs."""
 
+import asyncio
 import subprocess
 from pathlib import Path
 
@@ -85,6 +86,32 @@ async def test_a_commit_is_rendered_once(directory: Path) -> None:
     (directory / "a.yaml").unlink()
     assert await load("c1") == first
     assert await load("c2") == ["b"]
+
+
+async def test_a_commit_is_rendered_once_when_it_is_asked_for_several_times_at_once(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs, calls = tmp_path / "programs", tmp_path / "calls"
+    programs.mkdir()
+    builder = programs / "kustomize"
+    builder.write_text(f"#!/bin/sh\necho call >> {calls}\ncat a.yaml\n")
+    builder.chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    (directory / "kustomization.yaml").touch()
+    loader = Loader(ChartSources(), tmp_path / "kept")
+
+    async def load() -> list[str]:
+        found = await loader.load(
+            source(directory),
+            ManifestInput(),
+            application="a",
+            release="a",
+            installer=NoInstaller(),
+        )
+        return [m.name for m in found]
+
+    assert await asyncio.gather(*(load() for _ in range(8))) == [["a"]] * 8
+    assert calls.read_text() == "call\n"
 
 
 async def test_two_applications_of_one_name_are_not_mixed_up(directory: Path) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One application on two real clusters."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,7 @@ from pipecd.plugins.kubernetes.multicluster import KubernetesMulticlusterPlugin
 from pipecd.sdk import DeployTarget, PluginEntry, StageStatus, StartContext, SyncStatus
 from pipecd.sdk.testing import MemoryHost
 from plugins.kubernetes.bed import Application, config_map, deployment, image, succeed
-from servers.fixtures import running
 from servers.kubernetes import Kubernetes
-
-
-@pytest.fixture(scope="module")
-def other() -> Iterator[Kubernetes]:
-    yield from running(Kubernetes)
 
 
 @pytest.fixture

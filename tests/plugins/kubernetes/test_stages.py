@@ -16,6 +16,7 @@ from plugins.kubernetes.bed import (
     service,
     succeed,
 )
+from servers.kubernetes import NEVER_READY
 
 
 async def test_a_sync_brings_everything_and_prunes_what_git_lost(application: Application) -> None:
@@ -121,6 +122,32 @@ async def test_blue_and_green_change_places_by_the_selector(application: Applica
     await succeed(second, "K8S_PRIMARY_ROLLOUT")
     await succeed(second, "K8S_TRAFFIC_ROUTING", {"all": "primary"})
     assert selected() == "primary"
+
+
+async def test_a_stage_waits_for_its_workloads_when_told_to(application: Application) -> None:
+    bench = application.commit("c1", deployment(), config_map())
+    await succeed(bench, "K8S_SYNC", {"readyWithin": "30s"})
+    assert application.live("deployments")["web"]["status"]["availableReplicas"] == 2
+    assert "Waiting until 1 workloads are ready, at most 30s" in bench.host.lines
+    assert f"- Deployment web in {application.namespace}: ready" in bench.host.lines
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"), [("K8S_PRIMARY_ROLLOUT", "web"), ("K8S_CANARY_ROLLOUT", "web-canary")]
+)
+async def test_a_workload_that_is_not_ready_in_time_fails_the_stage_and_is_named(
+    application: Application, stage: str, name: str
+) -> None:
+    bench = application.commit("c1", deployment(**NEVER_READY))
+    result = await bench.run(stage, {"readyWithin": "2s"})
+    assert result.status is StageStatus.FAILURE
+    assert (
+        f"Deployment {name} in {application.namespace} is not ready after 2s: 0 of"
+        in result.message
+    )
+    assert f"; pod {name}-" in result.message
+    assert result.message.endswith(": Pending")
+    assert (await bench.run(stage)).status is StageStatus.SUCCESS
 
 
 @pytest.mark.parametrize(

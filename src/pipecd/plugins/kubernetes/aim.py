@@ -10,7 +10,9 @@ from pipecd.plugins.kubernetes.application import (
     MulticlusterInput,
     MultiTarget,
 )
+from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.options import Limited
+from pipecd.plugins.kubernetes.route import Routes
 from pipecd.sdk import DeployTarget, Spec
 
 
@@ -18,13 +20,19 @@ from pipecd.sdk import DeployTarget, Spec
 class Aim:
     """One cluster and the application as it is there; `below` is where Kustomize builds it.
 
-    A cluster `is_new` to a rollback when the commit before did not go there.
+    A cluster `is_new` to a rollback when the commit before did not go there. With `routes` only
+    some of the objects are there.
     """
 
     target: DeployTarget
     application: Application
     below: str = ""
     is_new: bool = False
+    routes: Routes | None = None
+
+    def takes(self, manifest: Manifest) -> bool:
+        """Reports whether an object of the application goes to this cluster."""
+        return self.routes is None or self.target.name in self.routes.of(manifest)
 
 
 def aims(application: MulticlusterApplication, targets: Sequence[DeployTarget]) -> list[Aim]:

@@ -159,7 +159,7 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     async def _seen(self, look: LiveContext, aim: Aim) -> LiveState:
         lookout = await self._workshop.lookouts.of(aim.target)
         try:
-            manifests = await self._manifests(look, aim, look.source)
+            manifests = await self._manifests_there(look, aim, look.source)
         except UserMistake as e:
             return await without_manifests(lookout, look.application_id, e)
         return await live_state(lookout, Declared(look.application_id, look.source, manifests))
@@ -170,8 +170,8 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         shown: list[Preview] = []
         for aim in self.aims(change, change.target):
             old = before.get(aim.target.name)
-            deployed = await self._manifests(change, old, running) if old and running else []
-            wanted = await self._manifests(change, aim, change.target)
+            deployed = await self._manifests_there(change, old, running) if old and running else []
+            wanted = await self._manifests_there(change, aim, change.target)
             shown.append(preview(aim.target.name, deployed, wanted))
         return shown
 
@@ -185,6 +185,9 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
             installer=asked,
             below=aim.below,
         )
+
+    async def _manifests_there(self, asked: Asked, aim: Aim, source: Source) -> list[Manifest]:
+        return [m for m in await self._manifests(asked, aim, source) if aim.takes(m)]
 
 
 def _by_name(aims: Sequence[Aim], tasks: Sequence[asyncio.Task[ResultT]]) -> dict[str, ResultT]:

@@ -6,10 +6,16 @@ Without a `suffix` the name of a variant is decided by the application (its `suf
 
 from typing import Protocol, runtime_checkable
 
-from pipecd.sdk.config import Percentage, Replicas, Spec
+from pipecd.sdk.config import Duration, Percentage, Replicas, Spec
 
 
-class SyncOptions(Spec):
+class ReadyOptions(Spec):
+    """A stage that brings workloads; without `ready_within` it ends when the cluster took them."""
+
+    ready_within: Duration = Duration(0)
+
+
+class SyncOptions(ReadyOptions):
     """K8S_SYNC and quick sync."""
 
     add_variant_label_to_selector: bool = False
@@ -39,7 +45,7 @@ class Patch(Spec):
     ops: tuple[PatchOp, ...] = ()
 
 
-class PrimaryRolloutOptions(Spec):
+class PrimaryRolloutOptions(ReadyOptions):
     """K8S_PRIMARY_ROLLOUT."""
 
     suffix: str = ""
@@ -48,7 +54,7 @@ class PrimaryRolloutOptions(Spec):
     prune: bool = False
 
 
-class CanaryRolloutOptions(Spec):
+class CanaryRolloutOptions(ReadyOptions):
     """K8S_CANARY_ROLLOUT."""
 
     replicas: Replicas = Replicas(0)
@@ -57,7 +63,7 @@ class CanaryRolloutOptions(Spec):
     patches: tuple[Patch, ...] = ()
 
 
-class BaselineRolloutOptions(Spec):
+class BaselineRolloutOptions(ReadyOptions):
     """K8S_BASELINE_ROLLOUT."""
 
     replicas: Replicas = Replicas(0)

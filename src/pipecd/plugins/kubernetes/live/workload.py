@@ -104,7 +104,15 @@ def pod(body: Any) -> Verdict:
     phase = text_at(body, "status", "phase")
     if phase in ("Running", "Succeeded"):
         return FINE
-    return unhealthy(text_at(body, "status", "message") or f"{phase or 'Pending'}")
+    return unhealthy(text_at(body, "status", "message") or _unscheduled(body) or phase or "Pending")
+
+
+def _unscheduled(body: Any) -> str:
+    for condition in list_at(body, "status", "conditions"):
+        scheduled = text_at(condition, "type") == "PodScheduled"
+        if scheduled and text_at(condition, "status") == "False":
+            return text_at(condition, "message")
+    return ""
 
 
 def job(body: Any) -> Verdict:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads the manifests of an application, by the method that its directory and input ask for."""
 
+import asyncio
 import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
 from pipecd.plugins.kubernetes.manifest.body import text_at, with_value
@@ -32,6 +34,7 @@ class Loader:
         self._environment = _environment(directory / "helm")
         self._repositories = Repositories(charts, self._environment)
         self._known: OrderedDict[str, list[Manifest]] = OrderedDict()
+        self._flights: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def load(
         self,
@@ -50,11 +53,13 @@ class Loader:
         """
         name = f"{application}\0{source.commit}\0{below}\0{wanted.model_dump_json()}"
         key = hashlib.sha256(name.encode()).hexdigest()
-        if key not in self._known:
-            place = _directory(source, below)
-            self._known[key] = await self._render(place, source, wanted, release, installer)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
+        # Several clusters, and several questions, ask for the same commit at the same time.
+        async with self._flights.setdefault(key, asyncio.Lock()):
+            if key not in self._known:
+                place = _directory(source, below)
+                self._known[key] = await self._render(place, source, wanted, release, installer)
+                while len(self._known) > _REMEMBERED:
+                    self._known.popitem(last=False)
         self._known.move_to_end(key)
         return list(self._known[key])
 

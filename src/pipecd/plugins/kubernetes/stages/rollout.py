@@ -32,7 +32,7 @@ async def primary(bench: Workbench, options: PrimaryRolloutOptions) -> StageResu
     made = primary_of(bench, [m for m in manifests if m is not routing], labelled=labelled)
     if options.create_service:
         made += _services(bench, manifests, bench.naming("primary", options.suffix))
-    applied = await bench.apply(made, target, "primary")
+    applied = await bench.apply(made, target, "primary", ready_within=options.ready_within)
     if options.prune:
         kept = [*applied, *([routing] if routing else [])]
         await prune(bench, await bench.live("primary"), kept)
@@ -50,7 +50,7 @@ async def canary(bench: Workbench, options: CanaryRolloutOptions) -> StageResult
         *map(naming.configuration, copied),
         *_workloads(bench, manifests, naming, options.replicas, copied),
     ]
-    await bench.apply(made, target, "canary")
+    await bench.apply(made, target, "canary", ready_within=options.ready_within)
     return StageResult.succeeded(f"Canary is at commit {target.commit[:7]}")
 
 
@@ -63,7 +63,7 @@ async def baseline(bench: Workbench, options: BaselineRolloutOptions) -> StageRe
         *(_services(bench, manifests, naming) if options.create_service else ()),
         *_workloads(bench, manifests, naming, options.replicas, []),
     ]
-    await bench.apply(made, source, "baseline")
+    await bench.apply(made, source, "baseline", ready_within=options.ready_within)
     return StageResult.succeeded(f"Baseline is at commit {source.commit[:7]}")
 
 

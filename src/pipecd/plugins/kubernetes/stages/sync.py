@@ -17,7 +17,7 @@ async def sync(bench: Workbench, options: SyncOptions) -> StageResult:
     manifests = primary_of(
         bench, await bench.manifests(target), labelled=options.add_variant_label_to_selector
     )
-    applied = await bench.apply(manifests, target, "primary")
+    applied = await bench.apply(manifests, target, "primary", ready_within=options.ready_within)
     if options.prune:
         await prune(bench, await bench.live(), applied)
     return StageResult.succeeded(f"{len(applied)} objects are as in commit {target.commit[:7]}")

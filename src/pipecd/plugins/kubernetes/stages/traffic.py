@@ -28,6 +28,8 @@ async def route(bench: Workbench, options: TrafficRoutingOptions) -> StageResult
     target = bench.stage.target
     manifests = await bench.manifests(target)
     routing = routing_manifest(bench.application, manifests)
+    if not bench.aim.takes(routing):
+        return StageResult.succeeded(f"{routing.key} is not on this cluster")
     await bench.apply([await _routed(bench, routing, manifests, shares)], target, "primary")
     return StageResult.succeeded(f"Traffic is routed: {told}")
 

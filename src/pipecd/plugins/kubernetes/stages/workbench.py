@@ -16,9 +16,11 @@ from pipecd.plugins.kubernetes.manifest.key import DEFAULT_NAMESPACE
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.manifest.marks import Owner, of_variant
 from pipecd.plugins.kubernetes.render.load import Loader
+from pipecd.plugins.kubernetes.stages.readiness import NOT_WAITED_FOR, until_ready
 from pipecd.plugins.kubernetes.target import KubernetesTarget
 from pipecd.plugins.kubernetes.variant.workload import Variant as Naming
 from pipecd.sdk import Source, StageContext, UserMistake
+from pipecd.sdk.config import Duration
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,17 @@ class Workbench:
         return Naming(label.key, label.value(variant), self.application.suffix(variant, suffix))
 
     async def apply(
-        self, manifests: Sequence[Manifest], source: Source, variant: Variant
+        self,
+        manifests: Sequence[Manifest],
+        source: Source,
+        variant: Variant,
+        *,
+        ready_within: Duration = NOT_WAITED_FOR,
     ) -> list[Manifest]:
-        """Puts objects on the cluster with the marks of this application."""
+        """Puts objects on the cluster with the marks of this application.
+
+        Those that go elsewhere are left out. With a time, workloads are waited for.
+        """
         label = self.application.variant_label
         owner = Owner(
             piped=self.stage.deployment.piped_id,
@@ -87,9 +97,11 @@ class Workbench:
         marked = [
             of_variant(owner.marked(manifest), label.key, label.value(variant))
             for manifest in manifests
+            if self.aim.takes(manifest)
         ]
         create = self.application.input.auto_create_namespace
         await apply_all(self.cluster, marked, self.say, create_namespaces=create)
+        await until_ready(self.cluster, marked, ready_within, self.say)
         return marked
 
     async def live(self, variant: Variant | None = None, *, kind: str = "") -> list[Manifest]:

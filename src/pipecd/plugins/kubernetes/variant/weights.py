@@ -17,8 +17,8 @@ def weighted(
     """Returns destinations with the weights of the variants; those of others stay as they are.
 
     `variant_of` tells which variant a destination leads to, None for somebody else's, and `written`
-    makes one of a variant and a weight; at least one leads to a variant. The order of Git is kept, so that the same shares look the
-    same. A variant without traffic appears only if Git names it.
+    makes one of a variant and a weight; at least one leads to a variant. The order of Git is kept,
+    so that the same shares look the same. A variant without traffic appears only if Git names it.
     """
     found: list[Destination] = []
     named: dict[int, Destination] = {}
