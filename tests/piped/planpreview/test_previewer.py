@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests for plan previews end in one result each, whatever happens on the way."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from pipecd.model.deployment import SyncStrategy
+from pipecd.model.errors import UserMistake
+from pipecd.proto.model.command_pb2 import Command
+
+CONFIG = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: NAME
+  plugins: {platform: {}}
+  trigger: {onCommit: {paths: [shared/NAME.txt]}}
+  pipeline: {stages: [{name: CANARY}, {name: WAIT, with: {duration: 1s}}]}
+"""
+SECRET = "correct-horse"
+
+
+def application(name: str, tag: str = "v1", config: str = CONFIG) -> dict[str, str]:
+    return {f"{name}/app.pipecd.yaml": config.replace("NAME", name), f"{name}/tag": tag}
+
+
+async def test_a_change_shows_what_it_would_do(open_scene: Any, origin: Any) -> None:
+    first = origin.commit({**application("cart"), **application("shop")})
+    async with open_scene() as scene, scene.previewing():
+        cart = await scene.add("cart", deployed=first)
+        await scene.add("shop", deployed=first)
+        head = scene.branch({"cart/tag": "v2"})
+        result = await scene.preview(head)
+    [shown] = result.results
+    assert (shown.application_id, shown.application_name, shown.error) == (cart, "cart", "")
+    assert (shown.head_branch, shown.head_commit) == ("feature", head)
+    assert shown.sync_strategy == SyncStrategy.PIPELINE
+    assert list(shown.plugin_names) == ["platform", "wait"]
+    [plan] = shown.plugin_plan_results
+    assert (plan.plugin_name, plan.deploy_target, plan.diff_language) == ("platform", "dev", "diff")
+    assert (plan.plan_summary, plan.plan_details) == (b"1 tag changed", b"- v1\n+ v2\n")
+    assert (shown.plan_summary, shown.plan_details) == (b"1 tag changed", b"- v1\n+ v2\n")
+    assert not shown.no_change
+    assert shown.application_url.endswith(f"/applications/{cart}")
+    assert (result.piped_name, result.error) == ("dev", "")
+
+
+async def test_the_preview_is_of_the_merge_and_not_of_the_branch(
+    open_scene: Any, origin: Any
+) -> None:
+    first = origin.commit({**application("cart"), **application("shop")})
+    async with open_scene() as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        await scene.add("shop", deployed=first)
+        head = scene.branch({"shop/tag": "v9"})
+        origin.commit({"cart/tag": "v2"}, "pushed to main in the meantime")
+        result = await scene.preview(head)
+    shown = {each.application_name: each.plan_details for each in result.results}
+    assert shown == {"cart": b"- v1\n+ v2\n", "shop": b"- v1\n+ v9\n"}
+
+
+async def test_what_a_change_does_not_touch_is_not_shown(open_scene: Any, origin: Any) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene() as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        assert not (await scene.preview(scene.branch({"README": "read me"}))).results
+        by_path = scene.branch({"shared/cart.txt": "as onCommit.paths has it"}, "other")
+        [shown] = (await scene.preview(by_path, "other")).results
+    assert (shown.no_change, shown.plan_summary) == (True, b"No changes were detected")
+    assert shown.plan_details == b"No changes were detected"
+
+
+async def test_an_application_that_never_ran_is_all_new(open_scene: Any, origin: Any) -> None:
+    origin.commit({"README": ""})
+    async with open_scene() as scene, scene.previewing():
+        head = scene.branch(application("cart"))
+        await scene.add("cart")
+        [shown] = (await scene.preview(head)).results
+    assert shown.sync_strategy == SyncStrategy.QUICK_SYNC
+    assert shown.plan_details == b"- \n+ v1\n"
+
+
+async def test_every_target_is_in_the_text_for_older_readers(open_scene: Any, origin: Any) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene(targets=("east", "west")) as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        [shown] = (await scene.preview(scene.branch({"cart/tag": "v2"}))).results
+    assert [each.deploy_target for each in shown.plugin_plan_results] == ["east", "west"]
+    assert shown.plan_summary == b"platform(east): 1 tag changed\nplatform(west): 1 tag changed"
+    east, west = b"platform(east):\n- v1\n+ v2\n", b"platform(west):\n- v1\n+ v2\n"
+    assert shown.plan_details == east + b"\n" + west
+
+
+async def test_an_application_without_plugins_that_preview_has_a_strategy(
+    open_scene: Any, origin: Any
+) -> None:
+    config = CONFIG.replace("{platform: {}}", "{}").replace("{name: CANARY}, ", "")
+    first = origin.commit(application("cart", config=config))
+    async with open_scene() as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        [shown] = (await scene.preview(scene.branch({"cart/tag": "v2"}))).results
+    assert (list(shown.plugin_names), shown.error) == (["wait"], "")
+    assert shown.sync_strategy == SyncStrategy.PIPELINE
+    assert not shown.no_change, "nobody has said so"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        pytest.param({"commit": "0" * 40}, "commit 0{40} is not in branch feature of", id="a commit that nobody pushed"),
+        pytest.param({"commit": "0" * 40, "branch": "gone"}, "has no branch gone", id="a branch that nobody pushed"),
+        pytest.param({"commit": "feature"}, "'feature' is not the hash of a commit", id="a branch for a commit"),
+        pytest.param({"repository_id": "other"}, "^repository other was not found in Piped config$", id="a repository of others"),
+        pytest.param({"base_branch": "next"}, "^base branch of repository site was not matched, requested next, expected main$", id="another base"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_previewed_at_all(
+    open_scene: Any, origin: Any, wanted: dict[str, str], told: str
+) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene() as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        head = scene.branch({"cart/tag": "v2"})
+        build = Command.BuildPlanPreview(
+            repository_id=wanted.get("repository_id", "site"),
+            base_branch=wanted.get("base_branch", "main"),
+            head_branch=wanted.get("branch", "feature"),
+            head_commit=wanted.get("commit") or head,
+        )
+        command = await scene.plane.cases.commands.add(
+            Command(
+                piped_id=scene.plane.registered.id,
+                project_id="shop",
+                commander="pipectl",
+                type=Command.BUILD_PLAN_PREVIEW,
+                build_plan_preview=build,
+            )
+        )
+        result = await scene.result(command)
+    assert not result.results
+    assert re.search(told, result.error)
+
+
+async def test_a_conflict_names_the_files(open_scene: Any, origin: Any) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene() as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        head = scene.branch({"cart/tag": "v2"})
+        origin.commit({"cart/tag": "v3"})
+        result = await scene.preview(head)
+    assert result.error.startswith(
+        f"detected conflicts between commit {head} at feature branch and the base branch main "
+        "(cart/tag)"
+    )
+
+
+async def test_a_configuration_that_the_change_breaks_fails_alone(
+    open_scene: Any, origin: Any
+) -> None:
+    first = origin.commit({**application("cart"), **application("shop"), **application("old")})
+    broken = {"old/app.pipecd.yaml": "kind: [broken"}
+    async with open_scene() as scene, scene.previewing():
+        for name in ("cart", "shop", "old"):
+            await scene.add(name, deployed=first)
+        origin.commit(broken, "not the fault of the change")
+        head = scene.branch({"cart/app.pipecd.yaml": "kind: Nonsense", "shop/tag": "v2"})
+        result = await scene.preview(head)
+    shown = {each.application_name: each for each in result.results}
+    assert shown.keys() == {"cart", "shop"}
+    begin = "failed while determining the application should be triggered or not, cart/app"
+    assert shown["cart"].error.startswith(begin)
+    assert list(shown["cart"].plugin_names) == ["<unknown>"]
+    assert (shown["shop"].error, shown["shop"].plan_summary) == ("", b"1 tag changed")
+
+
+async def test_a_plugin_that_fails_is_quoted(open_scene: Any, origin: Any) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene() as scene, scene.previewing():
+        scene.platform.error = "no access"
+        await scene.add("cart", deployed=first)
+        [shown] = (await scene.preview(scene.branch({"cart/tag": "v2"}))).results
+    assert shown.error == "failed to get plan preview, \n[platform] no access at v2"
+    assert shown.sync_strategy == SyncStrategy.PIPELINE
+
+
+async def test_a_plugin_that_dies_is_told(open_scene: Any, origin: Any, dead_plugin: Any) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene(plugin_type=dead_plugin) as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        [shown] = (await scene.preview(scene.branch({"cart/tag": "v2"}))).results
+    assert "[platform] plugin platform ended with exit code 1" in shown.error
+
+
+ENCRYPTED = (
+    CONFIG
+    + """\
+  encryption: {encryptedSecrets: {password: sealed}, decryptionTargets: [tag]}
+"""
+)
+TEMPLATE = "{{ .encryptedSecrets.password }}"
+
+
+async def test_no_secret_is_shown(open_scene: Any, origin: Any) -> None:
+    files = application("cart", TEMPLATE, ENCRYPTED)
+    first = origin.commit(files)
+    async with open_scene(decrypt=lambda _: SECRET) as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        head = scene.branch({"cart/tag": f"{TEMPLATE}-2"})
+        result = await scene.preview(head)
+        scene.platform.error = "cannot log in"
+        again = await scene.preview(head)
+        kept = [f for f in scene.plane.directory.rglob("*") if f.is_file()]
+        leaks = [f for f in kept if SECRET.encode() in f.read_bytes()]
+    [shown], [failed] = result.results, again.results
+    assert shown.plugin_plan_results[0].plan_details == b"- ******\n+ ******-2\n"
+    assert shown.plan_details == b"- ******\n+ ******-2\n"
+    assert failed.error.endswith("cannot log in at ******-2")
+    assert leaks == []
+
+
+async def test_a_secret_that_cannot_be_decrypted_fails_its_application(
+    open_scene: Any, origin: Any
+) -> None:
+    def refuse(_: str) -> str:
+        raise UserMistake("it was sealed with another key")
+
+    first = origin.commit({**application("cart"), **application("shop")})
+    async with open_scene(decrypt=refuse) as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        await scene.add("shop", deployed=first)
+        head = scene.branch({**application("cart", TEMPLATE, ENCRYPTED), "shop/tag": "v2"})
+        result = await scene.preview(head)
+    shown = {each.application_name: each.error for each in result.results}
+    assert shown["cart"].startswith("failed while planning, failed to decrypt password secret")
+    assert shown["shop"] == ""
+
+
+async def test_time_that_is_up_is_told_for_each_application_that_is_late(
+    open_scene: Any, origin: Any
+) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene(within=0.5) as scene, scene.previewing():
+        scene.platform.held = asyncio.Event()
+        await scene.add("cart", deployed=first)
+        command = await scene.request(scene.branch({"cart/tag": "v2"}))
+        [shown] = (await scene.result(command)).results
+        assert shown.error == "there was no preview within 500ms"
+        assert list(shown.plugin_names) == ["platform", "wait"]
+        assert scene.platform.at_once == 0, "the plugin was told to stop"
+
+
+async def test_a_request_says_how_long_it_may_take(open_scene: Any, origin: Any) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene() as scene, scene.previewing():
+        scene.platform.held = asyncio.Event()
+        await scene.add("cart", deployed=first)
+        command = await scene.request(scene.branch({"cart/tag": "v2"}), timeout=1)
+        [shown] = (await scene.result(command)).results
+    assert shown.error == "there was no preview within 1s"
+
+
+async def test_ten_previews_at_once_are_worked_on_a_few_at_a_time(
+    open_scene: Any, origin: Any, eventually: Any
+) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene(workers=2) as scene:
+        scene.platform.held = asyncio.Event()
+        await scene.add("cart", deployed=first)
+        heads = {f"b{n}": scene.branch({"cart/tag": f"v2.{n}"}, f"b{n}") for n in range(10)}
+        commands = [await scene.request(commit, name) for name, commit in heads.items()]
+        async with scene.previewing():
+            await eventually(lambda: scene.platform.at_once == 2)
+            scene.platform.held.set()
+            results = [await scene.result(command) for command in commands]
+    assert scene.platform.most_at_once == 2
+    shown = [each.plan_details.decode() for result in results for each in result.results]
+    assert shown == [f"- v1\n+ v2.{n}\n" for n in range(10)]
+    assert len(scene.platform.previewed) == 10
+    count = scene.registry.get_sample_value
+    assert count("plan_preview_command_received_total") == 10
+    assert count("plan_preview_command_handled_total", {"status": "success"}) == 10
+    assert count("plan_preview_command_handling_seconds_count", {"status": "success"}) == 10
+
+
+async def test_the_next_piped_builds_what_a_stopped_one_left(
+    open_scene: Any, origin: Any, eventually: Any
+) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene() as scene:
+        scene.platform.held = asyncio.Event()
+        await scene.add("cart", deployed=first)
+        command = await scene.request(scene.branch({"cart/tag": "v2"}))
+        async with scene.previewing():
+            await eventually(lambda: scene.platform.at_once == 1)
+        assert scene.platform.at_once == 0, "a stopped piped does not go on"
+        (scene.workspace / "plan-previews" / "old" / "cart").mkdir(parents=True)
+        scene.platform.held.set()
+        async with scene.previewing():
+            result = await scene.result(command)
+        assert not list((scene.workspace / "plan-previews").glob("*/*"))
+    assert [each.plan_summary for each in result.results] == [b"1 tag changed"]
+    assert scene.plane.gate.count("ReportCommandHandled") == 1
+
+
+async def test_a_request_that_nobody_waits_for_is_refused(open_scene: Any, origin: Any) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene(within=-100) as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        result = await scene.preview(scene.branch({"cart/tag": "v2"}))
+    assert "was requested" in result.error
+    assert result.error.endswith("; request it again")
+
+
+async def test_a_report_that_was_lost_on_its_way_is_repeated(open_scene: Any, origin: Any) -> None:
+    first = origin.commit(application("cart"))
+    async with open_scene() as scene:
+        scene.plane.gate.lost_answers.add("ReportCommandHandled")
+        async with scene.previewing():
+            await scene.add("cart", deployed=first)
+            result = await scene.preview(scene.branch({"cart/tag": "v2"}))
+        assert [each.error for each in result.results] == [""]
+        assert len(scene.platform.previewed) == 1

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results are sound whatever plugins answer, and small enough to be sent."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipecd.model.deployment import SyncStrategy
+from pipecd.model.document import from_json, to_json
+from pipecd.piped.planpreview.result import Answer, fill, fit, hide
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+    PluginPlanPreviewResult,
+)
+from pipecd.proto.plugin.planpreview_pb2 import PlanPreviewResult
+
+
+def answered(*no_change: bool) -> list[Answer]:
+    return [
+        Answer(f"p{n}", [PlanPreviewResult(no_change=each)]) for n, each in enumerate(no_change)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        pytest.param(answered(True, True), True, id="nothing changes if all say so"),
+        pytest.param(answered(True, False), False, id="one change is a change"),
+        pytest.param([Answer("p", [])], False, id="who says nothing does not say so"),
+        pytest.param([], False, id="nobody was there to say so"),
+    ],
+)
+def test_no_change(answers: list[Answer], expected: bool) -> None:
+    result = ApplicationPlanPreviewResult()
+    fill(result, SyncStrategy.QUICK_SYNC, answers)
+    assert result.no_change is expected
+
+
+def result_of(*sizes: int) -> PlanPreviewCommandResult:
+    line = b"+ one line of a diff\n"
+    details = [(line * (size // len(line) + 1))[:size] for size in sizes]
+    plugins = [PluginPlanPreviewResult(plugin_name="p", plan_details=each) for each in details]
+    return PlanPreviewCommandResult(
+        results=[
+            ApplicationPlanPreviewResult(plan_details=each.plan_details, plugin_plan_results=[each])
+            for each in plugins
+        ]
+    )
+
+
+@given(st.lists(st.integers(0, 5_000), max_size=8))
+def test_details_fit_and_short_ones_are_whole(sizes: list[int]) -> None:
+    result, before = result_of(*sizes), result_of(*sizes)
+    fit(result, most=4_000)
+    shown = [each.plan_details for each in result.results]
+    # Each cut adds a line of its own that says so.
+    assert sum(map(len, shown)) * 2 <= 4_000 + 100 * len(sizes)
+    for kept, whole in zip(shown, (each.plan_details for each in before.results), strict=True):
+        assert kept == whole or b"more bytes are not shown" in kept
+        assert kept == whole or len(whole) > 4_000 // (2 * len(sizes))
+    if sum(sizes) * 2 <= 4_000:
+        assert result == before
+
+
+def test_what_was_cut_ends_at_a_line_and_says_how_much_is_missing() -> None:
+    result = result_of(100)
+    fit(result, most=60)
+    assert (
+        result.results[0].plan_details
+        == b"+ one line of a diff\n... (79 more bytes are not shown)\n"
+    )
+    only = PlanPreviewCommandResult(
+        results=[ApplicationPlanPreviewResult(plan_details="ä".encode() * 50)]
+    )
+    fit(only, most=5)
+    assert only.results[0].plan_details == "ää... (96 more bytes are not shown)\n".encode()
+
+
+def test_a_hundred_large_diffs_can_be_sent() -> None:
+    result = result_of(*[100_000] * 100)
+    fit(result)
+    assert len(to_json(result)) < 4 * 1024 * 1024 - 100_000
+
+
+def test_the_output_is_what_upstream_writes_and_reads() -> None:
+    result = PlanPreviewCommandResult(command_id="c", piped_id="p")
+    made = result.results.add(application_id="a", plugin_names=["kubernetes"])
+    fill(
+        made,
+        SyncStrategy.PIPELINE,
+        [Answer("kubernetes", [PlanPreviewResult(deploy_target="dev", summary="s", details=b"d")])],
+    )
+    written = json.loads(to_json(result))
+    plan = {
+        "plugin_name": "kubernetes",
+        "deploy_target": "dev",
+        "plan_summary": "cw==",
+        "plan_details": "ZA==",
+    }
+    assert written == {
+        "command_id": "c",
+        "piped_id": "p",
+        "results": [
+            {
+                "application_id": "a",
+                "sync_strategy": int(SyncStrategy.PIPELINE),
+                "plan_summary": "cw==",
+                "plan_details": "ZA==",
+                "plugin_plan_results": [plan],
+                "plugin_names": ["kubernetes"],
+            }
+        ],
+    }
+    assert from_json(to_json(result), PlanPreviewCommandResult) == result
+
+
+def test_bytes_that_are_no_text_are_hidden_in_and_made_text() -> None:
+    result = ApplicationPlanPreviewResult(
+        error="bad password1",
+        plan_summary=b"password1",
+        plugin_plan_results=[PluginPlanPreviewResult(plan_details=b"\xff password1")],
+    )
+    hide(result, ["password1"])
+    assert "password1" not in str(result)
+    assert result.plugin_plan_results[0].plan_details.decode().startswith("\ufffd ")
