@@ -40,7 +40,7 @@ async def _run(
         meta=piped_meta(settings.config, catalog, public_key=keys.public if keys else b""),
         metrics=lambda: generate_latest(registry) if registry is not None else b"",
     )
-    notifier = wiring.notifier(settings, await presence.introduce())
+    notifier = await wiring.notifier(settings, await presence.introduce(), opened)
     if settings.admin_port is not None:
         pages = standard_pages(registry)
         admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import httpx2
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from pipecd.config.catalog import Catalog
@@ -28,8 +29,9 @@ from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.wakeups import WakeupStream
+from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.notice import Notices
-from pipecd.piped.notify.notifier import Identity, Notifier
+from pipecd.piped.notify.notifier import Identity, Notifier, subscribers
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.seen import SeenCommits
 from pipecd.piped.pluginhost.callbacks import Callbacks
@@ -114,9 +116,19 @@ def share(
     )
 
 
-def notifier(settings: PipedSettings, known: ReportPipedMetaResponse) -> Notifier:
+async def notifier(
+    settings: PipedSettings, known: ReportPipedMetaResponse, opened: AsyncExitStack
+) -> Notifier:
+    """Makes the one who tells people, whose connections end with `opened`."""
     spec = settings.config.spec
-    return Notifier(Identity(spec.project_id, spec.piped_id, known.name))
+    client = await opened.enter_async_context(
+        httpx2.AsyncClient(headers={"User-Agent": f"pipecd/{build_version()}"})
+    )
+    console = Console(spec.web_address or known.web_base_url, spec.project_id)
+    return Notifier(
+        Identity(spec.project_id, spec.piped_id, known.name),
+        subscribers(spec.notifications, console, client),
+    )
 
 
 def connect(settings: PipedSettings) -> AbstractAsyncContextManager[PipedApi]:
@@ -186,6 +198,7 @@ def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
         targets=targets(shared.settings),
         callbacks=shared.callbacks,
         metadata=shared.metadata,
+        notices=shared.notices,
         workspace=shared.settings.workspace,
     )
 

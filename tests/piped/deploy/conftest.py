@@ -42,6 +42,7 @@ from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.notify.notice import Notice
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.local import builtin_plugins
@@ -137,6 +138,17 @@ class ActPlugin(StagePlugin):
                 return StageResult.succeeded("released")
 
 
+class Heard(list[Notice]):
+    """What people were told, in order."""
+
+    def tell(self, notice: Notice) -> None:
+        self.append(notice)
+
+    @property
+    def names(self) -> list[str]:
+        return [notice.kind.name for notice in self]
+
+
 @dataclass
 class Gate(grpc.GenericRpcHandler):
     """Stands before the control plane, counts the calls and may close."""
@@ -174,6 +186,7 @@ class Stand:
     registered: Registered
     application: Application
     story: Story = field(default_factory=Story)
+    heard: Heard = field(default_factory=Heard)
     release: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
 
     @property
@@ -326,6 +339,7 @@ class Stand:
                     plugins=plugins,
                     callbacks=callbacks,
                     metadata=metadata,
+                    notices=self.heard,
                     workspace=self.directory / "work",
                     now=now,
                 )

@@ -46,8 +46,8 @@ def deployment(*stages: PipelineStage) -> Deployment:
         pytest.param(StageEnding(StageStatus.FAILURE), Outcome(FAILURE, "Failed while executing stage s1", "s1", True), id="a failure without words"),
         pytest.param(StageEnding(StageStatus.FAILURE, "no luck"), Outcome(FAILURE, "Failed while executing stage s1 (no luck)", "s1", True), id="a failure with words"),
         pytest.param(ending_of(TIME_IS_UP), Outcome(FAILURE, "Timed out while executing stage s1", "s1", True), id="time is up"),
-        pytest.param(ending_of(BY_ANN), Outcome(CANCELLED, "Cancelled by ann while executing stage s1", "s1", True), id="a person cancels"),
-        pytest.param(ending_of(NO_ROLLBACK), Outcome(CANCELLED, "Cancelled by ann while executing stage s1", "s1", False), id="a person cancels and wants no rollback"),
+        pytest.param(ending_of(BY_ANN), Outcome(CANCELLED, "Cancelled by ann while executing stage s1", "s1", True, "ann"), id="a person cancels"),
+        pytest.param(ending_of(NO_ROLLBACK), Outcome(CANCELLED, "Cancelled by ann while executing stage s1", "s1", False, "ann"), id="a person cancels and wants no rollback"),
         pytest.param(remembered(stage("s1", StageStatus.CANCELLED)), Outcome(CANCELLED, "Deployment was cancelled while executing stage s1", "s1", True), id="cancelled in an earlier life"),
         pytest.param(remembered(stage("s1", StageStatus.FAILURE, reason="no luck")), Outcome(FAILURE, "Failed while executing stage s1 (no luck)", "s1", True), id="failed in an earlier life"),
     ],
@@ -65,9 +65,9 @@ def test_a_stage_that_is_not_over_decides_nothing(status: StageStatus) -> None:
 @pytest.mark.parametrize(
     ("last", "ending", "outcome"),
     [
-        pytest.param("s0", ending_of(BY_ANN), Outcome(CANCELLED, "Cancelled by ann while executing the previous stage of s1", "s0", True), id="cancelled between two stages"),
-        pytest.param("s0", ending_of(NO_ROLLBACK), Outcome(CANCELLED, "Cancelled by ann while executing the previous stage of s1", "s0", False), id="and no rollback is wanted"),
-        pytest.param("", ending_of(BY_ANN), Outcome(CANCELLED, "Cancelled by ann while preparing", "", False), id="cancelled before anything happened"),
+        pytest.param("s0", ending_of(BY_ANN), Outcome(CANCELLED, "Cancelled by ann while executing the previous stage of s1", "s0", True, "ann"), id="cancelled between two stages"),
+        pytest.param("s0", ending_of(NO_ROLLBACK), Outcome(CANCELLED, "Cancelled by ann while executing the previous stage of s1", "s0", False, "ann"), id="and no rollback is wanted"),
+        pytest.param("", ending_of(BY_ANN), Outcome(CANCELLED, "Cancelled by ann while preparing", "", False, "ann"), id="cancelled before anything happened"),
         pytest.param("s0", ending_of(TIME_IS_UP), Outcome(FAILURE, "Timed out while executing the previous stage of s1", "s0", True), id="time is up between two stages"),
         pytest.param("", StageEnding(StageStatus.FAILURE, "no source"), Outcome(FAILURE, "no source", "", False), id="the source cannot be had"),
     ],

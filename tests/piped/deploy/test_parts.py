@@ -12,6 +12,7 @@ from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.outcome import Outcome
 from pipecd.piped.deploy.reports import Reports, persistently
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, StopReason, until_stopped
+from pipecd.piped.notify.notifier import Identity, Notifier
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import (
     Deployment,
@@ -147,7 +148,7 @@ async def test_a_report_that_is_refused_is_not_repeated() -> None:
 
 async def test_a_completed_deployment_is_never_opened_again() -> None:
     deployment = Deployment(id="d", status=deployment_pb2.DEPLOYMENT_SUCCESS)
-    reports = Reports(None, deployment)  # type: ignore[arg-type]
+    reports = Reports(None, deployment, Notifier(Identity("", "", "")))  # type: ignore[arg-type]
     await reports.started()
     await reports.rolling_back("no")
     with pytest.raises(ValueError, match="SUCCESS cannot become FAILURE"):

@@ -5,19 +5,16 @@ Each Git host has a header of its own. The first one that is present counts: a w
 not outweighed by another header that the sender could make up as well.
 """
 
-import base64
-import binascii
 import hmac
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
-from pipecd.controlplane.usecases.people.webhooks import PREFIX
+from pipecd.secrets.standardwebhook import ID, SENT_AT, SIGNATURE, VERSION, digest, key_bytes
 
 # How far the clock of a sender may be off; a delivery that is older is a replay.
 WINDOW = timedelta(minutes=5)
 
-STANDARD = "webhook-signature"
-DELIVERY, SENT_AT = "webhook-id", "webhook-timestamp"
+STANDARD, DELIVERY = SIGNATURE, ID
 
 Headers = Mapping[str, str]
 
@@ -79,21 +76,14 @@ _DIGESTS: dict[str, Callable[[str], bytes]] = {
 def _standard_signatures(headers: Headers) -> list[bytes]:
     """Those of the one version that is understood; a sender may give several while it rotates."""
     parts = [part.partition(",") for part in headers[STANDARD].split()]
-    return [signature.encode() for version, _, signature in parts if version == "v1"]
+    return [signature.encode() for version, _, signature in parts if version == VERSION]
 
 
 def _standard_digests(headers: Headers, body: bytes, secret: str) -> Iterable[bytes]:
-    signed = f"{headers.get(DELIVERY, '')}.{headers.get(SENT_AT, '')}.".encode() + body
-    for key in (_key_bytes(secret), secret.encode()):
-        yield base64.b64encode(hmac.digest(key, signed, "sha256"))
-
-
-def _key_bytes(secret: str) -> bytes:
-    """The key as libraries for Standard Webhooks have it; a shell finds the text itself easier."""
-    try:
-        return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-    except binascii.Error:
-        return secret.encode()
+    id_, sent_at = headers.get(DELIVERY, ""), headers.get(SENT_AT, "")
+    # A shell finds the text of the secret itself easier to sign with.
+    for key in (key_bytes(secret), secret.encode()):
+        yield digest(key, id_, sent_at, body)
 
 
 def _is_in_time(headers: Headers, now: datetime) -> bool:

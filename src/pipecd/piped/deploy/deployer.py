@@ -23,6 +23,7 @@ from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import Watch
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.notify.notice import Notices
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.plan.turns import next_turns
 from pipecd.piped.pluginhost.callbacks import Callbacks
@@ -65,6 +66,7 @@ class Deployer:
     targets: KnownTargets = field(default_factory=dict[str, tuple[str, ...]])
     callbacks: Callbacks
     metadata: MetadataStores
+    notices: Notices
     workspace: Path
     now: Now = utc_now
     _at_work: dict[str, _Work] = field(init=False, default_factory=dict[str, _Work])
@@ -159,6 +161,7 @@ class Deployer:
             targets=self.targets,
             callbacks=self.callbacks,
             metadata=self.metadata,
+            notices=self.notices,
             workspace=self.workspace,
             now=self.now,
         )

@@ -13,8 +13,9 @@ from pipecd.model.errors import PipecdError
 from pipecd.model.moment import Now, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.metadata import MetadataStores
-from pipecd.piped.deploy.reports import persistently
+from pipecd.piped.deploy.reports import Reports, persistently
 from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.notify.notice import Notices
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.masks import Masks
@@ -49,10 +50,15 @@ class Desk:
     targets: KnownTargets
     callbacks: Callbacks
     metadata: MetadataStores
+    notices: Notices
     workspace: Path
     now: Now = utc_now
     copying: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_COPIES_AT_ONCE))
     """Lets in so many as make working copies at the same time; stages are not counted."""
+
+    def reports(self, deployment: Deployment) -> Reports:
+        """Tells the control plane, and people, what becomes of a deployment."""
+        return Reports(self.api, deployment, self.notices, now=self.now)
 
     def journal(self, deployment_id: str) -> Path:
         """The file that outlives this process."""

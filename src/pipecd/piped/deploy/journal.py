@@ -130,4 +130,5 @@ def _outcome(document: dict[str, Any] | None) -> Outcome | None:
         reason=document["reason"],
         last_stage=document["last_stage"],
         rolls_back=document["rolls_back"],
+        by=document.get("by", ""),
     )

@@ -27,6 +27,8 @@ class Outcome:
     reason: str
     last_stage: str = ""
     rolls_back: bool = False
+    by: str = ""
+    """Who cancelled it."""
 
 
 def ending_of(stop: Stop) -> StageEnding:
@@ -72,7 +74,7 @@ def outcome_between(following: PipelineStage | None, last: str, ending: StageEnd
         rolls_back = bool(last) and not (stop is not None and stop.force_no_rollback)
         by = stop.by if stop is not None else ""
         reason = f"Cancelled by {by} while {where}"
-        return Outcome(DeploymentStatus.CANCELLED, reason, last, rolls_back)
+        return Outcome(DeploymentStatus.CANCELLED, reason, last, rolls_back, by)
     reason = f"Timed out while {where}" if stop is not None else ending.message
     return Outcome(DeploymentStatus.FAILURE, reason, last, rolls_back=bool(last))
 
@@ -118,7 +120,8 @@ def _unsuccessful(stage: PipelineStage, ending: StageEnding) -> Outcome:
             else f"Deployment was cancelled while executing stage {stage.id}"
         )
         rolls_back = stop is None or not stop.force_no_rollback
-        return Outcome(DeploymentStatus.CANCELLED, reason, stage.id, rolls_back)
+        by = stop.by if stop is not None else ""
+        return Outcome(DeploymentStatus.CANCELLED, reason, stage.id, rolls_back, by)
     if stop is not None:
         reason = f"Timed out while executing stage {stage.id}"
     else:

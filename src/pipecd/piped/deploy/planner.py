@@ -9,7 +9,7 @@ from pipecd.config.duration import Duration
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.piped.deploy.desk import Desk
-from pipecd.piped.deploy.reports import Reports, persistently
+from pipecd.piped.deploy.reports import persistently
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
 from pipecd.piped.planning.gather import Plan, Planning, Running, last_success
 from pipecd.piped.pluginhost.plugin import PluginDied
@@ -27,7 +27,7 @@ class Planner:
 
     def __init__(self, desk: Desk, deployment: Deployment, stop: asyncio.Future[Stop]) -> None:
         self._desk, self._deployment, self._stop = desk, deployment, stop
-        self._reports = Reports(desk.api, deployment, now=desk.now)
+        self._reports = desk.reports(deployment)
 
     async def run(self) -> bool:
         """Whether there is a plan now; without one the deployment is completed."""
@@ -46,7 +46,7 @@ class Planner:
             return await self._failed(f"there was no plan after {Duration(_AT_MOST)}")
         if isinstance(ended, Stop):
             reason = f"Deployment was cancelled by {ended.by} while planning"
-            await self._reports.completed(DeploymentStatus.CANCELLED, reason)
+            await self._reports.completed(DeploymentStatus.CANCELLED, reason, by=ended.by)
             return False
         await self._reports.planned(ended, running)
         log.info("deployment planned", summary=ended.summary)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the control plane what became of a deployment, however long that takes.
+"""Tells the control plane, and people, what became of a deployment, however long that takes.
 
 Every report is about a local copy of the deployment, which is changed first; a control plane that
 is away is asked again until it answers, so that the truth here and there is the same in the end.
+People are told before that: whoever is killed in between makes the same report again, and what it
+tells people is known by its key.
 """
 
 import asyncio
@@ -17,6 +19,8 @@ from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.journal import StageEntry
+from pipecd.piped.notify.notice import Notices
+from pipecd.piped.notify.transition import deployment_is, stage_became
 from pipecd.piped.planning.gather import Plan, Running
 from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -57,8 +61,10 @@ def words(error: PipecdError | OSError) -> str:
 class Reports:
     """The reports about one deployment."""
 
-    def __init__(self, api: PipedApi, deployment: Deployment, *, now: Now = utc_now) -> None:
-        self._api, self._deployment, self._now = api, deployment, now
+    def __init__(
+        self, api: PipedApi, deployment: Deployment, notices: Notices, *, now: Now = utc_now
+    ) -> None:
+        self._api, self._deployment, self._notices, self._now = api, deployment, notices, now
 
     async def planned(self, plan: Plan, running: Running | None) -> None:
         """The deployment has stages now."""
@@ -71,6 +77,7 @@ class Reports:
         del own.versions[:], own.stages[:]
         own.versions.extend(plan.versions)
         own.stages.extend(plan.stages)
+        self._notices.tell(deployment_is(own))
         request = piped_pb2.ReportDeploymentPlannedRequest(
             deployment_id=own.id,
             summary=own.summary,
@@ -116,7 +123,7 @@ class Reports:
         requires: Sequence[str] = (),
     ) -> None:
         """A stage began or ended."""
-        now = to_unix(self._now())
+        now, before = to_unix(self._now()), StageStatus(stage.status)
         stage.status = deployment_pb2.StageStatus.ValueType(status)
         stage.status_reason = reason
         stage.updated_at = now
@@ -124,6 +131,8 @@ class Reports:
         if requires:
             del stage.requires[:]
             stage.requires.extend(requires)
+        for notice in stage_became(self._deployment, stage, before):
+            self._notices.tell(notice)
         request = piped_pb2.ReportStageStatusChangedRequest(
             deployment_id=self._deployment.id,
             stage_id=stage.id,
@@ -148,8 +157,8 @@ class Reports:
             send = partial(self._api.report_stage_logs_from_last_checkpoint, checkpoint)
             await self._if_possible(partial(persistently, send, what="stage log"), what="stage log")
 
-    async def completed(self, status: DeploymentStatus, reason: str) -> None:
-        """The deployment is over.
+    async def completed(self, status: DeploymentStatus, reason: str, *, by: str = "") -> None:
+        """The deployment is over, perhaps because somebody cancelled it.
 
         The completion comes last: whoever is killed before it finds the deployment open and
         reports the rest again.
@@ -157,13 +166,14 @@ class Reports:
         if status is DeploymentStatus.SUCCESS:
             await self._if_possible(self._most_recent_success, what="last success")
         await self._if_possible(lambda: self.deploying(False), what="deploying")
-        await self.ended(status, reason)
+        await self.ended(status, reason, by=by)
 
-    async def ended(self, status: DeploymentStatus, reason: str) -> None:
+    async def ended(self, status: DeploymentStatus, reason: str, *, by: str = "") -> None:
         """The deployment is over, which says nothing about its application."""
         own = self._deployment
         self._become(status, reason)
         own.completed_at = to_unix(self._now())
+        self._notices.tell(deployment_is(own, by=by))
         request = piped_pb2.ReportDeploymentCompletedRequest(
             deployment_id=own.id,
             status=own.status,
@@ -186,8 +196,10 @@ class Reports:
         )
 
     async def _status(self, status: DeploymentStatus, reason: str) -> None:
-        own = self._deployment
+        own, before = self._deployment, DeploymentStatus(self._deployment.status)
         self._become(status, reason)
+        if before is not status:
+            self._notices.tell(deployment_is(own))
         request = piped_pb2.ReportDeploymentStatusChangedRequest(
             deployment_id=own.id,
             status=own.status,

@@ -29,7 +29,7 @@ from pipecd.piped.deploy.outcome import (
     resumed_rollback,
     without_rollback,
 )
-from pipecd.piped.deploy.reports import Reports, persistently
+from pipecd.piped.deploy.reports import persistently
 from pipecd.piped.deploy.stage import StageRun
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
 from pipecd.piped.planning.gather import set_targets
@@ -45,7 +45,7 @@ class Scheduler:
         self, desk: Desk, deployment: Deployment, journal: Journal, stop: asyncio.Future[Stop]
     ) -> None:
         self._desk, self._deployment, self._journal, self._stop = desk, deployment, journal, stop
-        self._reports = Reports(desk.api, deployment, now=desk.now)
+        self._reports = desk.reports(deployment)
         self._loose_ends: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -66,7 +66,7 @@ class Scheduler:
         outcome = self._journal.outcome or await self._decide()
         if outcome.rolls_back and self._rollback_stages():
             await self._roll_back(outcome)
-        await self._reports.completed(outcome.status, outcome.reason)
+        await self._reports.completed(outcome.status, outcome.reason, by=outcome.by)
 
     async def _decide(self) -> Outcome:
         """Runs the stages, unless a rollback had begun, and writes down what it comes to."""

@@ -13,7 +13,6 @@ from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError
 from pipecd.piped.deploy.desk import Desk
-from pipecd.piped.deploy.reports import Reports
 from pipecd.piped.mirror.changes import Watch
 from pipecd.piped.plan.turns import superseded, waits_for
 from pipecd.proto.model.command_pb2 import Command
@@ -92,7 +91,7 @@ class WaitingRoom:
         try:
             deployment = await self.desk.fresh(deployment_id)
             if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
-                await Reports(self.desk.api, deployment, now=self.desk.now).waiting(reason)
+                await self.desk.reports(deployment).waiting(reason)
         finally:
             # Its turn may have come meanwhile.
             self.woken.mark()
@@ -121,9 +120,9 @@ async def _cancel_before_its_beginning(desk: Desk, command: Command) -> CommandS
     if status not in _BEFORE_ITS_BEGINNING:
         return None
     reason = f"Deployment was cancelled by {command.commander} before it began"
-    reports = Reports(desk.api, deployment, now=desk.now)
+    reports = desk.reports(deployment)
     # Another deployment of the application may be at work, so nothing is said about that.
-    await reports.ended(DeploymentStatus.CANCELLED, reason)
+    await reports.ended(DeploymentStatus.CANCELLED, reason, by=command.commander)
     return CommandStatus.SUCCEEDED
 
 
@@ -133,5 +132,5 @@ async def _give_way(desk: Desk, deployment_id: str, later: Deployment) -> bool:
     if status is DeploymentStatus.PENDING:
         commit = later.trigger.commit.hash[:7]
         reason = f"Superseded by deployment {later.id} of the newer commit {commit}"
-        await Reports(desk.api, deployment, now=desk.now).ended(DeploymentStatus.CANCELLED, reason)
+        await desk.reports(deployment).ended(DeploymentStatus.CANCELLED, reason)
     return DeploymentStatus(deployment.status).is_completed

@@ -12,7 +12,7 @@ from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal
 from pipecd.piped.deploy.planner import Planner
-from pipecd.piped.deploy.reports import Reports, words
+from pipecd.piped.deploy.reports import words
 from pipecd.piped.deploy.scheduler import Scheduler
 from pipecd.piped.deploy.stop import Stop
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -49,7 +49,7 @@ async def carry_out(desk: Desk, listed: Deployment, stop: asyncio.Future[Stop]) 
 async def _explain(desk: Desk, deployment_id: str, reason: str) -> None:
     """Tells people why a deployment does not move, if the control plane listens."""
     try:
-        reports = Reports(desk.api, await desk.fresh(deployment_id), now=desk.now)
+        reports = desk.reports(await desk.fresh(deployment_id))
         await reports.waiting(desk.callbacks.masks.hide(deployment_id, reason))
     except PipecdError as e:
         log.warning("nobody was told why the deployment is held up", error=str(e))
@@ -57,7 +57,7 @@ async def _explain(desk: Desk, deployment_id: str, reason: str) -> None:
 
 async def _pass(desk: Desk, deployment: Deployment, stop: asyncio.Future[Stop]) -> bool:
     """Plans what is pending, then runs what is planned; False when it is not its time yet."""
-    reports = Reports(desk.api, deployment, now=desk.now)
+    reports = desk.reports(deployment)
     if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
         chain = await _chain(desk, deployment)
         if chain is not None and chain.cancel:

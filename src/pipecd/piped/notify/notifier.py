@@ -5,14 +5,18 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import httpx2
 import structlog
 
-from pipecd.config.piped.notification import RouteSpec
+from pipecd.config.piped.notification import NotificationsSpec, RouteSpec
 from pipecd.observe.version import build_version
+from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.notice import Notice, NoticeKind
 from pipecd.piped.notify.outbox import Letter, Outbox
+from pipecd.piped.notify.receivers.choice import choose
 from pipecd.piped.notify.route import passes
 from pipecd.piped.notify.subject import subject_of
+from pipecd.piped.notify.template import check
 from pipecd.proto.model import notification_pb2 as pb
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -55,7 +59,7 @@ class Notifier:
     def tell(self, notice: Notice) -> None:
         """Queues the notice for everybody who wants it; never waits and never fails."""
         if not self._is_open:
-            log.warning("notification came too late", event=notice.kind.name)
+            log.warning("notification came too late", notice=notice.kind.name)
             return
         about = subject_of(notice.facts)
         for subscriber in self._subscribers:
@@ -98,3 +102,18 @@ class Notifier:
             kind,
             message(id=own.id, name=own.name, version=build_version(), project_id=own.project),
         )
+
+
+def subscribers(
+    spec: NotificationsSpec, console: Console, client: httpx2.AsyncClient
+) -> list[Subscriber]:
+    """The receivers that routes lead to; of two of the same name the last one counts."""
+    found: list[Subscriber] = []
+    for name, receiver in {receiver.name: receiver for receiver in spec.receivers}.items():
+        routes = tuple(route for route in spec.routes if route.receiver == name)
+        for route in routes:
+            check(route.templates, of=f"route {route.name}")
+        chosen = choose(receiver, console, client)
+        if chosen is not None and routes:
+            found.append(Subscriber(Outbox(name, chosen), routes))
+    return found

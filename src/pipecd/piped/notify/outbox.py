@@ -153,7 +153,7 @@ class Outbox:
 
     def _about(self, letter: Letter, error: Exception) -> dict[str, str]:
         told = str(error) or f"no answer within {self._patience.attempt:g} seconds"
-        return {"receiver": self.name, "event": letter.notice.kind.name, "error": told}
+        return {"receiver": self.name, "notice": letter.notice.kind.name, "error": told}
 
     def _say_what_was_dropped(self) -> None:
         if self._dropped:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from pipecd.model.application import ApplicationKind
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
@@ -21,8 +22,10 @@ class Subject:
     application_id: str = ""
     application: str = ""
     labels: Mapping[str, str] | None = None
-    platform: int = 0
-    """The number of the kind of the application."""
+    platform: str = ""
+    """The kind of an application of the first generation; later ones have none."""
+    remote: str = ""
+    """The repository that the application is in."""
     deployment: Deployment | None = None
     stage: PipelineStage | None = None
     state: ApplicationSyncState | None = None
@@ -36,7 +39,8 @@ def subject_of(facts: Message) -> Subject:
             application_id=deployment.application_id,
             application=deployment.application_name,
             labels=deployment.labels,
-            platform=deployment.kind,
+            platform=_platform(deployment),
+            remote=deployment.git_path.repo.remote,
             deployment=deployment,
             stage=_part(facts, PipelineStage),
         )
@@ -46,7 +50,8 @@ def subject_of(facts: Message) -> Subject:
             application_id=application.id,
             application=application.name,
             labels=application.labels,
-            platform=application.kind,
+            platform=_platform(application),
+            remote=application.git_path.repo.remote,
             state=_part(facts, ApplicationSyncState),
         )
     return Subject(project=said(facts, "project_id"))
@@ -55,6 +60,15 @@ def subject_of(facts: Message) -> Subject:
 def said(facts: Message, name: str) -> str:
     """A text of the facts, or nothing where this kind of notice has none of that name."""
     return str(getattr(facts, name)) if name in facts.DESCRIPTOR.fields_by_name else ""
+
+
+def _platform(of: Deployment | Application) -> str:
+    if not of.platform_provider and not of.cloud_provider:
+        return ""
+    try:
+        return ApplicationKind(of.kind).name
+    except ValueError:
+        return ""
 
 
 def _part(facts: Message, kind: type[M]) -> M | None:

@@ -20,6 +20,7 @@ from pipecd.model.giturl import remote_identity
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.secrets.keyfile import KeyFile
+from pipecd.secrets.standardwebhook import PREFIX
 
 log = structlog.get_logger()
 
@@ -27,8 +28,6 @@ _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 
 # How long an earlier secret is valid, so that the hooks of many repositories can be changed.
 GRACE = timedelta(hours=24)
-# The prefix by which libraries for Standard Webhooks know a secret.
-PREFIX = "whsec_"
 _SECRET_BYTES = 32
 _LAST_SECONDS = timedelta(days=30).total_seconds()
 

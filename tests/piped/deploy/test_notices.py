@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people hear of a deployment: each change once, whatever becomes of piped meanwhile."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pipecd.piped.notify.notice import NoticeKind
+from pipecd.piped.notify.subject import said, subject_of
+from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentMetadata
+
+ACTS = "  pipeline: {stages: [%s]}\n"
+
+
+def act(do: str, undo: str = "") -> str:
+    return f"{{name: ACT, with: {{do: {do}, undo: '{undo}'}}}}"
+
+
+BEGINNING = ["DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "heard"),
+    [
+        pytest.param(
+            act("succeed"),
+            ["STAGE_STARTED", "STAGE_SUCCEEDED", "DEPLOYMENT_SUCCEEDED"],
+            id="one that succeeds",
+        ),
+        pytest.param(
+            act("exit"),
+            ["STAGE_STARTED", "STAGE_SUCCEEDED", "DEPLOYMENT_SUCCEEDED"],
+            id="one that ends early",
+        ),
+        pytest.param(
+            f"{act('skip')}, {act('fail', 'succeed')}",
+            [
+                "STAGE_STARTED", "STAGE_SKIPPED", "STAGE_STARTED", "STAGE_FAILED",
+                "DEPLOYMENT_ROLLING_BACK", "STAGE_STARTED", "STAGE_SUCCEEDED", "DEPLOYMENT_FAILED",
+            ],
+            id="one that skips a stage, fails and is rolled back",
+        ),
+    ],
+)  # fmt: skip
+async def test_people_hear_of_every_step_of(open_stand: Any, stages: str, heard: list[str]) -> None:
+    async with open_stand() as stand:
+        commit = stand.push(ACTS % stages)
+        async with stand.piped():
+            await stand.finished(await stand.trigger(commit))
+        assert stand.heard.names == [*BEGINNING, *heard]
+        assert len({notice.key for notice in stand.heard}) == len(stand.heard)
+
+
+async def test_a_failure_is_told_with_its_reason(open_stand: Any) -> None:
+    async with open_stand() as stand:
+        commit = stand.push(ACTS % act("fail"))
+        async with stand.piped():
+            await stand.finished(await stand.trigger(commit))
+        told = {notice.kind: notice.facts for notice in stand.heard}
+        assert "it did not work" in said(told[NoticeKind.DEPLOYMENT_FAILED], "reason")
+        stage = subject_of(told[NoticeKind.STAGE_FAILED]).stage
+        assert stage is not None
+        assert stage.status_reason == "it did not work"
+
+
+async def test_a_deployment_that_cannot_be_planned_is_told_as_failed(open_stand: Any) -> None:
+    async with open_stand() as stand:
+        commit = stand.push("  pipeline: {stages: [{name: NO_SUCH_STAGE}]}\n")
+        async with stand.piped():
+            await stand.finished(await stand.trigger(commit))
+        assert stand.heard.names == ["DEPLOYMENT_FAILED"]
+        assert "Unable to plan" in said(stand.heard[0].facts, "reason")
+
+
+async def test_those_who_cancel_are_named(open_stand: Any) -> None:
+    async with open_stand() as stand:
+        commit = stand.push(ACTS % act("hang"))
+        async with stand.piped():
+            id_ = await stand.trigger(commit)
+            await stand.told("act 0 begins")
+            await stand.cancel(id_)
+            await stand.finished(id_)
+        *_, stage, last = stand.heard
+        assert [stage.kind.name, last.kind.name] == ["STAGE_CANCELLED", "DEPLOYMENT_CANCELLED"]
+        assert said(last.facts, "commander") == "root"
+
+
+async def test_a_restart_repeats_nothing(open_stand: Any) -> None:
+    async with open_stand() as stand:
+        commit = stand.push(ACTS % act("hang"))
+        async with stand.piped():
+            id_ = await stand.trigger(commit)
+            await stand.told("act 0 begins")
+        stand.let_go("act 0")
+        async with stand.piped():
+            await stand.finished(id_)
+        assert stand.heard.names == [
+            *BEGINNING,
+            "STAGE_STARTED",
+            "STAGE_SUCCEEDED",
+            "DEPLOYMENT_SUCCEEDED",
+        ]
+
+
+async def test_a_piped_that_ends_before_its_report_arrives_tells_the_same_again(
+    open_stand: Any,
+) -> None:
+    async with open_stand() as stand:
+        commit = stand.push(ACTS % act("succeed"))
+        stand.gate.closed_for.add("ReportDeploymentCompleted")
+        async with stand.piped():
+            id_ = await stand.trigger(commit)
+            async with asyncio.timeout(20):
+                await stand.gate.refused.told("ReportDeploymentCompleted")
+        stand.gate.closed_for.clear()
+        async with stand.piped():
+            await stand.finished(id_)
+        ends = [n for n in stand.heard if n.kind is NoticeKind.DEPLOYMENT_SUCCEEDED]
+        assert len(ends) == 2
+        assert len({notice.key for notice in ends}) == 1
+
+
+async def test_an_approval_is_asked_for_and_then_told_with_those_who_gave_it(
+    open_stand: Any,
+) -> None:
+    async with open_stand() as stand:
+        spec = "  pipeline: {stages: [{name: WAIT_APPROVAL, with: {approvers: [root]}}]}\n"
+        async with stand.piped():
+            id_ = await stand.trigger(stand.push(spec))
+            deployment = await stand.until(id_, lambda d: d.stages and d.stages[0].status == 1)
+            await stand.cases.deployments.approve(id_, deployment.stages[0].id, by=stand_admin())
+            await stand.finished(id_)
+        assert stand.heard.names == [
+            *BEGINNING,
+            "STAGE_STARTED",
+            "DEPLOYMENT_WAIT_APPROVAL",
+            "DEPLOYMENT_APPROVED",
+            "STAGE_SUCCEEDED",
+            "DEPLOYMENT_SUCCEEDED",
+        ]
+        assert said(stand.heard[4].facts, "approver") == "root"
+
+
+def stand_admin() -> Any:
+    from pipecd.controlplane.auth.subject import Person
+
+    return Person("shop", "root", ("Admin",))
+
+
+async def test_each_notice_mentions_those_who_asked_for_it(open_stand: Any) -> None:
+    wanted = (
+        '{"mentions":[{"event":"DEPLOYMENT_SUCCEEDED","slack":null,"slackusers":["U1"]},'
+        '{"event":"DEPLOYMENT_CANCELLED","slackusers":["U2"]},'
+        '{"event":"*","slackgroups":["G1"],"email":["ann@example.com"]}]}'
+    )
+    async with open_stand() as stand:
+        commit = stand.push(ACTS % act("succeed"))
+        shared = DeploymentMetadata.KeyValues(keyValues={"DeploymentNotification": wanted})
+        async with stand.piped():
+            await stand.finished(
+                await stand.trigger(commit, metadata_v2=DeploymentMetadata(shared=shared))
+            )
+        by_kind: dict[NoticeKind, Any] = {n.kind: n.facts for n in stand.heard}
+        succeeded = by_kind[NoticeKind.DEPLOYMENT_SUCCEEDED]
+        assert list(succeeded.mentioned_accounts) == ["U1"]
+        assert list(succeeded.mentioned_groups) == ["G1"]
+        assert list(by_kind[NoticeKind.DEPLOYMENT_STARTED].mentioned_accounts) == []
+
+
+async def test_a_notice_keeps_what_was_so_when_it_was_told(open_stand: Any) -> None:
+    async with open_stand() as stand:
+        commit = stand.push(ACTS % act("succeed"))
+        async with stand.piped():
+            await stand.finished(await stand.trigger(commit))
+        planned: Deployment | None = subject_of(stand.heard[0].facts).deployment
+        assert planned is not None
+        assert planned.status == 1
