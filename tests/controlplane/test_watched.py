@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pipecd.controlplane.app import Ports
 from pipecd.model.errors import UserMistake
-from pipecd.observe import traces
+from pipecd.observe import spans
 from pipecd.proto.gateway import otlp_pb2 as otlp
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
@@ -74,7 +74,7 @@ async def refused(call: Any) -> grpc.StatusCode:
 async def test_a_call_is_traced_down_to_the_stores(
     start_plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traces, "FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.05)
     collector = OtherCollector()
     async with (
         grpc_server([collector], host="127.0.0.1", port=0, grace=0) as port,
@@ -104,7 +104,7 @@ async def test_a_call_is_traced_down_to_the_stores(
 async def test_a_collector_that_is_away_holds_up_nobody(
     start_plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traces, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.01)
     where = f"127.0.0.1:{free_port()}"
     async with (
         start_plane(trace_collector=where, traces=True) as plane,

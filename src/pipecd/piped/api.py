@@ -18,12 +18,13 @@ import structlog
 from google.protobuf.message import Message
 
 from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
+from pipecd.observe.spans import EXPORT
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.admission import Admission
 from pipecd.wire.channel import open_channel
-from pipecd.wire.credentials import piped_token
+from pipecd.wire.credentials import bearer, piped_token
 from pipecd.wire.status import from_rpc_error
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -75,6 +76,7 @@ class PipedApi:
                 response_deserializer=Wakeup.FromString,
             )
         )
+        self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(EXPORT)
         self._chance = chance
         self._answered = asyncio.Event()
 
@@ -113,6 +115,15 @@ class PipedApi:
             raise await self._error(e, authorization) from e
         finally:
             call.cancel()
+
+    async def export_traces(self, request: bytes) -> bytes:
+        """Hands spans to the collector behind the control plane, once."""
+        authorization = self._admission.authorization()
+        metadata = (("authorization", bearer(authorization)),)
+        try:
+            return await self._export(request, metadata=metadata, timeout=_CALL_AT_MOST)
+        except grpc.aio.AioRpcError as e:
+            raise from_rpc_error(e) from e
 
     async def report_stat(self, request: pb.ReportStatRequest) -> pb.ReportStatResponse:
         return await self._once(self._stub.ReportStat, request)

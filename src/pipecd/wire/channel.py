@@ -32,6 +32,8 @@ async def open_channel(
 ) -> AsyncGenerator[grpc.aio.Channel, None]:
     """Connects, or raises Unavailable; every call then carries the authorization, if any.
 
+    A call that brings an authorization of its own keeps it.
+
     An authorization that may change is asked for before each call. Plain text only when
     `insecure`, else TLS with the roots of the system or those of `cert_file`.
     """
@@ -95,8 +97,9 @@ def _with_authorization(
     details: grpc.aio.ClientCallDetails, authorization: Authorization
 ) -> grpc.aio.ClientCallDetails:
     metadata = grpc.aio.Metadata(*(details.metadata or ()))
-    value = authorization if isinstance(authorization, str) else authorization()
-    metadata.add("authorization", value)
+    if "authorization" not in metadata:
+        value = authorization if isinstance(authorization, str) else authorization()
+        metadata.add("authorization", value)
     return grpc.aio.ClientCallDetails(
         method=details.method,
         timeout=details.timeout,

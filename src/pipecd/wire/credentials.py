@@ -31,6 +31,11 @@ def piped_token(project: str, piped: str, key: str) -> str:
     return f"{PIPED_SCHEME} {_sendable(f'{project},{piped},{key}', 'piped key')}"
 
 
+def bearer(piped_authorization: str) -> str:
+    """The `authorization` value of a piped where bearers are asked for, as for traces."""
+    return f"Bearer {piped_authorization.removeprefix(PIPED_SCHEME).strip()}"
+
+
 def api_key(key: str) -> str:
     """The `authorization` value of pipectl and other programs."""
     return f"{API_KEY_SCHEME} {_sendable(key, 'API key')}"

@@ -15,9 +15,9 @@ import grpc.aio
 from pipecd.controlplane.api.gateway.bearer import piped_of
 from pipecd.controlplane.auth.credentials import Credentials
 from pipecd.model.errors import PipecdError
+from pipecd.observe.spans import EXPORT
 from pipecd.wire.status import from_rpc_error, to_status
 
-EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _WITHIN_SECONDS = 10.0
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
