@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import structlog
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from pipecd.config.catalog import load_catalog
@@ -32,7 +33,8 @@ async def run_piped(settings: PipedSettings, *, ready: Callable[[], None] | None
 async def _run(
     settings: PipedSettings, opened: AsyncExitStack, ready: Callable[[], None] | None
 ) -> None:
-    spec, registry = settings.config.spec, wiring.metrics(settings)
+    spec, counted = settings.config.spec, CollectorRegistry()
+    registry = wiring.metrics(settings, counted)
     api = await opened.enter_async_context(wiring.connect(settings))
     keys, catalog = wiring.keys(settings), load_catalog()
     presence = Presence(
@@ -59,6 +61,7 @@ async def _run(
         wiring.wakeups(shared, presence.pace, reporter.pace),
         wiring.trigger(shared),
         wiring.deployer(shared, plugins),
+        wiring.previewer(shared, plugins, counted),
         reporter,
         RestartWatch(shared.commands),
     )

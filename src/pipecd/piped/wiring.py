@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from pipecd.config.catalog import Catalog
 from pipecd.config.piped.credential import KeyPair, git_password, key_pair, piped_key, ssh_key
+from pipecd.config.piped.watcher import PlanPreviewSpec
 from pipecd.config.read import PipedConfig
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
@@ -34,6 +35,10 @@ from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.notifier import Identity, Notifier, subscribers
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.seen import SeenCommits
+from pipecd.piped.planpreview.application import ApplicationPreviews
+from pipecd.piped.planpreview.builder import Builder
+from pipecd.piped.planpreview.metrics import PreviewMetrics
+from pipecd.piped.planpreview.previewer import Previewer
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY, PluginHost
 from pipecd.piped.pluginhost.process import Patience
@@ -203,6 +208,30 @@ def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
     )
 
 
+def previewer(shared: Shared, registry: PluginRegistry, counted: CollectorRegistry) -> Previewer:
+    settings = shared.settings.config.spec.plan_preview
+    return Previewer(
+        commands=shared.commands,
+        builder=Builder(
+            applications=shared.applications,
+            heads=shared.heads,
+            mirrors=shared.mirrors,
+            configs=shared.configs,
+            baselines=shared.baselines,
+            previews=ApplicationPreviews(
+                api=shared.api,
+                sources=shared.sources,
+                plugins=registry,
+                targets=targets(shared.settings),
+            ),
+        ),
+        workspace=shared.settings.workspace,
+        workers=settings.worker_num or PlanPreviewSpec().worker_num,
+        within=settings.command_handle_timeout or PlanPreviewSpec().command_handle_timeout,
+        metrics=PreviewMetrics(counted),
+    )
+
+
 def reporter(shared: Shared) -> AppConfigReporter:
     spec = shared.settings.config.spec
     return AppConfigReporter(
@@ -254,13 +283,12 @@ def _git_access(settings: PipedSettings) -> GitAccess:
     )
 
 
-def metrics(settings: PipedSettings) -> CollectorRegistry | None:
-    """What piped counts, with the labels that tell it from the others of its project."""
+def metrics(settings: PipedSettings, counted: CollectorRegistry) -> CollectorRegistry | None:
+    """What the parts count, with the labels that tell this piped from the others of its project."""
     if not settings.with_metrics:
         return None
-    inner, shown = CollectorRegistry(), CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=inner)
+        collector(registry=counted)
     labels = {
         "pipecd_component": "piped",
         "project": settings.config.spec.project_id,
@@ -268,5 +296,6 @@ def metrics(settings: PipedSettings) -> CollectorRegistry | None:
         "piped_version": build_version(),
         "launcher_version": settings.launcher_version,
     }
-    shown.register(Labelled(inner, labels))
+    shown = CollectorRegistry()
+    shown.register(Labelled(counted, labels))
     return shown
