@@ -110,6 +110,9 @@ class Reader:
         if self._process is not None:
             process, self._process = self._process, None
             await group.end(process, grace=1)
+            if process.stdout is not None:
+                # Only its end closes the pipe, and the loop may be gone a moment later.
+                await process.stdout.read()
 
 
 async def _answer(reader: asyncio.StreamReader, with_content: bool) -> Told:
