@@ -147,11 +147,17 @@ class DeploymentPlugin(StagePlugin):
 
 
 class LiveStatePlugin(ABC):
-    """What a plugin adds that can tell what runs and whether it is what Git says."""
+    """What a plugin adds that can tell what runs and whether it is what Git says.
+
+    With `tells_changes` it promises to call `live_state_changed` of its host for every change, and
+    is asked without a reason only as a safety net.
+    """
+
+    tells_changes: ClassVar[bool] = False
 
     @abstractmethod
     async def live_state(self, look: LiveContext) -> LiveState:
-        """What runs for the application now; asked about once a minute."""
+        """What runs for the application now; asked after each change and about once a minute."""
 
 
 class PreviewPlugin(ABC):

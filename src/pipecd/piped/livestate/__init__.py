@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks plugins what is running and reports it; compares it with Git."""
+"""What runs for each application and how it compares with Git, asked of the plugins."""

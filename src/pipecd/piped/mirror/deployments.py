@@ -5,6 +5,8 @@ import asyncio
 import base64
 import binascii
 import json
+from collections import defaultdict
+from collections.abc import Iterable
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import PipecdError
@@ -24,6 +26,7 @@ class DeploymentMirror:
     def __init__(self, api: PipedApi, *, every: float = EVERY) -> None:
         self._api = api
         self._deployments: tuple[Deployment, ...] = ()
+        self._open: dict[str, frozenset[str]] = {}
         self._is_read = asyncio.Event()
         self._trouble = Trouble("deployments")
         self.pace = Pace(every)
@@ -45,6 +48,10 @@ class DeploymentMirror:
     def running(self) -> tuple[Deployment, ...]:
         """Those being carried out, a rollback included."""
         return self._in(DeploymentStatus.RUNNING, DeploymentStatus.ROLLING_BACK)
+
+    def open_of(self, application_id: str) -> frozenset[str]:
+        """The ids of the deployments of an application that have not ended."""
+        return self._open.get(application_id, frozenset())
 
     def refresh_soon(self) -> None:
         """Asks for a new copy without waiting for it."""
@@ -71,7 +78,7 @@ class DeploymentMirror:
         self._trouble.over()
         self._is_read.set()
         if found != self._deployments:
-            self._deployments = found
+            self._deployments, self._open = found, _by_application(found)
             self.changes.notify()
 
     async def _list(self) -> tuple[Deployment, ...]:
@@ -87,6 +94,13 @@ class DeploymentMirror:
             cursor = answer.cursor
         in_order = sorted(found.values(), key=lambda d: (d.created_at, d.id))
         return tuple(in_order)
+
+
+def _by_application(deployments: Iterable[Deployment]) -> dict[str, frozenset[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for deployment in deployments:
+        found[deployment.application_id].add(deployment.id)
+    return {application: frozenset(ids) for application, ids in found.items()}
 
 
 def is_last_page(cursor: str) -> bool:

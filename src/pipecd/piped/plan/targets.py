@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which deploy targets a deployment goes to, for applications of both generations."""
+"""Which deploy targets an application goes to, in both generations."""
 
 from collections.abc import Collection, Mapping
 
 from pipecd.model.errors import UserMistake
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 KnownTargets = Mapping[str, Collection[str]]
@@ -11,7 +12,7 @@ KnownTargets = Mapping[str, Collection[str]]
 
 
 def deploy_targets(
-    deployment: Deployment, plugins: Collection[str], known: KnownTargets
+    goes: Deployment | Application, plugins: Collection[str], known: KnownTargets
 ) -> dict[str, tuple[str, ...]]:
     """The names of the targets by plugin.
 
@@ -20,14 +21,14 @@ def deploy_targets(
     """
     chosen = {
         plugin: tuple(targets.deploy_targets)
-        for plugin, targets in deployment.deploy_targets_by_plugin.items()
+        for plugin, targets in goes.deploy_targets_by_plugin.items()
     }
     for plugin, names in chosen.items():
         for name in names:
             # A plugin that this piped does not have is told when its stages are looked for.
             if plugin in known and name not in known[plugin]:
                 raise _unknown(f"deploy target {name}", plugin, known[plugin])
-    provider = deployment.platform_provider or deployment.cloud_provider
+    provider = goes.platform_provider or goes.cloud_provider
     if chosen or not provider:
         return chosen
     platforms = [plugin for plugin in plugins if known.get(plugin)]

@@ -56,6 +56,10 @@ class LocalPlugin:
     def name(self) -> str:
         return self._server.name
 
+    @property
+    def tells_changes(self) -> bool:
+        return self._server.tells_changes
+
     async def FetchDefinedStages(
         self, request: pb.FetchDefinedStagesRequest
     ) -> pb.FetchDefinedStagesResponse:

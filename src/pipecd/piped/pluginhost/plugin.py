@@ -40,6 +40,11 @@ class Plugin(Protocol):
         """For how many seconds lines of a stopped stage may still be on their way."""
         ...
 
+    @property
+    def tells_changes(self) -> bool:
+        """Whether it tells of each change of what runs without being asked."""
+        ...
+
     async def FetchDefinedStages(
         self, request: pb.FetchDefinedStagesRequest
     ) -> pb.FetchDefinedStagesResponse: ...

@@ -39,6 +39,8 @@ class RemotePlugin:
 
     # Plugins made with upstream's SDK send what they wrote every five seconds.
     log_lag = 6.0
+    # Those cannot tell of changes, and from outside all of them look alike.
+    tells_changes = False
 
     def __init__(self, name: str, connected: Callable[[], Awaitable[Connection]]) -> None:
         """Asks for the way before each call, since the process may be another one by then."""

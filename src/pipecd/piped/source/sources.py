@@ -2,6 +2,7 @@
 """A commit of an application as a ready directory: checked out, decrypted, attached."""
 
 import asyncio
+import hashlib
 import posixpath
 import shutil
 from dataclasses import dataclass, field
@@ -56,6 +57,14 @@ class Source:
         )
 
 
+@dataclass(frozen=True)
+class Need:
+    """What an application needs of its repository; the same digest means the same content."""
+
+    digest: str
+    is_whole: bool
+
+
 def config_path(git_path: ApplicationGitPath, config_filename: str = "") -> str:
     """Where the configuration of an application is, from the root of its repository."""
     name = config_filename or git_path.config_filename or LEGACY_CONFIG
@@ -104,9 +113,7 @@ class Sources:
     async def _write(
         self, mirror: Mirror, commit: str, directory: str, config: ApplicationConfig, into: Path
     ) -> None:
-        patterns = config.spec.trigger.on_commit.paths
-        named = [prefix for each in patterns if (prefix := literal_prefix(each))]
-        needed = await self._needs.of(mirror, commit, directory, named=named)
+        needed = await self._needs.of(mirror, commit, directory, named=_named(config))
         if needed is None and directory != _ROOT:
             async with self._turns:
                 await self._mirrors.whole.link(mirror, commit, into)
@@ -117,6 +124,23 @@ class Sources:
         async with self._turns:
             await mirror.checkout(commit, into, paths=paths)
         await mirror.complete(commit, into, paths=paths)
+
+    async def need(
+        self, git_path: ApplicationGitPath, commit: str, config: ApplicationConfig
+    ) -> "Need":
+        """Which content of a commit an application needs, found out without a working copy."""
+        mirror = self._mirrors.of(git_path.repo.id)
+        directory = posixpath.normpath(git_path.path)
+        paths = await self._needs.of(mirror, commit, directory, named=_named(config))
+        found = hashlib.sha256()
+        if paths is None:
+            for entry in await mirror.entries(f"{commit}:"):
+                found.update(f"{entry.mode:o} {entry.id} {entry.name!r}\n".encode())
+            return Need(found.hexdigest(), is_whole=True)
+        for path in sorted({*paths, config_path(git_path)}):
+            if (at := await mirror.entry(commit, path)) is not None:
+                found.update(f"{at.mode:o} {at.id} {path!r}\n".encode())
+        return Need(found.hexdigest(), is_whole=False)
 
     async def config(self, git_path: ApplicationGitPath, commit: str) -> ApplicationConfig:
         """The configuration of an application at a commit, without a working copy."""
@@ -167,6 +191,12 @@ class _Read:
     path: str
     text: bytes
     config: ApplicationConfig
+
+
+def _named(config: ApplicationConfig) -> list[str]:
+    """The paths that the configuration of an application mentions."""
+    patterns = config.spec.trigger.on_commit.paths
+    return [prefix for each in patterns if (prefix := literal_prefix(each))]
 
 
 def _make_empty(directory: Path) -> None:

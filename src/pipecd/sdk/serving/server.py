@@ -180,6 +180,11 @@ class PluginServer:
         return isinstance(self._plugin, LiveStatePlugin)
 
     @property
+    def tells_changes(self) -> bool:
+        """Whether the plugin tells of each change of what runs by itself."""
+        return isinstance(self._plugin, LiveStatePlugin) and self._plugin.tells_changes
+
+    @property
     def previews(self) -> bool:
         """Whether the plugin tells what a change would do."""
         return isinstance(self._plugin, PreviewPlugin)

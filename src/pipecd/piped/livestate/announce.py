@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells people that an application differs from Git, and that it no longer does."""
+
+from pipecd.model.application import SyncStatus
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.piped.mirror.syncstates import Verdict
+from pipecd.piped.notify.notice import Notice, NoticeKind, Notices
+from pipecd.proto.model import application_pb2
+from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
+from pipecd.proto.model.notification_pb2 import (
+    NotificationEventApplicationOutOfSync,
+    NotificationEventApplicationSynced,
+)
+
+_COMPARED = (SyncStatus.SYNCED, SyncStatus.OUT_OF_SYNC)
+
+
+class Announcer:
+    """Hears of every change of a state; what lies between two comparisons is not told.
+
+    A deployment or trouble may have come in between, so the last comparison is remembered. One that
+    finds an application in sync is only news after one that did not.
+    """
+
+    def __init__(self, notices: Notices, *, now: Now = utc_now) -> None:
+        self._notices, self._now = notices, now
+        self._last: dict[str, SyncStatus] = {}
+
+    def heard(self, application: Application, before: Verdict, after: Verdict) -> None:
+        """The state of an application is another."""
+        if before.status in _COMPARED:
+            self._last.setdefault(application.id, before.status)
+        if after.status not in _COMPARED:
+            return
+        last = self._last.get(application.id, SyncStatus.SYNCED)
+        self._last[application.id] = after.status
+        if last is after.status:
+            return
+        state = ApplicationSyncState(
+            status=application_pb2.ApplicationSyncStatus.ValueType(after.status),
+            short_reason=after.short_reason,
+            reason=after.reason,
+            timestamp=to_unix(self._now()),
+        )
+        if after.status is SyncStatus.OUT_OF_SYNC:
+            facts = NotificationEventApplicationOutOfSync(application=application, state=state)
+            self._notices.tell(Notice(NoticeKind.APPLICATION_OUT_OF_SYNC, facts))
+        else:
+            facts = NotificationEventApplicationSynced(application=application, state=state)
+            self._notices.tell(Notice(NoticeKind.APPLICATION_SYNCED, facts))
