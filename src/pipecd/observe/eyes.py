@@ -2,10 +2,12 @@
 """Everything that watches a program: its figures, its traces, both or neither."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 
+from pipecd.observe.deployments import DeploymentStatuses
+from pipecd.observe.deploytraces import DeploymentTraces
 from pipecd.observe.insides import Insides
 from pipecd.observe.metrics import RpcMetrics, ServerMetrics
 from pipecd.observe.traces import Tracer
@@ -36,6 +38,14 @@ class Eyes:
     @property
     def _rpc_metrics(self) -> RpcMetrics | None:
         return self.metrics.rpc if self.metrics else None
+
+
+@dataclass(frozen=True)
+class DeploymentEyes:
+    """What watches the deployments of a piped."""
+
+    statuses: DeploymentStatuses = field(default_factory=DeploymentStatuses)
+    traces: DeploymentTraces = field(default_factory=DeploymentTraces)
 
 
 class Several:

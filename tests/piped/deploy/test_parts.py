@@ -148,7 +148,7 @@ async def test_a_report_that_is_refused_is_not_repeated() -> None:
 
 async def test_a_completed_deployment_is_never_opened_again() -> None:
     deployment = Deployment(id="d", status=deployment_pb2.DEPLOYMENT_SUCCESS)
-    reports = Reports(None, deployment, Notifier(Identity("", "", "")))  # type: ignore[arg-type]
+    reports = Reports(None, deployment, Notifier(Identity("", "", "")), became=print)  # type: ignore[arg-type]
     await reports.started()
     await reports.rolling_back("no")
     with pytest.raises(ValueError, match="SUCCESS cannot become FAILURE"):

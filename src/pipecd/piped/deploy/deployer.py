@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pipecd.model.command import CommandKind
 from pipecd.model.moment import Now, utc_now
+from pipecd.observe.eyes import DeploymentEyes
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.metadata import MetadataStores
@@ -68,6 +69,7 @@ class Deployer:
     metadata: MetadataStores
     notices: Notices
     workspace: Path
+    eyes: DeploymentEyes = field(default_factory=DeploymentEyes)
     now: Now = utc_now
     _at_work: dict[str, _Work] = field(init=False, default_factory=dict[str, _Work])
     """What is being done, by application."""
@@ -163,5 +165,6 @@ class Deployer:
             metadata=self.metadata,
             notices=self.notices,
             workspace=self.workspace,
+            eyes=self.eyes,
             now=self.now,
         )

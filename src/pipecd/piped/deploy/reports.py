@@ -62,9 +62,16 @@ class Reports:
     """The reports about one deployment."""
 
     def __init__(
-        self, api: PipedApi, deployment: Deployment, notices: Notices, *, now: Now = utc_now
+        self,
+        api: PipedApi,
+        deployment: Deployment,
+        notices: Notices,
+        *,
+        became: Callable[[Deployment], None],
+        now: Now = utc_now,
     ) -> None:
         self._api, self._deployment, self._notices, self._now = api, deployment, notices, now
+        self._became = became
 
     async def planned(self, plan: Plan, running: Running | None) -> None:
         """The deployment has stages now."""
@@ -251,3 +258,4 @@ class Reports:
             raise ValueError(f"a deployment that is {current.name} cannot become {status.name}")
         own.status = deployment_pb2.DeploymentStatus.ValueType(status)
         own.status_reason = reason
+        self._became(own)

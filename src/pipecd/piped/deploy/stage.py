@@ -5,6 +5,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,17 @@ class StageRun:
         """Runs a stage of the pipeline or of a quick sync."""
         entry = self.configured
         limit = at_most if entry is None else min(at_most, entry.timeout)
-        return await self._run(stop, at_most=limit, requires=())
+        with self._traced():
+            return await self._run(stop, at_most=limit, requires=())
 
     async def undo(self, *, requires: Sequence[str]) -> StageEnding:
         """Runs a stage of the rollback, which nothing stops."""
         never: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
-        return await self._run(never, at_most=None, requires=requires)
+        with self._traced():
+            return await self._run(never, at_most=None, requires=requires)
+
+    def _traced(self) -> AbstractContextManager[None]:
+        return self.desk.eyes.traces.stage(self.deployment, self.stage)
 
     async def _run(
         self, stop: asyncio.Future[Stop], *, at_most: float | None, requires: Sequence[str]

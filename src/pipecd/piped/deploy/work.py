@@ -73,11 +73,14 @@ async def _pass(desk: Desk, deployment: Deployment, stop: asyncio.Future[Stop]) 
             reason = f"The application is no longer deployed by this piped ({e})"
             await reports.ended(DeploymentStatus.CANCELLED, reason)
             return True
-        if not await Planner(desk, deployment, stop).run():
+        with desk.eyes.traces.plan(deployment):
+            has_plan = await Planner(desk, deployment, stop).run()
+        if not has_plan:
             return True
     await reports.waiting()
     journal = await Journal.open(desk.journal(deployment.id))
-    await Scheduler(desk, deployment, journal, stop).run()
+    with desk.eyes.traces.deploy(deployment):
+        await Scheduler(desk, deployment, journal, stop).run()
     return True
 
 
