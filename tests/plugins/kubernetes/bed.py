@@ -12,7 +12,7 @@ import pytest
 
 from pipecd.plugins.kubernetes.clusters import ClusterPlugin
 from pipecd.sdk import DeployTarget, LiveState, PluginEntry, StageStatus
-from pipecd.sdk.testing import StageBench
+from pipecd.sdk.testing import MemoryHost, StageBench
 from servers.kubernetes import Kubernetes
 
 VARIANT = "pipecd.dev/variant"
@@ -26,6 +26,7 @@ class Application:
     namespace: str
     directory: Path
     plugin: ClusterPlugin
+    host: MemoryHost
     section: str = "kubernetes"
     other: Kubernetes | None = None
 

@@ -22,10 +22,10 @@ from servers.kubernetes import Kubernetes
 async def application(
     kubernetes: Kubernetes, namespace: str, tmp_path: Path
 ) -> AsyncIterator[Application]:
-    plugin = KubernetesPlugin()
+    plugin, host = KubernetesPlugin(), MemoryHost()
     async with AsyncExitStack() as lifetime:
-        await plugin.prepare(StartContext(PluginEntry("kubernetes"), MemoryHost(), lifetime))
-        yield Application(kubernetes, namespace, tmp_path, plugin)
+        await plugin.prepare(StartContext(PluginEntry("kubernetes"), host, lifetime))
+        yield Application(kubernetes, namespace, tmp_path, plugin, host)
 
 
 @pytest.fixture(scope="session")

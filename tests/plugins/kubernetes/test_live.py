@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What runs of an application is seen on a real cluster, with its health and its drift."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.live import watch
+from pipecd.plugins.kubernetes.live import lookout, watch
 from pipecd.sdk import Health, LiveState, Resource, SyncStatus
 from pipecd.sdk.testing import StageBench
 from plugins.kubernetes.bed import (
@@ -205,3 +206,46 @@ async def test_a_preview_shows_what_a_change_would_do(application: Application) 
 async def preview(bench: StageBench, running: StageBench | None) -> Any:
     context = bench.preview_context(running=running.source if running else None)
     return await bench.plugin.preview(context)  # type: ignore[attr-defined]
+
+
+async def test_a_change_is_told_to_piped_for_the_application_that_it_concerns(
+    application: Application,
+) -> None:
+    quiet = application.commit("quiet", config_map())
+    quiet.application_id = f"{application.namespace}-quiet"
+    await succeed(quiet, "K8S_SYNC")
+    await look(quiet)
+    bench = application.commit("c1", deployment(), service())
+    await succeed(bench, "K8S_SYNC")
+    state = await until(bench, lambda state: kinds(state).count("Pod") == 2)
+    told = application.host.changed_applications
+    told.clear()
+    pod = next(resource for resource in state.resources if resource.kind == "Pod")
+    place = f"/api/v1/namespaces/{application.namespace}"
+    application.kubernetes.ask("DELETE", f"{place}/pods/{pod.name}")
+    async with asyncio.timeout(5):
+        await application.host.until(lambda: application.namespace in told)
+    await until(bench, lambda state: pod.id not in {r.id for r in state.resources})
+    assert quiet.application_id not in told
+
+
+async def test_a_kind_that_nobody_asks_for_is_watched_no_more(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watched() -> set[str]:
+        names = (task.get_name() for task in asyncio.all_tasks())
+        return {name.split()[1] for name in names if name.startswith("watch ")}
+
+    monkeypatch.setattr(lookout, "_UNUSED", 0.05)
+    bench = application.commit("c1", config_map())
+    await succeed(bench, "K8S_SYNC")
+    await look(bench)
+    left = watched()
+    assert "ConfigMap" in left
+    async with asyncio.timeout(5):
+        while left:
+            await asyncio.sleep(0.01)
+            left = watched()
+    monkeypatch.setattr(lookout, "_UNUSED", 60.0)
+    assert (await look(bench)).sync.status is SyncStatus.SYNCED
+    assert "ConfigMap" in watched()

@@ -21,10 +21,10 @@ async def application(
 ) -> AsyncIterator[Application]:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     other.ask("POST", "/api/v1/namespaces", body)
-    plugin, name = KubernetesMulticlusterPlugin(), "kubernetes_multicluster"
+    plugin, name, host = KubernetesMulticlusterPlugin(), "kubernetes_multicluster", MemoryHost()
     async with AsyncExitStack() as lifetime:
-        await plugin.prepare(StartContext(PluginEntry(name), MemoryHost(), lifetime))
-        yield Application(kubernetes, namespace, tmp_path, plugin, name, other)
+        await plugin.prepare(StartContext(PluginEntry(name), host, lifetime))
+        yield Application(kubernetes, namespace, tmp_path, plugin, host, name, other)
 
 
 def differing(application: Application, **others: Any) -> dict[str, Any]:

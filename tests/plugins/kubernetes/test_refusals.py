@@ -151,10 +151,10 @@ def own_cluster() -> Iterator[Kubernetes]:
 async def test_an_api_server_that_restarts_interrupts_neither_a_stage_nor_the_watches(
     own_cluster: Kubernetes, tmp_path: Path
 ) -> None:
-    plugin = KubernetesPlugin()
+    plugin, host = KubernetesPlugin(), MemoryHost()
     async with AsyncExitStack() as lifetime:
-        await plugin.prepare(StartContext(PluginEntry("kubernetes"), MemoryHost(), lifetime))
-        application = Application(own_cluster, "default", tmp_path, plugin)
+        await plugin.prepare(StartContext(PluginEntry("kubernetes"), host, lifetime))
+        application = Application(own_cluster, "default", tmp_path, plugin, host)
         many = [config_map(f"c{number}", a="1") for number in range(500)]
         bench = application.commit("c1", *many)
         assert (await plugin.live_state(bench.live_context())).sync.summary.startswith("500 ")

@@ -17,7 +17,7 @@ from pipecd.plugins.kubernetes.cluster.client import open_client
 from pipecd.plugins.kubernetes.cluster.discovery import Resource
 from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
-from pipecd.plugins.kubernetes.live.sighting import Sightings, sighting
+from pipecd.plugins.kubernetes.live.sighting import Sighting, Sightings, sighting
 from pipecd.plugins.kubernetes.live.watch import Watch
 
 PODS = Resource("", "v1", "Pod", "pods", True, frozenset({"list", "watch"}))
@@ -44,7 +44,7 @@ class Script:
 
     answers: list[Any]
     asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    port: int = 0
+    news: list[Sighting] = field(default_factory=list[Sighting])
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -77,7 +77,7 @@ async def following(script: Script) -> AsyncIterator[Watch]:
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, open_client(Connection(f"http://127.0.0.1:{port}")) as client:
-        watch = Watch(client, PODS, selector="a=b")
+        watch = Watch(client, PODS, script.news.append, selector="a=b")
         running = asyncio.create_task(watch.run())
         try:
             async with asyncio.timeout(10):
@@ -132,6 +132,29 @@ async def test_a_version_that_the_server_forgot_makes_it_list_anew() -> None:
         await until(watch, "b")
         await watch.ready()
     assert ["watch" in asked for asked in script.asked[:3]] == [False, True, False]
+
+
+async def test_every_change_is_told_once_and_the_first_list_is_none() -> None:
+    running = pod("a", "21")
+    running["status"] = {"phase": "Running"}
+    script = Script(
+        [
+            page(pod("a", "1"), pod("b", "2")),
+            [
+                {"type": "MODIFIED", "object": running},
+                {"type": "MODIFIED", "object": {**running, "spec": {"nodeName": "n"}}},
+                event("DELETED", "b", "22"),
+                event("DELETED", "x", "23"),
+                GONE,
+            ],
+            page(running, pod("c", "40"), version="50"),
+            [GONE],
+            page(pod("c", "40"), version="60"),
+        ]
+    )
+    async with following(script) as watch:
+        await until(watch, "c")
+    assert [seen.key.name for seen in script.news] == ["a", "b", "c", "a"]
 
 
 async def test_a_refusal_is_told_and_tried_again() -> None:

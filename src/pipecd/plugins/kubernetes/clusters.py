@@ -60,6 +60,7 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     """Deploys manifests to the clusters that an application aims at."""
 
     prefix: ClassVar[str]
+    tells_changes = True
     _workshop: Workshop
 
     @abstractmethod

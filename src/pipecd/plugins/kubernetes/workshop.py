@@ -24,7 +24,7 @@ class Workshop:
 def open_workshop(start: StartContext) -> Workshop:
     """Opens what the stages and the questions of a plugin share."""
     directory = start.lifetime.enter_context(tempfile.TemporaryDirectory(prefix="pipecd-"))
-    lookouts = Lookouts()
+    lookouts = Lookouts(start.host.live_state_changed)
     watching = asyncio.create_task(lookouts.run(), name="watches of clusters")
     start.lifetime.push_async_callback(_ended, watching)
     return Workshop(Loader(start.plugin.settings(ChartSources), Path(directory)), lookouts)

@@ -4,6 +4,8 @@
 import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from math import inf
 
 import structlog
 
@@ -13,6 +15,7 @@ from pipecd.plugins.kubernetes.cluster.discovery import Kinds, Resource
 from pipecd.plugins.kubernetes.cluster.kubeconfig import connection_of
 from pipecd.plugins.kubernetes.cluster.owned import kinds_in_use
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
+from pipecd.plugins.kubernetes.live.news import News, Tell
 from pipecd.plugins.kubernetes.live.scope import Scope, is_excluded
 from pipecd.plugins.kubernetes.live.sighting import Sighting
 from pipecd.plugins.kubernetes.live.watch import Watch
@@ -27,18 +30,38 @@ logger = structlog.get_logger()
 # So long somebody who asks waits for the first list of a kind.
 _PATIENCE = 20.0
 _PAUSE = 1.0
+# Everybody looks several times within this; a kind that nobody asked for is used no more.
+_UNUSED = 1800.0
+
+
+@dataclass
+class _Watched:
+    """A watch, its task, and when somebody asked for it last."""
+
+    watch: Watch
+    task: asyncio.Task[None]
+    asked_at: float
 
 
 class Lookout:
-    """Watches the kinds that were asked for; a kind is watched from the first question on."""
+    """Watches the kinds that were asked for, from the first question on and while they are used."""
 
     def __init__(
-        self, name: str, cluster: Cluster, informer: AppStateInformer, tasks: asyncio.TaskGroup
+        self,
+        name: str,
+        cluster: Cluster,
+        informer: AppStateInformer,
+        tasks: asyncio.TaskGroup,
+        tell: Tell,
     ) -> None:
         self.name, self.cluster, self.informer = name, cluster, informer
         self._tasks = tasks
-        self._watches: dict[Scope, Watch] = {}
-        self._surveyed: frozenset[Scope] | None = None
+        self._watched: dict[Scope, _Watched] = {}
+        self._surveyed: frozenset[Scope] = frozenset()
+        self._surveyed_at = -inf
+        self._news = News(self.applications_of, tell)
+        tasks.create_task(self._news.run(), name=f"news of {name}")
+        tasks.create_task(self._end_unused(), name=f"unused watches of {name}")
 
     async def see(self, scopes: Iterable[Scope]) -> None:
         """Watches kinds and returns once what is known of them is up to date.
@@ -48,7 +71,7 @@ class Lookout:
         wanted = sorted(scopes)
         for scope in wanted:
             await self._watch(scope)
-        watches = {scope: self._watches[scope] for scope in wanted if scope in self._watches}
+        watches = {s: self._watched[s].watch for s in wanted if s in self._watched}
         try:
             async with asyncio.timeout(_PATIENCE):
                 for scope, watch in watches.items():
@@ -67,50 +90,78 @@ class Lookout:
         return self.informer.namespace in ("", manifest.key.namespace)
 
     async def survey(self) -> frozenset[Scope]:
-        """Returns the kinds of which this cluster has managed objects, as looked up once.
+        """Returns the kinds of which this cluster has managed objects, looked up now and then.
 
         So objects are seen whose kind is in Git no more.
         """
-        if self._surveyed is None:
+        if _now() >= self._surveyed_at + _UNUSED:
             self._surveyed = frozenset(
                 Scope(kind.api_version, kind.kind)
                 for kind in await kinds_in_use(self.cluster, self._namespace)
             )
+            self._surveyed_at = _now()
         return self._surveyed
 
     def managed(self, application: str, used: frozenset[Scope]) -> list[Sighting]:
         """Returns the objects of an application, in the version of the kinds `used` if seen so."""
         found: dict[str, Sighting] = {}
-        for scope in sorted(self._watches, key=lambda scope: scope in used):
-            sightings = self._watches[scope].sightings
+        for scope in sorted(self._watched, key=lambda scope: scope in used):
+            sightings = self._watched[scope].watch.sightings
             found |= {seen.uid: seen for seen in sightings.of_application(application)}
         return list(found.values())
 
     def below(self, uid: str) -> list[Sighting]:
         """Returns what an object owns."""
-        found = (watch.sightings.below(uid) for watch in self._watches.values())
+        found = (each.watch.sightings.below(uid) for each in self._watched.values())
         return list({seen.uid: seen for each in found for seen in each}.values())
+
+    def applications_of(self, seen: Sighting) -> set[str]:
+        """Returns the applications that an object belongs to, itself or through its owners."""
+        found: set[str] = set()
+        known, level = {seen.uid}, [seen]
+        while level:
+            found |= {each.application for each in level if each.application}
+            above = {owner for each in level for owner in each.owners} - known
+            known |= above
+            level = [owner for uid in above for owner in self._by_uid(uid)]
+        return found
+
+    def _by_uid(self, uid: str) -> list[Sighting]:
+        found = (each.watch.sightings.of(uid) for each in self._watched.values())
+        return [seen for seen in found if seen is not None]
 
     @property
     def _namespace(self) -> str:
         return self.informer.namespace or self.cluster.namespace
 
     async def _watch(self, scope: Scope) -> None:
-        if scope in self._watches:
+        if scope in self._watched:
+            self._watched[scope].asked_at = _now()
             return
         try:
             resource = await self.cluster.kinds.of(Key(scope.api_version, scope.kind, "", ""))
         except UserMistake:
             # Nothing of a kind that does not exist can be live.
             return
-        if scope in self._watches or not self._is_watchable(resource):
+        if scope in self._watched or not self._is_watchable(resource):
             return
-        selector = "" if scope.is_owned else f"{MANAGED_BY}={BY_PIPED}"
         watch = Watch(
-            self.cluster.client, resource, namespace=self.informer.namespace, selector=selector
+            self.cluster.client,
+            resource,
+            self._news.note,
+            namespace=self.informer.namespace,
+            selector="" if scope.is_owned else f"{MANAGED_BY}={BY_PIPED}",
         )
-        self._watches[scope] = watch
-        self._tasks.create_task(watch.run(), name=f"watch {scope.kind} of {self.name}")
+        task = self._tasks.create_task(watch.run(), name=f"watch {scope.kind} of {self.name}")
+        self._watched[scope] = _Watched(watch, task, asked_at=_now())
+
+    async def _end_unused(self) -> None:
+        while True:
+            await asyncio.sleep(_UNUSED)
+            for scope, each in list(self._watched.items()):
+                if _now() >= each.asked_at + _UNUSED:
+                    each.task.cancel()
+                    del self._watched[scope]
 
     def _is_watchable(self, resource: Resource) -> bool:
         in_reach = resource.is_namespaced or not self.informer.namespace
@@ -125,10 +176,15 @@ class Lookout:
             )
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class Lookouts:
     """The deploy targets of a piped, each opened when it is first looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
         self._known: dict[str, Lookout] = {}
         self._running = asyncio.Event()
         self._clients: AsyncExitStack
@@ -142,7 +198,9 @@ class Lookouts:
             connection = connection_of(settings.master_url, settings.kube_config_path)
             client = await self._clients.enter_async_context(open_client(connection))
             cluster = Cluster(client, Kinds(client), connection.namespace or DEFAULT_NAMESPACE)
-            lookout = Lookout(target.name, cluster, settings.app_state_informer, self._tasks)
+            lookout = Lookout(
+                target.name, cluster, settings.app_state_informer, self._tasks, self._tell
+            )
             return self._known.setdefault(target.name, lookout)
         return self._known[target.name]
 

@@ -54,6 +54,8 @@ def sighting(body: Any, api_version: str, kind: str) -> Sighting:
 
 def _compact(body: Any) -> bytes:
     kept = without(without(body, "metadata", "managedFields"), "status")
+    # It changes with the status too, which is judged above.
+    kept = without(kept, "metadata", "resourceVersion")
     return json.dumps(kept, separators=(",", ":")).encode()
 
 
@@ -75,32 +77,39 @@ class Sightings:
     def __len__(self) -> int:
         return len(self._by_uid)
 
-    def put(self, seen: Sighting) -> None:
-        """Remembers an object; one that nobody owns and no application manages is of no use."""
-        self.drop(seen.uid)
+    def of(self, uid: str) -> Sighting | None:
+        """Returns an object, None for one that is not known."""
+        return self._by_uid.get(uid)
+
+    def put(self, seen: Sighting) -> bool:
+        """Remembers an object and reports whether it changed.
+
+        One that nobody owns and no application manages is of no use.
+        """
+        before = self.drop(seen.uid)
         if not seen.application and not seen.owners:
-            return
+            return before is not None
         self._by_uid[seen.uid] = seen
         if seen.application:
             self._by_application.setdefault(seen.application, set()).add(seen.uid)
         for owner in seen.owners:
             self._by_owner.setdefault(owner, set()).add(seen.uid)
+        return seen != before
 
-    def drop(self, uid: str) -> None:
-        """Forgets an object."""
+    def drop(self, uid: str) -> Sighting | None:
+        """Forgets an object and returns what was known of it."""
         seen = self._by_uid.pop(uid, None)
-        if seen is None:
-            return
-        _forget(self._by_application, seen.application, uid)
-        for owner in seen.owners:
-            _forget(self._by_owner, owner, uid)
+        if seen is not None:
+            _forget(self._by_application, seen.application, uid)
+            for owner in seen.owners:
+                _forget(self._by_owner, owner, uid)
+        return seen
 
-    def replace(self, all_seen: Iterable[Sighting]) -> None:
-        """Remembers these objects and no others."""
-        for index in (self._by_uid, self._by_application, self._by_owner):
-            index.clear()
-        for seen in all_seen:
-            self.put(seen)
+    def replace(self, all_seen: Iterable[Sighting]) -> list[Sighting]:
+        """Remembers these objects and no others, and returns what changed by that."""
+        there = {seen.uid: seen for seen in all_seen}
+        gone = [self.drop(uid) for uid in list(self._by_uid) if uid not in there]
+        return [*filter(None, gone), *(seen for seen in there.values() if self.put(seen))]
 
     def of_application(self, application: str) -> Iterator[Sighting]:
         """Yields what an application manages itself."""

@@ -2,6 +2,7 @@
 """Follows the objects of one kind: a list, and from there on every change."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pipecd.plugins.kubernetes.cluster.client import Client
@@ -24,18 +25,26 @@ _LONGEST_PAUSE = 30.0
 class Watch:
     """The objects of one kind as of now; `problem` says why they are not known or not up to date.
 
-    A lost connection is taken up where it ended; only a version that the server has forgotten
-    makes it list everything anew.
+    Every change is told as `news`. A lost connection is taken up where it ended; only a version
+    that the server has forgotten makes it list everything anew.
     """
 
     def __init__(
-        self, client: Client, resource: Resource, *, namespace: str = "", selector: str = ""
+        self,
+        client: Client,
+        resource: Resource,
+        news: Callable[[Sighting], None],
+        *,
+        namespace: str = "",
+        selector: str = "",
     ) -> None:
         self._client = client
         self._resource = resource
+        self._news = news
         self._path = resource.path(namespace)
         self._query = {"labelSelector": selector} if selector else {}
         self._version = ""
+        self._is_listed = False
         self._pause = _FIRST_PAUSE
         self._changed = asyncio.Event()
         self.sightings = Sightings()
@@ -61,7 +70,7 @@ class Watch:
                 if e.code == 410:
                     continue
                 if e.code in _OUT_OF_SIGHT:
-                    self.sightings.replace(())
+                    self._replace(())
                 self._tell(e)
             except Unavailable as e:
                 self._tell(e)
@@ -77,7 +86,8 @@ class Watch:
             query["continue"] = text_at(answer, "metadata", "continue")
             if not query["continue"]:
                 break
-        self.sightings.replace(found)
+        self._replace(found)
+        self._is_listed = True
         self._version = text_at(answer, "metadata", "resourceVersion")
         self._tell(None)
 
@@ -104,10 +114,20 @@ class Watch:
         if kind == "ERROR":
             raise Refusal(at(body, "code") or 500, body)
         if kind in ("ADDED", "MODIFIED"):
-            self.sightings.put(self._sighting(body))
+            seen = self._sighting(body)
+            if self.sightings.put(seen):
+                self._news(seen)
         elif kind == "DELETED":
-            self.sightings.drop(text_at(body, "metadata", "uid"))
+            gone = self.sightings.drop(text_at(body, "metadata", "uid"))
+            if gone is not None:
+                self._news(gone)
         self._version = text_at(body, "metadata", "resourceVersion") or self._version
+
+    def _replace(self, found: Iterable[Sighting]) -> None:
+        """Takes a list; the first one is no news, since it is there because somebody looks."""
+        changed = self.sightings.replace(found)
+        for seen in changed if self._is_listed else ():
+            self._news(seen)
 
     def _sighting(self, body: Any) -> Sighting:
         return sighting(body, self._resource.api_version, self._resource.kind)
