@@ -14,7 +14,8 @@ from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
 from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
 from pipecd.proto.service import api_pb2 as pb
 
-_EVERY_SECONDS = 10.0
+# A small change is previewed within a second; who waits for a large one need not ask that often.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 10.0
 
 
 @click.command("plan-preview")
@@ -66,8 +67,10 @@ async def _results(
     )
     try:
         async with asyncio.timeout(within):
+            pause = _FIRST_PAUSE
             while True:
-                await asyncio.sleep(_EVERY_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
                 try:
                     return list((await asked(api.GetPlanPreviewResults(request))).results)
                 except NotFound as e:
