@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin port: version, liveness and metrics over plain HTTP, for people and probes."""
+"""The admin port: version, liveness, metrics and insights over plain HTTP."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.observe import debug
 from pipecd.observe.version import build_version
 
 _PATIENCE_SECONDS = 10
@@ -40,6 +41,11 @@ def standard_pages(
         "/version": Page(lambda: build_version().encode()),
         "/healthz": Page(lambda: b"ok"),
         "/metrics": Page(metrics, CONTENT_TYPE_LATEST),
+        "/debug/pprof/": Page(debug.index),
+        "/debug/pprof/goroutine": Page(debug.stacks),
+        "/debug/pprof/heap": Page(debug.memory),
+        "/debug/pprof/profile": Page(debug.profile),
+        "/debug/pprof/trace": Page(debug.lateness),
     }
     if ready is not None:
         pages["/readyz"] = Page(ready)

@@ -49,6 +49,9 @@ async def _run(
         await opened.enter_async_context(admin)
     mirrors = await opened.enter_async_context(wiring.mirrors(settings))
     shared = wiring.share(settings, api, mirrors, catalog, notifier)
+    counted.register(shared.eyes.statuses)
+    presence.on_reported = shared.eyes.statuses.reported
+    opened.push_async_callback(shared.spans.end)
     plugins = await wiring.plugins(shared, opened)
     reporter = wiring.reporter(shared)
     parts = (
@@ -58,6 +61,7 @@ async def _run(
         shared.deployments,
         shared.commands,
         shared.heads,
+        shared.spans,
         wiring.wakeups(shared, presence.pace, reporter.pace),
         wiring.trigger(shared),
         wiring.deployer(shared, plugins),

@@ -17,7 +17,11 @@ from pipecd.config.read import PipedConfig
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import Mirrors, open_mirrors
+from pipecd.observe.deployments import DeploymentStatuses
+from pipecd.observe.deploytraces import DeploymentTraces
+from pipecd.observe.eyes import DeploymentEyes
 from pipecd.observe.metrics import Labelled
+from pipecd.observe.spans import Spans
 from pipecd.observe.version import build_version
 from pipecd.piped.api import PipedApi
 from pipecd.piped.appconfig.reporter import AppConfigReporter
@@ -91,6 +95,8 @@ class Shared:
     metadata: MetadataStores
     callbacks: Callbacks
     notices: Notices
+    eyes: DeploymentEyes
+    spans: Spans
 
 
 def share(
@@ -98,12 +104,14 @@ def share(
 ) -> Shared:
     """Makes what most parts need."""
     commands, metadata = CommandMirror(api), MetadataStores(api)
+    deployments = DeploymentMirror(api)
+    spans = Spans(_resource(settings), api.export_traces)
     return Shared(
         settings=settings,
         api=api,
         mirrors=mirrors,
         applications=ApplicationMirror(api),
-        deployments=DeploymentMirror(api),
+        deployments=deployments,
         commands=commands,
         heads=RepositoryHeads(mirrors),
         configs=Configs(catalog),
@@ -118,6 +126,8 @@ def share(
             logs=partial(logs_of, settings.workspace),
         ),
         notices=notices,
+        eyes=DeploymentEyes(DeploymentStatuses(lambda: deployments.all), DeploymentTraces(spans)),
+        spans=spans,
     )
 
 
@@ -205,6 +215,7 @@ def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
         metadata=shared.metadata,
         notices=shared.notices,
         workspace=shared.settings.workspace,
+        eyes=shared.eyes,
     )
 
 
@@ -281,6 +292,18 @@ def _git_access(settings: PipedSettings) -> GitAccess:
         ssh_host_name=git.host_name,
         ssh_config_file=git.ssh_config_file_path,
     )
+
+
+def _resource(settings: PipedSettings) -> dict[str, str]:
+    """Who sends traces, in the words that collectors know."""
+    spec = settings.config.spec
+    return {
+        "service.name": "piped",
+        "service.namespace": spec.project_id,
+        "service.instance.id": spec.piped_id,
+        "project-id": spec.project_id,
+        "piped-id": spec.piped_id,
+    }
 
 
 def metrics(settings: PipedSettings, counted: CollectorRegistry) -> CollectorRegistry | None:

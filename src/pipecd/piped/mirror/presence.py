@@ -72,6 +72,8 @@ class Presence:
     api: PipedApi
     meta: ReportPipedMetaRequest
     metrics: Callable[[], bytes]
+    on_reported: Callable[[], None] = lambda: None
+    """Called when the metrics have arrived."""
     # The control plane takes a piped without a report for gone, so this does not slow down.
     pace: Pace = field(default_factory=lambda: Pace(_EVERY, net=(_EVERY, _EVERY)))
 
@@ -90,4 +92,5 @@ class Presence:
                 trouble.met(e)
             else:
                 trouble.over()
+                self.on_reported()
             await self.pace.wait()
