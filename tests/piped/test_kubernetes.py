@@ -3,14 +3,17 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.kubernetes import Kubernetes
+from servers.prometheus import Prometheus
 
 FIRST = """\
 apiVersion: pipecd.dev/v1beta1
@@ -44,9 +47,33 @@ BAD = {
 }
 
 
-def deployment(image: str) -> str:
+ANALYSED = {
+    "stages": [
+        {"name": "K8S_CANARY_ROLLOUT", "with": {"createService": True}},
+        {
+            "name": "ANALYSIS",
+            "with": {
+                "duration": "20s",
+                "metrics": [
+                    {
+                        "provider": "metrics",
+                        "query": "vector(0.2)",
+                        "expected": {"max": 0.1},
+                        "interval": "1s",
+                    }
+                ],
+            },
+        },
+        {"name": "K8S_PRIMARY_ROLLOUT"},
+        {"name": "K8S_CANARY_CLEAN"},
+    ]
+}
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "kubernetes.md"
+
+
+def deployment(image: str, **more: str) -> str:
     """Returns a Deployment as a file."""
-    labels = {"app": "web"}
+    labels = {"app": "web", **more}
     container = {"name": "web", "image": image}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
     spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
@@ -66,12 +93,25 @@ class Cluster:
     piped: dict[str, Any]
     fields: dict[str, Any]
 
+    def live(self, plural: str, root: str = "api/v1") -> dict[str, Any]:
+        """Returns the objects of a kind by name."""
+        answer = self.kubernetes.ask("GET", f"/{root}/namespaces/{self.namespace}/{plural}")
+        return {item["metadata"]["name"]: item for item in answer["items"]}
+
     def images(self) -> dict[str, str]:
         """Returns the image of every Deployment."""
-        path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
         return {
-            item["metadata"]["name"]: item["spec"]["template"]["spec"]["containers"][0]["image"]
-            for item in self.kubernetes.ask("GET", path)["items"]
+            name: item["spec"]["template"]["spec"]["containers"][0]["image"]
+            for name, item in self.live("deployments", "apis/apps/v1").items()
+        }
+
+    def contents(self) -> dict[str, Any]:
+        """Returns what was deployed, without what the server and its controllers add to it."""
+        roots = {"deployments": "apis/apps/v1", "services": "api/v1", "configmaps": "api/v1"}
+        return {
+            f"{plural}/{name}": item.get("spec", item.get("data"))
+            for plural, root in roots.items()
+            for name, item in self.live(plural, root).items()
         }
 
 
@@ -134,3 +174,106 @@ async def test_pushes_are_deployed_progressively_and_rolled_back(
         third, *_ = await eventually(ended(plane, 3), 40)
         assert DeploymentStatus(third.status) is DeploymentStatus.FAILURE
         assert cluster.images() == {"web": "web:v2"}
+
+
+def service(**selector: str) -> str:
+    """Returns a Service as a file."""
+    spec = {"selector": {"app": "web", **selector}, "ports": [{"port": 80}]}
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
+    )
+
+
+def settings(value: str) -> str:
+    """Returns a ConfigMap as a file."""
+    metadata, data = {"name": "settings"}, {"value": value}
+    return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["first"], indirect=True)
+async def test_a_canary_that_fails_its_analysis_leaves_nothing_behind(
+    start_plane: Any,
+    origin: Any,
+    eventually: Any,
+    cluster: Cluster,
+    piped_of: Any,
+    prometheus: Prometheus,
+) -> None:
+    provider = {"name": "metrics", "type": "PROMETHEUS", "config": {"address": prometheus.url}}
+    cluster.piped["analysisProviders"] = [provider]
+    config = cluster.application.replace("NAMESPACE", cluster.namespace)
+    config = config.replace("PIPELINE", json.dumps(ANALYSED))
+    files = {
+        "web/app.pipecd.yaml": config,
+        "web/web.yaml": deployment("web:v1"),
+        "web/service.yaml": service(),
+        "web/settings.yaml": settings("one"),
+    }
+    origin.commit(files)
+    async with start_plane() as plane, piped_of(plane) as piped:
+        await piped.add_application("web", **cluster.fields)
+        await eventually(ended(plane, 1), 40)
+        before = cluster.contents()
+        origin.commit({"web/web.yaml": deployment("web:v2"), "web/settings.yaml": settings("two")})
+        await eventually(lambda: "web-canary" in cluster.images(), 40)
+        second, _ = await eventually(ended(plane, 2), 60)
+        assert DeploymentStatus(second.status) is DeploymentStatus.FAILURE
+        stages = {stage.name: StageStatus(stage.status) for stage in second.stages}
+        assert stages["ANALYSIS"] is StageStatus.FAILURE
+        assert stages["K8S_ROLLBACK"] is StageStatus.SUCCESS
+        assert stages["K8S_PRIMARY_ROLLOUT"] is StageStatus.NOT_STARTED_YET
+        assert cluster.contents() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["second"], indirect=True)
+async def test_blue_and_green_of_the_guide_change_places(
+    start_plane: Any, origin: Any, eventually: Any, cluster: Cluster, piped_of: Any
+) -> None:
+    sample = GUIDE.read_text().split("## Blue and green")[1].split("```yaml\n")[1].split("```")[0]
+    config = yaml.safe_load(sample)
+    config["spec"]["plugins"]["kubernetes"] = {
+        "service": {"name": "web"},
+        "input": {"namespace": cluster.namespace},
+    }
+    primary = {"pipecd.dev/variant": "primary"}
+
+    def selected() -> str:
+        return cluster.live("services")["web"]["spec"]["selector"]["pipecd.dev/variant"]
+
+    async def waiting() -> Any:
+        listed = await plane.running.cases.deployments.listed(
+            DeploymentFilter(project="demo"), by=plane.admin
+        )
+        return next(
+            (
+                (deployment.id, stage.id)
+                for deployment in listed.items
+                for stage in deployment.stages
+                if stage.name == "WAIT_APPROVAL" and stage.status == StageStatus.RUNNING
+            ),
+            None,
+        )
+
+    origin.commit(
+        {
+            "web/app.pipecd.yaml": json.dumps(config),
+            "web/web.yaml": deployment("web:v1", **primary),
+            "web/service.yaml": service(**primary),
+        }
+    )
+    async with start_plane() as plane, piped_of(plane) as piped:
+        await piped.add_application("web", **cluster.fields)
+        await eventually(ended(plane, 1), 40)
+        origin.commit({"web/web.yaml": deployment("web:v2", **primary)})
+        blue_green = await eventually(waiting, 40)
+        assert cluster.images() == {"web": "web:v1", "web-canary": "web:v2"}
+        assert selected() == "canary"
+        green = cluster.live("deployments", "apis/apps/v1")["web-canary"]
+        assert green["status"]["availableReplicas"] == 2
+        await plane.running.cases.deployments.approve(*blue_green, by=plane.admin)
+        second, _ = await eventually(ended(plane, 2), 40)
+        assert DeploymentStatus(second.status) is DeploymentStatus.SUCCESS, second.status_reason
+        assert cluster.images() == {"web": "web:v2"}
+        assert selected() == "primary"
