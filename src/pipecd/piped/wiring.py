@@ -177,6 +177,7 @@ def trigger(shared: Shared) -> Trigger:
         mirrors=shared.mirrors,
         configs=shared.configs,
         baselines=shared.baselines,
+        notices=shared.notices,
         every=shared.settings.config.spec.sync_interval or _DEFAULT_EVERY,
     )
 

@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.notify.notice import Notice
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.seen import SeenCommits
 from pipecd.piped.source.configs import Configs
@@ -29,11 +30,23 @@ from pipecd.proto.service import piped_pb2
 LOOK_EVERY = 0.03
 
 
+class Heard(list[Notice]):
+    """What people were told, in order."""
+
+    def tell(self, notice: Notice) -> None:
+        self.append(notice)
+
+    @property
+    def names(self) -> list[str]:
+        return [notice.kind.name for notice in self]
+
+
 @dataclass
 class Scene:
     """A control plane that knows one repository, and what a test asks about it."""
 
     plane: Any
+    heard: Heard = field(default_factory=Heard)
 
     @property
     def seen_file(self) -> Path:
@@ -58,6 +71,7 @@ class Scene:
                 mirrors=mirrors,
                 configs=Configs(load_catalog()),
                 baselines=Baselines(SeenCommits(self.seen_file)),
+                notices=self.heard,
                 every=every,
                 now=now,
             )

@@ -109,7 +109,7 @@ def _trigger(
         commit=deployment_pb2.Commit(
             hash=commit.hash,
             # The wire refuses what Git allows: no message, no author, a date before 1970.
-            message=commit.message or "(no message)",
+            message=message_of(commit),
             author=commit.author or "(unknown)",
             branch=repository.branch,
             url=_url(repository.remote, commit.hash),
@@ -120,6 +120,11 @@ def _trigger(
         sync_strategy=common_pb2.SyncStrategy.ValueType(cause.strategy),
         strategy_summary=cause.summary,
     )
+
+
+def message_of(commit: Commit) -> str:
+    """What a commit says, or that it says nothing."""
+    return commit.message or "(no message)"
 
 
 def _url(remote: str, commit: str) -> str:

@@ -14,6 +14,8 @@ from pipecd.model.errors import AlreadyExists, PipecdError
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.notify.notice import Notices
+from pipecd.piped.notify.transition import deployment_is
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.deployment import Cause, chain_request, new_deployment, reference
 from pipecd.proto.model import deployment_pb2
@@ -38,11 +40,12 @@ class Creation:
         api: PipedApi,
         deployments: DeploymentMirror,
         baselines: Baselines,
+        notices: Notices,
         *,
         now: Now = utc_now,
     ) -> None:
         self._api, self._deployments, self._now = api, deployments, now
-        self._baselines = baselines
+        self._baselines, self._notices = baselines, notices
         # Deployments that the control plane does not know as the last of their applications.
         self._untold: dict[str, Deployment] = {}
 
@@ -58,6 +61,7 @@ class Creation:
             and self._baselines.found(application, deployment)
         }
         for deployment in found.values():
+            self._tell_people(deployment)
             await self._remember(deployment)
 
     async def create(
@@ -86,6 +90,7 @@ class Creation:
                 await self._api.create_deployment(CreateDeploymentRequest(deployment=deployment))
         except AlreadyExists:
             return await self._take_over(application, deployment.id, cause)
+        self._tell_people(deployment)
         self._deployments.refresh_soon()
         self._baselines.triggered(application, deployment)
         await self._remember(deployment)
@@ -106,9 +111,15 @@ class Creation:
         self._deployments.refresh_soon()
         request = GetDeploymentRequest(id=deployment_id)
         deployment = (await self._api.get_deployment(request)).deployment
+        self._tell_people(deployment)
         if self._baselines.found(application, deployment, after=cause.after):
             await self._remember(deployment)
         return deployment
+
+    def _tell_people(self, deployment: Deployment) -> None:
+        """One that was made before may have been told or not; its notice is known by its key."""
+        if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
+            self._notices.tell(deployment_is(deployment))
 
     async def _remember_last(self, application: Application) -> None:
         """Tells of the last deployment first: a restart finds those after it by it."""

@@ -5,7 +5,6 @@ Facts are gathered here (commits, files, commands, the last deployment); `piped.
 decides.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -28,6 +27,7 @@ from pipecd.piped.source.sources import config_path
 from pipecd.piped.trigger.commands import SyncCommands, cause_of
 from pipecd.piped.trigger.creation import Creation
 from pipecd.piped.trigger.states import ConfigStates
+from pipecd.piped.trigger.failures import TriggerFailures
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.service.piped_pb2 import GetDeploymentRequest
@@ -44,6 +44,7 @@ class Tools:
     commands: SyncCommands
     baselines: Baselines
     creation: Creation
+    failures: TriggerFailures
     states: ConfigStates
     now: Now
 
@@ -71,11 +72,18 @@ class Round:
         configs = await self.tools.configs.at(self.mirror, self.head.hash, paths.values())
         is_done = True
         for id_, application in wanted.items():
+            config = configs[paths[id_]]
+            mentions = None if isinstance(config, PipecdError) else config.spec.notification
             try:
-                await self._look(application, configs, paths[id_])
-            except PipecdError as e:
+                mistake = await self._look(application, config)
+            except (Unavailable, Unauthenticated) as e:
                 is_done = False
-                log.warning("application not triggered", application=id_, error=str(e))
+                log.warning("application not triggered yet", application=id_, error=str(e))
+                continue
+            except PipecdError as e:
+                is_done, mistake = False, str(e)
+                log.warning("application not triggered", application=id_, error=mistake)
+            self.tools.failures.looked(application, self.head, mistake, mentions)
         return is_done
 
     def _is_worth_a_look(self, application: Application) -> bool:
@@ -86,14 +94,14 @@ class Round:
             or bool(self.tools.commands.of(application.id))
         )
 
-    async def _look(self, application: Application, configs: Mapping[str, Read], path: str) -> None:
-        config = configs[path]
+    async def _look(self, application: Application, config: Read) -> str:
+        """Deploys the application if there is a reason to; what is wrong with it, if anything."""
         mistake = mistake_in(application, config)
         if mistake or isinstance(config, PipecdError):
             await self.tools.states.invalid(application, mistake)
             for command in self.tools.commands.of(application.id):
                 await self.tools.commands.refused(command, mistake)
-            return
+            return mistake
         # Commits cannot be judged by broken patterns, but what a person asks for can be done.
         unclear = reason.pattern_mistake(config.spec.trigger.on_commit)
         if unclear:
@@ -103,10 +111,11 @@ class Round:
         for command in self.tools.commands.of(application.id):
             await self._follow(application, config.spec, command)
         if unclear:
-            return
+            return unclear
         # A command has moved the baseline to the head, so a commit is not deployed twice.
         if not await self._by_commit(application, config.spec):
             await self._by_drift(application, config.spec)
+        return ""
 
     async def _follow(
         self, application: Application, spec: ApplicationSpec, command: Command
@@ -126,6 +135,7 @@ class Round:
             # That passes, and the command is still there.
             raise
         except PipecdError as e:
+            self.tools.failures.looked(application, self.head, str(e), spec.notification)
             await self.tools.commands.refused(command, str(e))
             return
         await self.tools.commands.succeeded(command, deployment_id)

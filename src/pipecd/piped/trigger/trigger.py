@@ -16,10 +16,12 @@ from pipecd.piped.mirror.changes import watch_any
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import Head, RepositoryHeads
+from pipecd.piped.notify.notice import Notices
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.trigger.commands import StrayCommands, SyncCommands
 from pipecd.piped.trigger.creation import Creation
+from pipecd.piped.trigger.failures import TriggerFailures
 from pipecd.piped.trigger.round import Round, Tools
 from pipecd.piped.trigger.states import ConfigStates
 from pipecd.proto.model.application_pb2 import Application
@@ -41,6 +43,7 @@ class Trigger:
     mirrors: Mirrors
     configs: Configs
     baselines: Baselines
+    notices: Notices
     every: float = 60.0
     now: Now = utc_now
 
@@ -52,7 +55,10 @@ class Trigger:
             configs=self.configs,
             commands=self._commands,
             baselines=self.baselines,
-            creation=Creation(self.api, self.deployments, self.baselines, now=self.now),
+            creation=Creation(
+                self.api, self.deployments, self.baselines, self.notices, now=self.now
+            ),
+            failures=TriggerFailures(self.notices),
             states=ConfigStates(self.api, now=self.now),
             now=self.now,
         )

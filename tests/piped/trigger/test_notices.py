@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people hear of triggers: each deployment once, and why there is none."""
+
+from typing import Any
+
+import grpc
+
+from pipecd.git.mirror import Repository
+from pipecd.model.deployment import SyncStrategy
+from pipecd.piped.notify.subject import said, subject_of
+
+HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
+BROKEN = HEAD.replace("name: cart", "name: [1]")
+
+
+async def test_a_deployment_is_told_once_with_those_to_mention(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    mentions = "  notification: {mentions: [{event: DEPLOYMENT_TRIGGERED, slackusers: [U1]}]}\n"
+    origin.commit({"cart/app.pipecd.yaml": HEAD + mentions})
+    async with open_scene() as scene:
+        await scene.plane.add_application("cart")
+        async with scene.triggering(site):
+            (deployment,) = await eventually(scene.has_made(1))
+            await scene.settle()
+        async with scene.triggering(site):
+            await scene.settle()
+    assert scene.heard.names == ["DEPLOYMENT_TRIGGERED"]
+    facts: Any = scene.heard[0].facts
+    assert facts.deployment.id == deployment.id
+    assert list(facts.mentioned_accounts) == ["U1"]
+
+
+async def test_a_deployment_whose_answer_was_lost_is_told(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        await scene.plane.add_application("cart")
+        scene.plane.gate.lost_answers.add("CreateDeployment")
+        async with scene.triggering(site):
+            await eventually(lambda: scene.heard)
+            await scene.settle()
+    assert len({notice.key for notice in scene.heard}) == 1
+
+
+async def test_a_broken_configuration_is_told_once_for_as_long_as_it_lasts(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD}, "fine")
+    async with open_scene() as scene:
+        await scene.plane.add_application("cart")
+        async with scene.triggering(site):
+            await eventually(lambda: len(scene.heard) == 1)
+            broken = origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken")
+            await eventually(lambda: len(scene.heard) == 2)
+            origin.commit({"README": "1"}, "something else")
+            await scene.settle()
+            await eventually(lambda: scene.plane.gate.count("ReportApplicationSyncState"))
+        async with scene.triggering(site):
+            await scene.settle()
+            origin.commit({"cart/app.pipecd.yaml": f"{HEAD}  description: mended\n"}, "mended")
+            await eventually(lambda: len(scene.heard) == 3)
+            origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken again")
+            await eventually(lambda: len(scene.heard) == 4)
+    assert scene.heard.names == ["DEPLOYMENT_TRIGGERED", "DEPLOYMENT_TRIGGER_FAILED"] * 2
+    facts = scene.heard[1].facts
+    assert said(facts, "commit_hash") == broken
+    assert said(facts, "commit_message") == "broken"
+    assert "cart/app.pipecd.yaml:4" in said(facts, "reason")
+    assert subject_of(facts).application == "cart"
+
+
+async def test_a_deployment_that_the_control_plane_refuses_is_told_once(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    mentions = "  notification: {mentions: [{event: '*', slackgroups: [G1]}]}\n"
+    origin.commit({"cart/app.pipecd.yaml": HEAD + mentions})
+    async with open_scene() as scene:
+        gate = scene.plane.gate
+        gate.refusals["CreateDeployment"] = grpc.StatusCode.INVALID_ARGUMENT
+        id_ = await scene.plane.add_application("cart")
+        async with scene.triggering(site):
+            await eventually(lambda: gate.count("CreateDeployment") >= 2)
+            await scene.plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=scene.plane.admin)
+            await eventually(lambda: gate.count("ReportCommandHandled"))
+    assert scene.heard.names == ["DEPLOYMENT_TRIGGER_FAILED"]
+    facts: Any = scene.heard[0].facts
+    assert "the gate says" in facts.reason
+    assert list(facts.mentioned_groups) == ["G1"]
+
+
+async def test_a_control_plane_that_is_away_is_no_news(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        gate = scene.plane.gate
+        gate.refusals["CreateDeployment"] = grpc.StatusCode.UNAVAILABLE
+        await scene.plane.add_application("cart")
+        async with scene.triggering(site):
+            await eventually(lambda: gate.count("CreateDeployment") >= 2)
+            gate.refusals.clear()
+            await eventually(scene.has_made(1))
+            await eventually(lambda: scene.heard)
+    assert scene.heard.names == ["DEPLOYMENT_TRIGGERED"]
