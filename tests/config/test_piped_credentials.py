@@ -11,7 +11,6 @@ from pipecd.config.piped import (
     KeyPair,
     PipedSpec,
     SecretManagementConfig,
-    SecretManagementSpec,
     SlackSpec,
     WebhookSpec,
     git_password,
@@ -21,6 +20,8 @@ from pipecd.config.piped import (
     ssh_key,
     webhook_signature,
 )
+from pipecd.config.piped.credential import previous_key
+from pipecd.config.piped.secret import PreviousKeySpec
 from pipecd.model.errors import UserMistake
 
 
@@ -109,26 +110,18 @@ def test_two_signatures_of_a_webhook_are_refused_when_it_is_sent() -> None:
 
 def test_the_keys_for_secrets_are_read(tmp_path: Path) -> None:
     (tmp_path / "private").write_text("PRIVATE\n")
-    management = SecretManagementSpec(
-        type="KEY_PAIR",
-        config=SecretManagementConfig(
-            private_key_file=str(tmp_path / "private"), public_key_data=encoded("PUBLIC\n")
-        ),
+    config = SecretManagementConfig(
+        private_key_file=str(tmp_path / "private"), public_key_data=encoded("PUBLIC\n")
     )
-    pair = key_pair(management)
+    pair = key_pair(config)
     assert pair == KeyPair(private=b"PRIVATE", public=b"PUBLIC")
     assert "PRIVATE" not in repr(pair)
 
 
-def test_keys_of_google_cloud_are_refused_when_they_are_used() -> None:
-    management = SecretManagementSpec(
-        type="GCP_KMS",
-        config=SecretManagementConfig(
-            key_name="k", decrypt_service_account_file="d", encrypt_service_account_file="e"
-        ),
-    )
-    with pytest.raises(UserMistake, match='type "GCP_KMS" is not implemented yet'):
-        key_pair(management)
+def test_a_key_that_was_used_before_is_read(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("OLD\n")
+    assert previous_key(PreviousKeySpec(private_key_file=str(tmp_path / "old"))) == b"OLD"
+    assert previous_key(PreviousKeySpec(private_key_data=encoded("OLD\n"))) == b"OLD"
 
 
 def test_a_value_printed_by_chance_shows_no_key() -> None:

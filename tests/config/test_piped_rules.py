@@ -62,6 +62,7 @@ def keys(fields: str) -> str:
 NEGATIVE = "must be greater than or equal to 0"
 SLACK = "spec.notifications.receivers[0].slack"
 KEY_PAIR = "spec.secretManagement.config"
+ONE_KEY = "exactly one of privateKeyFile, privateKeyData and keyName must be set"
 REFUSED = [
     pytest.param(
         "pipedKeyData: YQ==",
@@ -125,13 +126,15 @@ REFUSED = [
         id="a route to a receiver that is not there",
     ),
     pytest.param(
-        "secretManagement: {type: AWS_KMS}",
-        "spec.secretManagement.type: unsupported secret management type: AWS_KMS, write KEY_PAIR",
+        "secretManagement: {type: VAULT}",
+        "spec.secretManagement.type: unsupported secret management type: VAULT, write KEY_PAIR or "
+        "GCP_KMS or AWS_KMS",
         id="a type of secret management that does not exist",
     ),
     pytest.param(
         "secretManagement: {}",
-        "spec.secretManagement.type: unsupported secret management type: , write KEY_PAIR",
+        "spec.secretManagement.type: unsupported secret management type: , write KEY_PAIR or "
+        "GCP_KMS or AWS_KMS",
         id="secret management without a type",
     ),
     pytest.param(
@@ -153,6 +156,31 @@ REFUSED = [
         keys("privateKeyFile: p, publicKeyFile: a, publicKeyData: YQ=="),
         f"{KEY_PAIR}.publicKeyData: only publicKeyFile or publicKeyData can be set",
         id="two public keys",
+    ),
+    pytest.param(
+        keys("privateKeyFile: a, publicKeyFile: b, previousKeys: [{}]"),
+        f"{KEY_PAIR}.previousKeys[0]: {ONE_KEY}",
+        id="a previous key without a key",
+    ),
+    pytest.param(
+        keys(
+            "privateKeyFile: a, publicKeyFile: b, previousKeys: [{privateKeyFile: c, privateKeyData: YQ==}]"
+        ),
+        f"{KEY_PAIR}.previousKeys[0]: {ONE_KEY}",
+        id="a previous key that is two",
+    ),
+    pytest.param(
+        keys("privateKeyFile: a, publicKeyFile: b, previousKeys: [{keyName: k}]"),
+        f"{KEY_PAIR}.previousKeys[0].keyName: is for GCP_KMS and AWS_KMS only",
+        id="a previous key of a service that is not configured",
+    ),
+    *(
+        pytest.param(
+            f"secretManagement: {{type: {kind}, config: {{}}}}",
+            f"{KEY_PAIR}.keyName: keyName must be set",
+            id=f"a key of {kind} without its name",
+        )
+        for kind in ("GCP_KMS", "AWS_KMS")
     ),
     pytest.param(
         "eventWatcher: {checkInterval: -1s}",
@@ -219,7 +247,20 @@ ACCEPTED = [
     pytest.param(
         "secretManagement: {type: GCP_KMS, config: {keyName: k, decryptServiceAccountFile: d, "
         "encryptServiceAccountFile: e}}",
-        id="keys of Google Cloud, which start-up refuses",
+        id="a key of Google Cloud with service accounts",
+    ),
+    pytest.param(
+        "secretManagement: {type: GCP_KMS, config: {keyName: k}}",
+        id="a key of Google Cloud with the credentials of the machine, which upstream refuses",
+    ),
+    pytest.param(
+        "secretManagement: {type: AWS_KMS, config: {keyName: k, region: r, "
+        "previousKeys: [{keyName: l}, {privateKeyFile: f}]}}",
+        id="a key of AWS after others",
+    ),
+    pytest.param(
+        keys("privateKeyFile: a, publicKeyFile: b, previousKeys: [{privateKeyData: YQ==}]"),
+        id="a key pair after another",
     ),
     pytest.param("repositories: [{repoId: a}, {repoId: a}]", id="a repository twice"),
     pytest.param("foo: bar", id="an unknown key"),
@@ -232,16 +273,6 @@ ACCEPTED = [
 @pytest.mark.parametrize("lines", ACCEPTED)
 def test_a_file_is_read_with(lines: str) -> None:
     assert read(file_of(lines)).project_id == "shop"
-
-
-def test_google_keys_are_all_needed() -> None:
-    text = file_of("secretManagement: {type: GCP_KMS, config: {}}")
-    where = "spec.secretManagement.config"
-    assert sorted(mistakes(text)) == [
-        f"{where}.decryptServiceAccountFile: decryptServiceAccountFile must be set",
-        f"{where}.encryptServiceAccountFile: encryptServiceAccountFile must be set",
-        f"{where}.keyName: keyName must be set",
-    ]
 
 
 def test_every_mistake_is_told_at_once_with_its_place() -> None:

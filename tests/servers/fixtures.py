@@ -11,8 +11,9 @@ import pytest
 from servers.databases import Dolt, MariaDb, Postgres, Redis
 from servers.git_http import GitHttp
 from servers.git_ssh import GitSsh
+from servers.google import GoogleCloud
 from servers.kubernetes import Kubernetes
-from servers.objects import S3, Gcs
+from servers.objects import S3, Gcs, opened_by_kms
 from servers.programs import NotInstalled, built, do_without
 from servers.prometheus import GuardedPrometheus, Prometheus
 from servers.registry import OciRegistry
@@ -78,6 +79,25 @@ def s3() -> Iterator[S3]:
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[Gcs]:
     yield from running(Gcs)
+
+
+@pytest.fixture
+def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleCloud]:
+    """Google Cloud, to which every client in this process is led, with credentials for it."""
+    cloud = GoogleCloud(tmp_path)
+    for name, value in cloud.environment.items():
+        monkeypatch.setenv(name, value)
+    yield cloud
+    cloud.close()
+
+
+@pytest.fixture
+def aws(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """AWS, to which every client in this process is led, with credentials for it."""
+    monkeypatch.setattr("moto.kms.models.KmsBackend.decrypt", opened_by_kms)
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding
+
 from servers.programs import built
 from servers.server import Server
 
 
 class S3:
-    """S3, MinIO and STS of moto, in a thread."""
+    """AWS of moto, in a thread."""
 
     def __init__(self) -> None:
         from moto.server import ThreadedMotoServer
@@ -22,8 +25,34 @@ class S3:
         host, port = self._server.get_host_and_port()
         self.url = f"http://{host}:{port}"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What leads AWS's own clients here."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": "eu-west-1",
+            "AWS_DEFAULT_REGION": "eu-west-1",
+            "AWS_ACCESS_KEY_ID": "tests",
+            "AWS_SECRET_ACCESS_KEY": "tests",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
     def close(self) -> None:
         self._server.stop()
+
+
+def opened_by_kms(
+    backend: Any, ciphertext_blob: bytes, encryption_context: object, key_id: str
+) -> tuple[bytes, str]:
+    """What moto's KMS lacks: decryption with the asymmetric keys that it makes."""
+    from moto.kms.exceptions import InvalidCiphertextException
+
+    oaep = padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), None)
+    key = backend.describe_key(key_id)
+    try:
+        return key.private_key.private_key.decrypt(ciphertext_blob, oaep), key.arn
+    except ValueError:
+        raise InvalidCiphertextException from None
 
 
 class Gcs(Server):

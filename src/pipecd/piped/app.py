@@ -36,10 +36,11 @@ async def _run(
     spec, counted = settings.config.spec, CollectorRegistry()
     registry = wiring.metrics(settings, counted)
     api = await opened.enter_async_context(wiring.connect(settings))
-    keys, catalog = wiring.keys(settings), load_catalog()
+    decrypter, catalog = await wiring.decrypter(settings), load_catalog()
+    public_key = decrypter.public_key if decrypter else b""
     presence = Presence(
         api=api,
-        meta=piped_meta(settings.config, catalog, public_key=keys.public if keys else b""),
+        meta=piped_meta(settings.config, catalog, public_key=public_key),
         metrics=lambda: generate_latest(registry) if registry is not None else b"",
     )
     notifier = await wiring.notifier(settings, await presence.introduce(), opened)
@@ -48,7 +49,7 @@ async def _run(
         admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
         await opened.enter_async_context(admin)
     mirrors = await opened.enter_async_context(wiring.mirrors(settings))
-    shared = wiring.share(settings, api, mirrors, catalog, notifier)
+    shared = wiring.share(settings, api, mirrors, catalog, decrypter, notifier)
     counted.register(shared.eyes.statuses)
     presence.on_reported = shared.eyes.statuses.reported
     opened.push_async_callback(shared.spans.end)

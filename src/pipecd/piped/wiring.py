@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each part of the agent is made from the settings and from what the parts share."""
 
-from collections.abc import Callable
+import asyncio
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ import httpx2
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from pipecd.config.catalog import Catalog
-from pipecd.config.piped.credential import KeyPair, git_password, key_pair, piped_key, ssh_key
+from pipecd.config.piped.credential import git_password, piped_key, ssh_key
 from pipecd.config.piped.watcher import PlanPreviewSpec
 from pipecd.config.read import PipedConfig
 from pipecd.git.access import GitAccess
@@ -54,7 +54,7 @@ from pipecd.piped.source.sources import Sources
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaResponse
 from pipecd.proto.service.wakeups_pb2 import Wakeup
-from pipecd.secrets import hybrid
+from pipecd.secrets.decrypter import Decrypter, open_decrypter
 
 _DEFAULT_EVERY = 60.0
 
@@ -100,7 +100,12 @@ class Shared:
 
 
 def share(
-    settings: PipedSettings, api: PipedApi, mirrors: Mirrors, catalog: Catalog, notices: Notices
+    settings: PipedSettings,
+    api: PipedApi,
+    mirrors: Mirrors,
+    catalog: Catalog,
+    decrypter: Decrypter | None,
+    notices: Notices,
 ) -> Shared:
     """Makes what most parts need."""
     commands, metadata = CommandMirror(api), MetadataStores(api)
@@ -115,7 +120,7 @@ def share(
         commands=commands,
         heads=RepositoryHeads(mirrors),
         configs=Configs(catalog),
-        sources=Sources(mirrors, catalog, decrypt=_decrypt(keys(settings))),
+        sources=Sources(mirrors, catalog, decrypt=decrypter and decrypter.decrypt),
         baselines=Baselines(SeenCommits(settings.workspace / "trigger" / "seen.json")),
         metadata=metadata,
         callbacks=Callbacks(
@@ -273,13 +278,10 @@ def wakeups(shared: Shared, *others: Pace) -> WakeupStream:
     )
 
 
-def keys(settings: PipedSettings) -> KeyPair | None:
+async def decrypter(settings: PipedSettings) -> Decrypter | None:
+    """What decrypts the secrets of applications, if piped has keys for it."""
     management = settings.config.spec.secret_management
-    return key_pair(management) if management is not None else None
-
-
-def _decrypt(keys: KeyPair | None) -> Callable[[str], str] | None:
-    return partial(hybrid.decrypt, keys.private) if keys else None
+    return await asyncio.to_thread(open_decrypter, management) if management else None
 
 
 def _git_access(settings: PipedSettings) -> GitAccess:

@@ -8,6 +8,7 @@ and the secret under AES-256-GCM with a zero nonce (the key is used once).
 import base64
 import binascii
 import os
+from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
@@ -32,16 +33,58 @@ def encrypt(public_pem: bytes, text: str) -> str:
 
 def decrypt(private_pem: bytes, text: str) -> str:
     """Reads a secret that was encrypted for this key."""
-    private = _private_key(private_pem)
+    sealed = read(text)
+    return sealed.opened(PrivateKey(private_pem).unwrap(sealed.key))
+
+
+class WrongKey(UserMistake):
+    """A secret was not encrypted for the keys at hand."""
+
+    def __init__(self, which: str = "another key") -> None:
+        told = _unreadable(f"it was encrypted for {which}, or has been altered")
+        super().__init__(told.message, hint=told.hint)
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """An encrypted secret in its two parts: the key for it, which is encrypted too, and itself."""
+
+    key: bytes
+    content: bytes
+
+    def opened(self, key: bytes) -> str:
+        """The secret, with the key decrypted."""
+        try:
+            return AESGCM(key).decrypt(_NONCE, self.content, None).decode()
+        except (ValueError, InvalidTag) as e:
+            raise _unreadable("it has been altered") from e
+
+
+def read(text: str) -> Sealed:
+    """Takes an encrypted secret apart."""
     sealed = _decoded(text)
     length = int.from_bytes(sealed[:2])
     if len(sealed) < 2 or len(sealed) < 2 + length:
         raise _unreadable("data is too short")
-    try:
-        key = private.decrypt(sealed[2 : 2 + length], _OAEP)
-        return AESGCM(key).decrypt(_NONCE, sealed[2 + length :], None).decode()
-    except (ValueError, InvalidTag) as e:
-        raise _unreadable("it was encrypted for another key or has been altered") from e
+    return Sealed(sealed[2 : 2 + length], sealed[2 + length :])
+
+
+class PrivateKey:
+    """The private half of a key pair."""
+
+    def __init__(self, pem: bytes) -> None:
+        self._key = _private_key(pem)
+
+    def is_half_of(self, public_pem: bytes) -> bool:
+        """Whether the public key is the other half."""
+        return self._key.public_key() == _public_key(public_pem)
+
+    def unwrap(self, sealed_key: bytes) -> bytes:
+        """The key of a secret that was encrypted for this pair."""
+        try:
+            return self._key.decrypt(sealed_key, _OAEP)
+        except ValueError as e:
+            raise WrongKey from e
 
 
 def _public_key(pem: bytes) -> rsa.RSAPublicKey:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipecd.config.piped.git import GitSpec
 from pipecd.config.piped.notification import EmailSpec, HookSpec, SlackSpec, WebhookSpec
-from pipecd.config.piped.secret import GCP_KMS, SecretManagementSpec
+from pipecd.config.piped.secret import PreviousKeySpec, SecretManagementConfig
 from pipecd.config.piped.spec import IdentitySpec
 from pipecd.model.errors import UserMistake
 
@@ -95,18 +95,23 @@ def mail_password(email: EmailSpec) -> str:
     return _text(key, _from_file(key, email.password_file))
 
 
-def key_pair(management: SecretManagementSpec) -> KeyPair:
+def key_pair(config: SecretManagementConfig) -> KeyPair:
     """Return the keys that decrypt the secrets of applications."""
-    if management.type == GCP_KMS:
-        raise UserMistake(
-            'secretManagement: type "GCP_KMS" is not implemented yet', hint="use KEY_PAIR"
-        )
-    c = management.config
     where = "secretManagement.config"
     return KeyPair(
-        private=_either(f"{where}.privateKey", c.private_key_file, c.private_key_data).strip(),
-        public=_either(f"{where}.publicKey", c.public_key_file, c.public_key_data).strip(),
+        private=_either(
+            f"{where}.privateKey", config.private_key_file, config.private_key_data
+        ).strip(),
+        public=_either(
+            f"{where}.publicKey", config.public_key_file, config.public_key_data
+        ).strip(),
     )
+
+
+def previous_key(key: PreviousKeySpec) -> bytes:
+    """Return a private key that was used before."""
+    where = "secretManagement.config.previousKeys.privateKey"
+    return _either(where, key.private_key_file, key.private_key_data).strip()
 
 
 def _either(key: str, file: str, data: str) -> bytes:

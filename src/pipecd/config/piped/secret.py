@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How piped decrypts the secrets in application files."""
 
+from collections.abc import Iterator
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -10,6 +11,16 @@ from pipecd.config.spec import Spec
 
 KEY_PAIR = "KEY_PAIR"
 GCP_KMS = "GCP_KMS"
+AWS_KMS = "AWS_KMS"
+_TYPES = (KEY_PAIR, GCP_KMS, AWS_KMS)
+
+
+class PreviousKeySpec(Spec):
+    """A key that was used before: its private half, or its name in the key service."""
+
+    private_key_file: str = ""
+    private_key_data: Annotated[str, Field(repr=False)] = ""
+    key_name: str = ""
 
 
 class SecretManagementConfig(Spec):
@@ -22,6 +33,8 @@ class SecretManagementConfig(Spec):
     key_name: str = ""
     decrypt_service_account_file: str = ""
     encrypt_service_account_file: str = ""
+    region: str = ""
+    previous_keys: tuple[PreviousKeySpec, ...] = ()
 
 
 class SecretManagementSpec(Spec):
@@ -33,8 +46,10 @@ class SecretManagementSpec(Spec):
     @field_validator("type")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in (KEY_PAIR, GCP_KMS):
-            raise ValueError(f"unsupported secret management type: {value}, write {KEY_PAIR}")
+        if value not in _TYPES:
+            raise ValueError(
+                f"unsupported secret management type: {value}, write {' or '.join(_TYPES)}"
+            )
         return value
 
     @model_validator(mode="after")
@@ -45,15 +60,24 @@ class SecretManagementSpec(Spec):
                 self,
                 *_one_of("privateKeyFile", c.private_key_file, c.private_key_data),
                 *_one_of("publicKeyFile", c.public_key_file, c.public_key_data),
+                *self._previous_keys(),
             )
         else:
-            needed = {
-                "keyName": c.key_name,
-                "decryptServiceAccountFile": c.decrypt_service_account_file,
-                "encryptServiceAccountFile": c.encrypt_service_account_file,
-            }
-            refuse(self, *((not v, ("config", k), f"{k} must be set") for k, v in needed.items()))
+            refuse(
+                self,
+                (not c.key_name, ("config", "keyName"), "keyName must be set"),
+                *self._previous_keys(),
+            )
         return self
+
+    def _previous_keys(self) -> Iterator[Rule]:
+        for index, key in enumerate(self.config.previous_keys):
+            place = ("config", "previousKeys", index)
+            given = [key.private_key_file, key.private_key_data, key.key_name]
+            what = "exactly one of privateKeyFile, privateKeyData and keyName must be set"
+            yield len([each for each in given if each]) != 1, place, what
+            is_misplaced = key.key_name and self.type == KEY_PAIR
+            yield is_misplaced, (*place, "keyName"), f"is for {GCP_KMS} and {AWS_KMS} only"
 
 
 def _one_of(key: str, file: str, data: str) -> list[Rule]:

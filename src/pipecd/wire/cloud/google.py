@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One API of Google Cloud over REST; needs google-auth and requests."""
+
+import os
+from typing import Any
+from urllib.parse import urljoin
+
+import google.auth
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.transport.requests import AuthorizedSession
+from google.oauth2 import service_account
+from requests import Response
+from requests.exceptions import RequestException
+
+from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
+from pipecd.wire.cloud.refusal import Refusal
+
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+# A thread cannot be told to stop, so that every call must end by itself.
+_CONNECT_SECONDS, _ANSWER_SECONDS = 3, 10
+
+
+class GoogleApi:
+    """Asks an API and tells its errors by who must act."""
+
+    def __init__(self, service: str, credentials_file: str) -> None:
+        # The variable by which Google's own command line is told of another endpoint.
+        override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service.upper()}", "")
+        self._root = override or f"https://{service}.googleapis.com/"
+        self._session: Any = AuthorizedSession(_credentials(credentials_file))
+
+    def __call__(
+        self, path: str, *, about: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        try:
+            reply: Response = self._session.request(
+                "GET" if body is None else "POST",
+                urljoin(self._root, path),
+                json=body,
+                timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS),
+            )
+            answer: dict[str, Any] = reply.json() if reply.content else {}
+        except (RequestException, TransportError) as e:
+            raise Unavailable(f"Google Cloud did not answer about {about}: {e}") from e
+        except GoogleAuthError as e:
+            raise Denied(
+                f"Google does not accept the credentials to ask for {about}: {e}",
+                hint="check the service account and its key",
+            ) from e
+        if not reply.ok:
+            raise _told(reply.status_code, answer.get("error", {}), about)
+        return answer
+
+
+def _credentials(file: str) -> Any:
+    if file:
+        return _service_account(file)
+    auth: Any = google.auth
+    try:
+        found, _ = auth.default(scopes=_SCOPES)
+    except GoogleAuthError as e:
+        raise UserMistake(
+            f"there are no credentials for Google Cloud: {e}",
+            hint="give the machine or pod a service account, or set GOOGLE_APPLICATION_CREDENTIALS",
+        ) from e
+    return found
+
+
+def _service_account(file: str) -> Any:
+    account: Any = service_account.Credentials
+    try:
+        return account.from_service_account_file(file, scopes=_SCOPES)
+    except OSError as e:
+        raise UserMistake(
+            f"cannot read the service account {file}: {e.strerror}",
+            hint="name a file that piped may read",
+        ) from e
+    except (GoogleAuthError, ValueError) as e:
+        raise UserMistake(f"{file} has no key of a service account") from e
+
+
+def _told(status: int, error: dict[str, Any], about: str) -> PipecdError:
+    code, why = error.get("status", str(status)), error.get("message", f"HTTP {status}")
+    if status == 404:
+        return NotFound(f"{about} does not exist", hint="check its full resource name")
+    if status in (401, 403):
+        return Denied(
+            f"Google Cloud does not allow the use of {about}: {why}",
+            hint="check the service account and its roles",
+        )
+    if status == 429 or status >= 500:
+        return Unavailable(f"Google Cloud cannot answer about {about} now: {why}")
+    return Refusal(f"Google Cloud refused {about}: {why}", code=code)
