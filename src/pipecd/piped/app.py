@@ -54,7 +54,7 @@ async def _run(
     presence.on_reported = shared.eyes.statuses.reported
     opened.push_async_callback(shared.spans.end)
     plugins = await wiring.plugins(shared, opened)
-    reporter = wiring.reporter(shared)
+    reporter, events = wiring.reporter(shared), wiring.events(shared)
     parts = (
         presence,
         notifier,
@@ -63,11 +63,14 @@ async def _run(
         shared.commands,
         shared.heads,
         shared.spans,
-        wiring.wakeups(shared, presence.pace, reporter.pace),
+        wiring.wakeups(shared, events.pace, presence.pace, reporter.pace),
         wiring.trigger(shared),
         wiring.deployer(shared, plugins),
+        shared.states,
+        wiring.livestates(shared, plugins),
         wiring.previewer(shared, plugins, counted),
         reporter,
+        events,
         RestartWatch(shared.commands),
     )
     async with asyncio.TaskGroup() as loops:

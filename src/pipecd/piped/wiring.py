@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from pipecd.config.catalog import Catalog
 from pipecd.config.piped.credential import git_password, piped_key, ssh_key
-from pipecd.config.piped.watcher import PlanPreviewSpec
+from pipecd.config.piped.watcher import EventWatcherRepoSpec, PlanPreviewSpec
 from pipecd.config.read import PipedConfig
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
@@ -28,11 +28,21 @@ from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.deploy.desk import logs_of
 from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.eventwatcher.definitions import Definitions
+from pipecd.piped.eventwatcher.inbox import Inbox
+from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings
+from pipecd.piped.eventwatcher.watcher import EventWatcher
+from pipecd.piped.livestate.announce import Announcer
+from pipecd.piped.livestate.ground import Grounds
+from pipecd.piped.livestate.livestates import LiveStates
+from pipecd.piped.livestate.look import Looking
+from pipecd.piped.livestate.watcher import Tools as WatcherTools
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
 from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.mirror.wakeups import WakeupStream
 from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.notice import Notices
@@ -97,6 +107,7 @@ class Shared:
     notices: Notices
     eyes: DeploymentEyes
     spans: Spans
+    states: SyncStates
 
 
 def share(
@@ -109,13 +120,13 @@ def share(
 ) -> Shared:
     """Makes what most parts need."""
     commands, metadata = CommandMirror(api), MetadataStores(api)
-    deployments = DeploymentMirror(api)
     spans = Spans(_resource(settings), api.export_traces)
+    applications, deployments = ApplicationMirror(api), DeploymentMirror(api)
     return Shared(
         settings=settings,
         api=api,
         mirrors=mirrors,
-        applications=ApplicationMirror(api),
+        applications=applications,
         deployments=deployments,
         commands=commands,
         heads=RepositoryHeads(mirrors),
@@ -133,6 +144,7 @@ def share(
         notices=notices,
         eyes=DeploymentEyes(DeploymentStatuses(lambda: deployments.all), DeploymentTraces(spans)),
         spans=spans,
+        states=SyncStates(api, applications, deployments, on_change=Announcer(notices).heard),
     )
 
 
@@ -183,6 +195,7 @@ def trigger(shared: Shared) -> Trigger:
         configs=shared.configs,
         baselines=shared.baselines,
         notices=shared.notices,
+        states=shared.states,
         every=shared.settings.config.spec.sync_interval or _DEFAULT_EVERY,
     )
 
@@ -225,6 +238,26 @@ def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
     )
 
 
+def livestates(shared: Shared, registry: PluginRegistry) -> LiveStates:
+    """Those who look at what runs; plugins tell them of changes from now on."""
+    directory = shared.settings.workspace / "livestate"
+    grounds = Grounds(shared.mirrors, shared.configs, shared.sources, directory)
+    made = LiveStates(
+        applications=shared.applications,
+        mirrors=shared.mirrors,
+        tools=WatcherTools(
+            api=shared.api,
+            deployments=shared.deployments,
+            heads=shared.heads,
+            grounds=grounds,
+            looking=Looking(grounds, registry, targets(shared.settings)),
+            states=shared.states,
+        ),
+    )
+    shared.callbacks.on_live_state = made.changed
+    return made
+
+
 def previewer(shared: Shared, registry: PluginRegistry, counted: CollectorRegistry) -> Previewer:
     settings = shared.settings.config.spec.plan_preview
     return Previewer(
@@ -263,16 +296,43 @@ def reporter(shared: Shared) -> AppConfigReporter:
     )
 
 
-def wakeups(shared: Shared, *others: Pace) -> WakeupStream:
+def events(shared: Shared) -> EventWatcher:
+    spec = shared.settings.config.spec
+    overrides = {repository.repo_id: repository for repository in spec.event_watcher.git_repos}
+    inbox = Inbox(shared.api, every=spec.event_watcher.check_interval or _DEFAULT_EVERY)
+    around = Surroundings(
+        api=shared.api,
+        inbox=inbox,
+        heads=shared.heads,
+        applications=shared.applications,
+        token=git_password(spec.git),
+    )
+    scribes = [
+        Scribe(
+            mirror,
+            Definitions(
+                mirror,
+                shared.configs,
+                overrides.get(mirror.repository.id, EventWatcherRepoSpec()),
+            ),
+            around,
+        )
+        for mirror in shared.mirrors
+    ]
+    return EventWatcher(inbox, scribes)
+
+
+def wakeups(shared: Shared, events: Pace, *others: Pace) -> WakeupStream:
     applications, deployments = shared.applications.pace, shared.deployments.pace
     commands = shared.commands.pace
     return WakeupStream(
         shared.api,
         paces={
-            Wakeup.CONNECTED: (applications, deployments, commands, *others),
+            Wakeup.CONNECTED: (applications, deployments, commands, events, *others),
             Wakeup.APPLICATIONS: (applications,),
             Wakeup.DEPLOYMENTS: (deployments,),
             Wakeup.COMMANDS: (commands,),
+            Wakeup.EVENTS: (events,),
         },
         repositories=shared.heads,
     )

@@ -19,6 +19,7 @@ from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.notify.notice import Notice
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.seen import SeenCommits
@@ -62,22 +63,27 @@ class Scene:
             self.plane.api() as api,
             open_mirrors(repositories, directory=directory, access=GitAccess()) as mirrors,
         ):
+            applications = ApplicationMirror(api, every=LOOK_EVERY)
+            deployments = DeploymentMirror(api, every=LOOK_EVERY)
             trigger = Trigger(
                 api=api,
-                applications=ApplicationMirror(api, every=LOOK_EVERY),
-                deployments=DeploymentMirror(api, every=LOOK_EVERY),
+                applications=applications,
+                deployments=deployments,
                 commands=CommandMirror(api, every=LOOK_EVERY),
                 heads=RepositoryHeads(mirrors),
                 mirrors=mirrors,
                 configs=Configs(load_catalog()),
                 baselines=Baselines(SeenCommits(self.seen_file)),
                 notices=self.heard,
+                states=SyncStates(api, applications, deployments, now=now),
                 every=every,
                 now=now,
             )
-            parts = (trigger.applications, trigger.deployments, trigger.commands, trigger.heads)
+            mirrored = (applications, deployments, trigger.commands, trigger.heads)
             async with asyncio.TaskGroup() as loops:
-                tasks = [loops.create_task(part.run()) for part in (*parts, trigger)]
+                tasks = [
+                    loops.create_task(part.run()) for part in (*mirrored, trigger.states, trigger)
+                ]
                 yield trigger
                 for task in tasks:
                     task.cancel()

@@ -67,8 +67,12 @@ async def test_patterns_that_cannot_be_read_are_told_and_keep_nobody_from_asking
             assert plane.gate.count("ReportApplicationSyncState") == 1
             origin.commit({"cart/app.pipecd.yaml": HEAD})
             await eventually(scene.has_made(2))
+
+            async def is_deploying() -> bool:
+                return (await state()).status == SyncStatus.DEPLOYING
+
+            await eventually(is_deploying)
         assert handled.status == CommandStatus.SUCCEEDED
-        assert (await state()).status == SyncStatus.UNKNOWN
 
 
 async def test_a_broken_repository_holds_up_no_other(
@@ -144,6 +148,7 @@ async def test_a_deleted_branch_is_told_until_it_is_back(
             assert "the branch does not exist" in (await state()).reason
             origin.git("branch", "-m", "gone", "main")
             trigger.heads.look_soon("site")
-            await eventually(lambda: is_status(SyncStatus.UNKNOWN))
+            # What is under way is told again.
+            await eventually(lambda: is_status(SyncStatus.DEPLOYING))
             await scene.settle()
         assert len(await scene.made()) == 1

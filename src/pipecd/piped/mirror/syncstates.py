@@ -80,10 +80,14 @@ def wanted(known: Known, told: Verdict) -> Verdict:
 
 @dataclass(frozen=True)
 class _Told:
-    """What was reported, and how often the applications had been read by then."""
+    """What was reported, and how often the applications had been read by then.
+
+    `older` are the states before it that a copy under way at that time may still show.
+    """
 
     verdict: Verdict
     reads: int
+    older: frozenset[Verdict]
 
 
 Listener = Callable[[Application, Verdict, Verdict], None]
@@ -114,11 +118,15 @@ class SyncStates:
 
     def of(self, application: Application) -> Verdict:
         """What the control plane tells of an application, as far as it is known here."""
-        told = self._told.get(application.id)
-        # A copy of the applications may have been under way when the report was made, so that
-        # only the one after it is newer for certain.
-        if told is not None and self._applications.reads < told.reads + 2:
-            return told.verdict
+        shown, told = self._shown(application), self._told.get(application.id)
+        if told is None:
+            return shown
+        newer = self._applications.reads - told.reads
+        is_older = newer <= 0 or (newer == 1 and shown in told.older)
+        return told.verdict if is_older else shown
+
+    def _shown(self, application: Application) -> Verdict:
+        """The state in the last copy of the applications."""
         return Verdict.of((self._applications.get(application.id) or application).sync_state)
 
     def is_invalid(self, application: Application) -> bool:
@@ -199,10 +207,19 @@ class SyncStates:
         except PipecdError as e:
             log.warning("state not reported", application=application.id, error=str(e))
             return
-        self._told[application.id] = _Told(verdict, self._applications.reads)
+        self._told[application.id] = _Told(
+            verdict, self._applications.reads, self._older(application) | {told}
+        )
         if self._on_change is not None:
             self._on_change(application, told, verdict)
         self.changes.notify()
+
+    def _older(self, application: Application) -> frozenset[Verdict]:
+        """The states that a copy which is under way now may show."""
+        before = self._told.get(application.id)
+        is_recent = before is not None and self._applications.reads < before.reads + 2
+        earlier = before.older if before is not None and is_recent else frozenset[Verdict]()
+        return earlier | {self._shown(application)}
 
     def _request(
         self, application: Application, verdict: Verdict

@@ -18,6 +18,7 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable
 from pipecd.model.moment import Now, from_unix
 from pipecd.piped.api import PipedApi
+from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.plan import reason
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.deployment import Cause, commit_cause, drift_cause
@@ -26,7 +27,6 @@ from pipecd.piped.source.configs import Configs, Read
 from pipecd.piped.source.sources import config_path
 from pipecd.piped.trigger.commands import SyncCommands, cause_of
 from pipecd.piped.trigger.creation import Creation
-from pipecd.piped.trigger.states import ConfigStates
 from pipecd.piped.trigger.failures import TriggerFailures
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
@@ -45,7 +45,7 @@ class Tools:
     baselines: Baselines
     creation: Creation
     failures: TriggerFailures
-    states: ConfigStates
+    states: SyncStates
     now: Now
 
 
@@ -89,7 +89,7 @@ class Round:
     def _is_worth_a_look(self, application: Application) -> bool:
         return (
             self.tools.baselines.of(application).commit != self.head.hash
-            or application.sync_state.status == SyncStatus.OUT_OF_SYNC
+            or self.tools.states.of(application).status is SyncStatus.OUT_OF_SYNC
             or self.tools.states.is_invalid(application)
             or bool(self.tools.commands.of(application.id))
         )
@@ -98,16 +98,16 @@ class Round:
         """Deploys the application if there is a reason to; what is wrong with it, if anything."""
         mistake = mistake_in(application, config)
         if mistake or isinstance(config, PipecdError):
-            await self.tools.states.invalid(application, mistake)
+            self.tools.states.invalid(application, mistake)
             for command in self.tools.commands.of(application.id):
                 await self.tools.commands.refused(command, mistake)
             return mistake
         # Commits cannot be judged by broken patterns, but what a person asks for can be done.
         unclear = reason.pattern_mistake(config.spec.trigger.on_commit)
         if unclear:
-            await self.tools.states.invalid(application, unclear)
+            self.tools.states.invalid(application, unclear)
         else:
-            await self.tools.states.valid(application)
+            self.tools.states.valid(application)
         for command in self.tools.commands.of(application.id):
             await self._follow(application, config.spec, command)
         if unclear:
@@ -155,7 +155,8 @@ class Round:
 
     async def _by_drift(self, application: Application, spec: ApplicationSpec) -> None:
         rule = spec.trigger.on_out_of_sync
-        if rule.disabled or application.sync_state.status != SyncStatus.OUT_OF_SYNC:
+        is_drift = self.tools.states.of(application).status is SyncStatus.OUT_OF_SYNC
+        if rule.disabled or not is_drift:
             return
         baseline = self.tools.baselines.of(application)
         last = await self._last_deployment(baseline.deployment_id)

@@ -16,6 +16,7 @@ from pipecd.piped.mirror.changes import watch_any
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import Head, RepositoryHeads
+from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.source.configs import Configs
@@ -23,7 +24,6 @@ from pipecd.piped.trigger.commands import StrayCommands, SyncCommands
 from pipecd.piped.trigger.creation import Creation
 from pipecd.piped.trigger.failures import TriggerFailures
 from pipecd.piped.trigger.round import Round, Tools
-from pipecd.piped.trigger.states import ConfigStates
 from pipecd.proto.model.application_pb2 import Application
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -44,6 +44,7 @@ class Trigger:
     configs: Configs
     baselines: Baselines
     notices: Notices
+    states: SyncStates
     every: float = 60.0
     now: Now = utc_now
 
@@ -59,7 +60,7 @@ class Trigger:
                 self.api, self.deployments, self.baselines, self.notices, now=self.now
             ),
             failures=TriggerFailures(self.notices),
-            states=ConfigStates(self.api, now=self.now),
+            states=self.states,
             now=self.now,
         )
 
@@ -78,7 +79,10 @@ class Trigger:
     async def _follow(self, mirror: Mirror) -> None:
         id_ = mirror.repository.id
         watch = watch_any(
-            self.heads.changes_of(id_), self.applications.changes, self._commands.changes
+            self.heads.changes_of(id_),
+            self.applications.changes,
+            self._commands.changes,
+            self.states.changes,
         )
         while True:
             at_most = self.every
@@ -124,6 +128,6 @@ class Trigger:
 
     async def _refuse(self, applications: tuple[Application, ...], why: str) -> None:
         for application in applications:
-            await self._tools.states.invalid(application, why)
+            self.states.invalid(application, why)
             for command in self._commands.of(application.id):
                 await self._commands.refused(command, why)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a piped that looks at what runs, between a control plane, Git and a shelf."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.model.application import SyncStatus
+from pipecd.model.errors import NotFound
+from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.livestate.announce import Announcer
+from pipecd.piped.livestate.ground import Grounds
+from pipecd.piped.livestate.livestates import LiveStates
+from pipecd.piped.livestate.look import Looking
+from pipecd.piped.livestate.watcher import Rhythm, Tools
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.mirror.syncstates import SyncStates
+from pipecd.piped.notify.notice import Notice
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.host import PluginHost
+from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.source.configs import Configs
+from pipecd.piped.source.sources import Sources
+from pipecd.proto.model.application_pb2 import ApplicationSyncState
+from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
+from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult
+from servers.shelf import Shelf
+
+MIRROR_EVERY = 0.05
+# Nothing but a reason makes these tests look.
+RHYTHM = Rhythm(every=30, net=30, gap=0.01, grace=0.3, again=0.05, doubt=0.5)
+
+CONFIG = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: NAME
+  plugins: {shelf: {}}
+"""
+
+
+def config(name: str, more: str = "") -> str:
+    """The configuration of an application."""
+    return CONFIG.replace("NAME", name) + more
+
+
+@dataclass
+class Heard:
+    """Who hears what people would be told."""
+
+    notices: list[Notice] = field(default_factory=list[Notice])
+
+    def tell(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+
+class Pause(StagePlugin):
+    """A plugin of stages only, which cannot tell what runs."""
+
+    stages = (Stage("PAUSE"),)
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        return StageResult.succeeded()
+
+
+@dataclass
+class Scene:
+    """A control plane, a repository and a shelf."""
+
+    plane: Any
+    origin: Any
+    directory: Path
+    shelf: Shelf = field(default_factory=Shelf)
+    heard: Heard = field(default_factory=Heard)
+
+    rhythm = RHYTHM
+
+    @property
+    def copies(self) -> Path:
+        """Where the working copies are."""
+        return self.directory / "work" / "livestate"
+
+    def put(self, application: str, **files: str) -> None:
+        """Puts files on the shelf."""
+        place = self.directory / "shelf" / application
+        place.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (place / name).write_text(content)
+
+    def push(self, application: str, more: str = "", **files: str) -> str:
+        """Commits an application that declares files."""
+        written = {f"{application}/files/{name}": content for name, content in files.items()}
+        settings = {f"{application}/app.pipecd.yaml": config(application, more)}
+        return self.origin.commit(settings | written)
+
+    async def state(self, application_id: str) -> ApplicationSyncState:
+        return (await self.plane.application(application_id)).sync_state
+
+    def is_in(self, application_id: str, status: SyncStatus, reason: str = "") -> Any:
+        """A question for `eventually`: is the application in that state?"""
+
+        async def ask() -> ApplicationSyncState | None:
+            state = await self.state(application_id)
+            return state if state.status == status and reason in state.reason else None
+
+        return ask
+
+    async def snapshot(self, application_id: str) -> ApplicationLiveStateSnapshot | None:
+        try:
+            return await self.plane.cases.livestate.get(application_id, by=self.plane.admin)
+        except NotFound:
+            return None
+
+    def has_file(self, application_id: str, name: str, content: str) -> Any:
+        """A question for `eventually`: does the control plane know that this runs?"""
+
+        async def ask() -> ApplicationLiveStateSnapshot | None:
+            snapshot = await self.snapshot(application_id)
+            if snapshot is None:
+                return None
+            first = [(r.name, r.health_description) for r in snapshot.kubernetes.resources]
+            second = snapshot.application_live_state.resources
+            found = first + [(r.name, r.health_description) for r in second]
+            return snapshot if (name, content) in found else None
+
+        return ask
+
+    @asynccontextmanager
+    async def looking(
+        self, *, rhythm: Rhythm = RHYTHM, patience: float = 5, decrypt: Any = None
+    ) -> AsyncGenerator[LiveStates]:
+        """The part of a piped that looks; leaving the block kills it."""
+        work = self.directory / "work"
+        site = Repository("site", self.origin.remote, "main")
+        target = DeployTargetSpec(name="p", config={"directory": str(self.directory / "shelf")})
+        spec = PluginSpec(name="shelf", deploy_targets=(target,))
+        async with (
+            self.plane.api() as api,
+            open_mirrors([site], directory=work / "git", access=GitAccess()) as mirrors,
+        ):
+            callbacks = Callbacks(
+                api,
+                commands=CommandMirror(api),
+                metadata=MetadataStores(api),
+                tools=Toolbox(work / "tools"),
+            )
+            applications = ApplicationMirror(api, every=MIRROR_EVERY)
+            deployments = DeploymentMirror(api, every=MIRROR_EVERY)
+            heads = RepositoryHeads(mirrors)
+            states = SyncStates(
+                api, applications, deployments, on_change=Announcer(self.heard).heard
+            )
+            sources = Sources(mirrors, load_catalog(), decrypt=decrypt)
+            grounds = Grounds(mirrors, Configs(load_catalog()), sources, self.copies)
+            async with PluginHost.start(
+                [spec], callbacks=callbacks, builtins={"shelf": lambda: self.shelf, "pause": Pause}
+            ) as plugins:
+                made = LiveStates(
+                    applications=applications,
+                    mirrors=mirrors,
+                    tools=Tools(
+                        api=api,
+                        deployments=deployments,
+                        heads=heads,
+                        grounds=grounds,
+                        looking=Looking(grounds, plugins, {"shelf": ("p",)}, patience=patience),
+                        states=states,
+                        rhythm=rhythm,
+                    ),
+                )
+                callbacks.on_live_state = made.changed
+                async with asyncio.TaskGroup() as loops:
+                    parts = (applications, deployments, heads, states, made)
+                    tasks = [loops.create_task(part.run()) for part in parts]
+                    yield made
+                    for task in tasks:
+                        task.cancel()
+
+
+@pytest.fixture
+def open_scene(
+    open_plane: Any, origin: Any, tmp_path: Path
+) -> Callable[[], AbstractAsyncContextManager[Scene]]:
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Scene]:
+        async with open_plane() as plane:
+            await plane.add_repository("site", origin.remote)
+            yield Scene(plane, origin, tmp_path)
+
+    return opened

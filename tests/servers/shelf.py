@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A platform that is a directory: what runs for an application are the files in its place.
+
+An application declares files under `files/`. A deployment puts them on the shelf; a file that says
+`ill` is unhealthy. What is put there by hand is drift.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pipecd.sdk import (
+    DeploymentPlugin,
+    DeployTarget,
+    Health,
+    LiveContext,
+    LiveState,
+    LiveStatePlugin,
+    PlanContext,
+    PlannedStage,
+    Resource,
+    Source,
+    Spec,
+    Stage,
+    StageContext,
+    StageResult,
+    StartContext,
+    SyncState,
+    SyncStatus,
+    Version,
+)
+
+SYNC = "SHELF_SYNC"
+_LOOK_EVERY = 0.02
+
+
+class Place(Spec):
+    """A deploy target: the directory that has a place for each application."""
+
+    directory: str
+
+
+def contents(directory: Path) -> dict[str, str]:
+    """The files of a directory by name."""
+    if not directory.is_dir():
+        return {}
+    return {file.name: file.read_text() for file in sorted(directory.iterdir())}
+
+
+def declared(source: Source) -> dict[str, str]:
+    return contents(source.application_directory / "files")
+
+
+class Shelf(DeploymentPlugin, LiveStatePlugin):
+    """Compares what is on the shelf with what Git declares, and tells when it changes."""
+
+    stages = (Stage(SYNC),)
+    tells_changes = True
+
+    def __init__(self) -> None:
+        self.looks: list[str] = []
+        self.sources: list[Path] = []
+        # Applications about which nobody gets an answer, or that fail with these words.
+        self.silent: set[str] = set()
+        self.broken: dict[str, Exception] = {}
+        self._whose: dict[Path, str] = {}
+        self._seen: dict[Path, dict[str, str]] = {}
+
+    async def prepare(self, start: StartContext) -> None:
+        watching = asyncio.create_task(self._watch(start))
+        start.lifetime.push_async_callback(_ended, watching)
+
+    async def _watch(self, start: StartContext) -> None:
+        """Notices what changes on the shelf and tells piped."""
+        while True:
+            now = {place: contents(place) for place in self._whose}
+            if changed := [self._whose[p] for p, found in now.items() if found != self._seen[p]]:
+                start.host.live_state_changed(changed)
+            self._seen = now
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def versions(self, plan: PlanContext) -> Sequence[Version]:
+        return [Version(plan.target.commit[:7])]
+
+    async def quick_sync(self, *, rollback: bool) -> Sequence[PlannedStage]:
+        return [PlannedStage(SYNC)]
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        for target in stage.targets:
+            place = _place(target, stage.deployment.application_name)
+            place.mkdir(parents=True, exist_ok=True)
+            for name in contents(place):
+                (place / name).unlink()
+            for name, content in declared(stage.target).items():
+                (place / name).write_text(content)
+        return StageResult.succeeded()
+
+    async def live_state(self, look: LiveContext) -> LiveState:
+        self.looks.append(look.application_name)
+        self.sources.append(look.source.application_directory)
+        if look.application_name in self.silent:
+            await asyncio.Event().wait()
+        if (error := self.broken.get(look.application_name)) is not None:
+            raise error
+        wanted = declared(look.source)
+        resources: list[Resource] = []
+        differences: list[str] = []
+        for target in look.targets:
+            place = _place(target, look.application_name)
+            live = self._seen[place] = contents(place)
+            self._whose[place] = look.application_id
+            resources += [_resource(target, name, content) for name, content in live.items()]
+            differences += _differences(live, wanted)
+        if not differences:
+            return LiveState(resources, SyncState(SyncStatus.SYNCED))
+        summary = f"{len(differences)} files differ"
+        details = "\n".join([f"compared with {look.source.commit[:7]}:", *differences])
+        return LiveState(resources, SyncState(SyncStatus.OUT_OF_SYNC, summary, details))
+
+
+def _place(target: DeployTarget, application: str) -> Path:
+    return Path(target.settings(Place).directory) / application
+
+
+def _resource(target: DeployTarget, name: str, content: str) -> Resource:
+    return Resource(
+        id=name,
+        name=name,
+        kind="File",
+        target=target.name,
+        health=Health.UNHEALTHY if content == "ill" else Health.HEALTHY,
+        health_text=content,
+        metadata={"Content": content},
+    )
+
+
+def _differences(live: dict[str, str], wanted: dict[str, str]) -> list[str]:
+    return [
+        f"- {name}: {live.get(name)}\n+ {name}: {wanted.get(name)}"
+        for name in sorted(live.keys() | wanted.keys())
+        if live.get(name) != wanted.get(name)
+    ]
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
