@@ -154,7 +154,6 @@ def test_a_broken_rule_is_told(spec: str, told: str, catalog: Catalog) -> None:
         pytest.param("timeout: -1s", "spec.timeout: is negative", id="a negative timeout"),
         pytest.param("postSync: {chain: {applications: [{kind: ECSApp}]}}", "applications[0].kind: no application has this kind", id="the kind of a file for that of an application"),
         pytest.param("eventWatcher: [{handler: {type: FOO}}]", "eventWatcher[0].handler.type: nothing is done", id="an event that changes nothing"),
-        pytest.param("eventWatcher: [{handler: {type: GIT_UPDATE, config: {replacements: [{file: a, jsonField: b}]}}}]", "jsonField: is not implemented", id="a field that cannot be edited"),
         pytest.param("plugins: {kubernetes: {inptu: {}}}", 'spec.plugins.kubernetes.inptu: unknown field, did you mean "input"?', id="an unknown key of a section"),
         pytest.param("plugins: {kubernetes: {input: 5}}", "spec.plugins.kubernetes.input: must be an object", id="a wrong value in a section"),
         pytest.param("plugins: {wait: {a: b}}", "spec.plugins.wait: the plugin wait reads nothing here", id="a section that nobody reads"),

@@ -3,11 +3,12 @@
 
 import json
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from pipecd.model.ids import new_id, row_uuid
+from pipecd.model.ids import new_id, new_ordered_id, row_uuid
 
 VECTORS = json.loads(
     (Path(__file__).parent.parent / "spec" / "vectors" / "mysql_documents.json").read_text()
@@ -20,6 +21,15 @@ def test_a_new_id_is_a_random_uuid_in_lower_case() -> None:
     assert first != second
     assert uuid.UUID(first).version == 4
     assert str(uuid.UUID(first)) == first
+
+
+def test_ids_can_have_the_order_of_their_moments() -> None:
+    start = datetime(2026, 11, 15, 14, 59, 59, 998_990, UTC)
+    moments = [start + timedelta(microseconds=n) for n in range(0, 3000, 7)]
+    ids = [new_ordered_id(moment) for moment in moments]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == len(ids)
+    assert {(uuid.UUID(id).version, uuid.UUID(id).variant) for id in ids} == {(7, uuid.RFC_4122)}
 
 
 @pytest.mark.parametrize(("id", "row"), VECTORS["row_ids"].items())

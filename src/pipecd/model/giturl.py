@@ -64,6 +64,11 @@ def remote_identity(remote: str) -> RemoteIdentity:
     return RemoteIdentity(_OTHER_NAMES.get(host, host), path)
 
 
+def page_url(remote: str) -> str:
+    """The page of a repository."""
+    return _parse(remote).page
+
+
 def commit_url(remote: str, commit: str) -> str:
     """The page of one commit."""
     repository = _parse(remote)

@@ -247,7 +247,7 @@ class PipedApi:
         return await self._ask(self._stub.GetLatestEvent, request)
 
     async def list_events(self, request: pb.ListEventsRequest) -> pb.ListEventsResponse:
-        return await self._ask(self._stub.ListEvents, request)
+        return await self._once(self._stub.ListEvents, request)
 
     async def report_event_statuses(
         self, request: pb.ReportEventStatusesRequest

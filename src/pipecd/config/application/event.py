@@ -33,12 +33,9 @@ class ReplacementSpec(Spec):
         return tuple(key for key, value in places.items() if value)
 
     def advice(self) -> Iterator[Advice]:
-        """Yield places of which only one counts, or that upstream cannot edit."""
+        """Yield places of which only one counts."""
         if len(self.fields) > 1:
             yield Advice((), f"only {self.fields[0]} counts, write one place for each replacement")
-        for key in self.fields[:1]:
-            if key in ("jsonField", "HCLField"):
-                yield Advice((key,), "is not implemented, use yamlField or regex")
 
 
 class EventMatcherSpec(Spec):
@@ -106,6 +103,10 @@ class EventWatcherFileSpec(Spec):
 def _rules(index: int, r: ReplacementSpec) -> Iterator[tuple[object, tuple[str | int, ...], str]]:
     at = ("replacements", index)
     yield not r.file, (*at, "file"), "a replacement must name a file"
-    yield not r.fields, at, "a replacement must have a field, write yamlField or regex"
+    yield (
+        not r.fields,
+        at,
+        "a replacement must have a field, write yamlField, jsonField, HCLField or regex",
+    )
     # Upstream lets two places pass; a file that loads there loads here.
     yield len(r.fields) > 2, at, "a replacement must not have multiple fields, write only one"

@@ -23,7 +23,7 @@ from pipecd.controlplane.usecases.access import (
 )
 from pipecd.model.errors import PipecdError
 from pipecd.model.eventkey import event_key
-from pipecd.model.ids import new_id
+from pipecd.model.ids import new_id, new_ordered_id
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import event_pb2 as pb
 from pipecd.proto.model.event_pb2 import Event
@@ -58,7 +58,8 @@ class Events:
         scope = await self._access.scope(by, _CREATE)
         check_scope(scope, told)
         event = Event(
-            id=new_id(),
+            # Moments of creation are whole seconds; the ids tell which of two events came later.
+            id=new_ordered_id(self._now()),
             name=told.name,
             data=told.data,
             project_id=by.project,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An event arrives, a file is edited, a commit is pushed."""
+"""An event arrives, a file is edited, the commit is pushed."""

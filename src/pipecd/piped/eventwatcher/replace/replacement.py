@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One value in one file that an event replaces, by whichever way its place is named."""
 
+import asyncio
 from dataclasses import dataclass
 from enum import Enum
 
@@ -20,6 +21,9 @@ class Way(Enum):
     REGEX = "regex"
 
 
+_REPLACE = {Way.YAML: replace_yaml, Way.JSON: replace_json, Way.HCL: replace_hcl}
+
+
 @dataclass(frozen=True)
 class Replacement:
     """A place in a file; the path of the file begins at the root of the repository."""
@@ -36,18 +40,10 @@ async def replaced(content: bytes, replacement: Replacement, value: str) -> byte
     except UnicodeDecodeError as e:
         raise UserMistake(f"{replacement.file}: it is not text in UTF-8") from e
     try:
-        return (await _replaced(text, replacement, value)).encode()
+        if replacement.way is Way.REGEX:
+            return (await replace_regex(text, replacement.place, value)).encode()
+        # A large file takes a while, in which the rest of piped goes on.
+        replace = _REPLACE[replacement.way]
+        return (await asyncio.to_thread(replace, text, replacement.place, value)).encode()
     except PipecdError as e:
         raise type(e)(f"{replacement.file}: {e.message}", hint=e.hint) from e
-
-
-async def _replaced(text: str, replacement: Replacement, value: str) -> str:
-    match replacement.way:
-        case Way.YAML:
-            return replace_yaml(text, replacement.place, value)
-        case Way.JSON:
-            return replace_json(text, replacement.place, value)
-        case Way.HCL:
-            return replace_hcl(text, replacement.place, value)
-        case Way.REGEX:
-            return await replace_regex(text, replacement.place, value)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events that a piped has to act on: asked for in one list, told of in a few reports."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+import grpc
+import grpc.aio
+import structlog
+
+from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.piped.api import PipedApi
+from pipecd.piped.eventwatcher.turn import Arrival, Outcome, together
+from pipecd.piped.mirror.changes import Changes, Watch
+from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.mirror.trouble import Trouble
+from pipecd.proto.model import event_pb2
+from pipecd.proto.model.event_pb2 import Event
+from pipecd.proto.service import piped_pb2 as pb
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+# Clocks of several control planes differ, so each look goes back a little behind the last event.
+_OVERLAP = timedelta(minutes=1)
+# What nobody acted on is looked through now and then, as far back as it may still be acted on.
+_THOROUGH_EVERY, _THOROUGH = timedelta(seconds=50), timedelta(hours=2)
+# Older events than these are left to whoever cleans up.
+_DEEP = timedelta(days=7)
+_REMEMBERED = timedelta(hours=3)
+_REPORTED_AT_ONCE = 100
+_REPORT_PAUSE = 600.0
+
+_ENDED = (event_pb2.EVENT_SUCCESS, event_pb2.EVENT_FAILURE)
+
+
+class Inbox:
+    """Events by the keys that repositories want, and what each repository made of them.
+
+    Another piped may have acted on an event before; it is here nevertheless if it was registered
+    since this piped runs, because the definitions of both have to be followed.
+    """
+
+    def __init__(self, api: PipedApi, *, every: float, now: Now = utc_now) -> None:
+        self._api, self._now = api, now
+        self.pace = Pace(every)
+        self.changes = Changes()
+        self.since = to_unix(now())
+        self._newest = self.since
+        self._wanted: dict[str, frozenset[str]] = {}
+        self._is_new_wanted = False
+        self._thorough_at: datetime | None = None
+        self._arrivals: dict[str, Arrival] = {}
+        self._count = 0
+        self._settled: dict[str, dict[str, Outcome]] = {}
+        self._reports: dict[str, Outcome] = {}
+        self._to_report = Watch()
+        self._trouble = Trouble("events")
+
+    def want(self, repository_id: str, keys: frozenset[str]) -> None:
+        """From now on a repository acts on the events of these keys."""
+        if keys - self._all_wanted():
+            self._is_new_wanted = True
+            self.pace.soon()
+        self._wanted[repository_id] = keys
+
+    def pending(self, repository_id: str) -> tuple[Arrival, ...]:
+        """The events that a repository wants and has not settled."""
+        keys = self._wanted.get(repository_id, frozenset())
+        return tuple(
+            arrival
+            for id_, arrival in self._arrivals.items()
+            if arrival.event.event_key in keys
+            and repository_id not in self._settled.get(id_, {})
+            and arrival.event.status != event_pb2.EVENT_OUTDATED
+        )
+
+    def settle(self, repository_id: str, outcomes: Mapping[str, Outcome]) -> None:
+        """Takes over what became of events in a repository; the control plane learns it soon."""
+        for id_, outcome in outcomes.items():
+            of_event = self._settled.setdefault(id_, {})
+            of_event[repository_id] = outcome
+            whole, arrival = together(of_event.values()), self._arrivals.get(id_)
+            if arrival is not None and _is_told(arrival.event, whole):
+                continue
+            self._reports[id_] = whole
+            self._to_report.mark()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(), name="events")
+            tasks.create_task(self._report(), name="reports of events")
+
+    async def _follow(self) -> None:
+        while True:
+            await self.pace.wait()
+            if self._all_wanted():
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        deep, self._is_new_wanted = self._is_new_wanted, False
+        try:
+            found = await self._listed(deep=deep)
+        except PipecdError as e:
+            self._is_new_wanted |= deep
+            self._trouble.met(e)
+            return
+        self._trouble.over()
+        wanted, is_new = self._all_wanted(), False
+        now = to_unix(self._now())
+        for event in found.values():
+            # An event from the future must not hide those of the present.
+            self._newest = max(self._newest, min(event.created_at, now))
+            if event.event_key in wanted:
+                is_new |= self._take(event)
+        self._forget(found)
+        if is_new:
+            self.changes.notify()
+
+    def _take(self, event: Event) -> bool:
+        known = self._arrivals.get(event.id)
+        if known is None:
+            self._count += 1
+        self._arrivals[event.id] = Arrival(event, known.number if known else self._count)
+        return known is None
+
+    async def _listed(self, *, deep: bool) -> dict[str, Event]:
+        """Events by id, oldest first; only what happened lately unless it is time for more."""
+        now = self._now()
+        end = to_unix(now + timedelta(days=1))
+        recent = max(self.since, self._newest - int(_OVERLAP.total_seconds()))
+        found = await self._list(pb.ListEventsRequest.ALL, recent, end)
+        if deep or self._thorough_at is None or now - self._thorough_at > _THOROUGH_EVERY:
+            start = to_unix(now - (_DEEP if deep else _THOROUGH))
+            found += await self._list(pb.ListEventsRequest.NOT_HANDLED, start, end)
+            self._thorough_at = now
+        return {event.id: event for event in sorted(found, key=lambda e: (e.created_at, e.id))}
+
+    async def _list(
+        self, status: pb.ListEventsRequest.Status.ValueType, start: int, end: int
+    ) -> list[Event]:
+        """Events that were registered in a span of time, which is cut in two if they are many."""
+        request = pb.ListEventsRequest(to=end, order=pb.ASC, status=status)
+        setattr(request, "from", start)
+        try:
+            return list((await self._api.list_events(request)).events)
+        except Unavailable as e:
+            if not _is_too_large(e) or end - start <= 1:
+                raise
+        middle = (start + end) // 2
+        return [*await self._list(status, start, middle), *await self._list(status, middle, end)]
+
+    def _forget(self, listed: Iterable[str]) -> None:
+        """Drops what nobody wants any more and what was settled long ago."""
+        kept, wanted = frozenset(listed), self._all_wanted()
+        since = to_unix(self._now() - _REMEMBERED)
+        for id_, arrival in tuple(self._arrivals.items()):
+            is_over = id_ in self._settled and arrival.event.created_at < since
+            if id_ not in kept and (is_over or arrival.event.event_key not in wanted):
+                del self._arrivals[id_]
+                self._settled.pop(id_, None)
+
+    def _all_wanted(self) -> frozenset[str]:
+        return frozenset[str]().union(*self._wanted.values())
+
+    async def _report(self) -> None:
+        while True:
+            await self._to_report.wait(_REPORT_PAUSE)
+            while self._reports:
+                # What people wait for goes before what is only put away.
+                order = sorted(
+                    self._reports, key=lambda id_: self._reports[id_].status not in _ENDED
+                )
+                batch = {id_: self._reports.pop(id_) for id_ in order[:_REPORTED_AT_ONCE]}
+                await self._send(batch)
+
+    async def _send(self, batch: Mapping[str, Outcome]) -> None:
+        events = [
+            pb.ReportEventStatusesRequest.Event(
+                id=id_, status=outcome.status, status_description=outcome.description
+            )
+            for id_, outcome in batch.items()
+        ]
+        try:
+            await self._api.report_event_statuses(pb.ReportEventStatusesRequest(events=events))
+        except PipecdError as e:
+            if len(batch) == 1:
+                log.warning("report of an event was refused", event_id=events[0].id, error=str(e))
+                return
+            # One that is refused must not keep the others from being told.
+            for id_, outcome in batch.items():
+                await self._send({id_: outcome})
+
+
+def _is_told(event: Event, outcome: Outcome) -> bool:
+    """Whether the control plane need not hear of an outcome, as it knows of one that weighs more.
+
+    Another piped may have told it; a success does not hide its failure.
+    """
+    known = Outcome(event.status, event.status_description)
+    return event.status in _ENDED and together([known, outcome]).status == event.status
+
+
+def _is_too_large(error: Unavailable) -> bool:
+    cause = error.__cause__
+    is_answer = isinstance(cause, grpc.aio.AioRpcError)
+    return is_answer and cause.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the events of one repository into it: choose, edit, push, tell."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+from pipecd.git.mirror import Mirror
+from pipecd.git.push import Change
+from pipecd.model.errors import Conflict, NotFound, PipecdError, Unavailable
+from pipecd.model.moment import Now, utc_now
+from pipecd.piped.api import PipedApi
+from pipecd.piped.eventwatcher.definitions import Definitions
+from pipecd.piped.eventwatcher.edits import Edits, Result, Task
+from pipecd.piped.eventwatcher.inbox import Inbox
+from pipecd.piped.eventwatcher.pullrequest import Wanted, asked_for
+from pipecd.piped.eventwatcher.turn import Arrival, Outcome, choose, superseded, together
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.changes import watch_any
+from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.proto.model import event_pb2
+from pipecd.proto.model.event_pb2 import Event
+from pipecd.proto.service.piped_pb2 import GetLatestEventRequest
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_NET = 600.0
+_RETRY, _LONGEST_RETRY = 5.0, 60.0
+# A remote that is away for longer than this is a failure that people have to hear of.
+_PATIENCE = timedelta(minutes=10)
+_NOT_IN_BRANCHES = re.compile(r"[^\w.-]+|\.(?=\.)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What the scribes of all repositories share."""
+
+    api: PipedApi
+    inbox: Inbox
+    heads: RepositoryHeads
+    applications: ApplicationMirror
+    token: str = ""
+    """What opens pull requests: the password of Git over HTTP."""
+
+
+class Scribe:
+    """Acts on the events that one repository has definitions for, newest of each key only."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        definitions: Definitions,
+        around: Surroundings,
+        *,
+        now: Now = utc_now,
+    ) -> None:
+        self._mirror, self._definitions, self._around, self._now = mirror, definitions, around, now
+        self.repository_id = mirror.repository.id
+        self._inbox = around.inbox
+        self._latest: dict[str, Arrival] = {}
+        self._failing: dict[str, datetime] = {}
+        self._retry = _RETRY
+
+    async def run(self) -> None:
+        heads, applications = self._around.heads, self._around.applications
+        watch = watch_any(
+            self._inbox.changes, heads.changes_of(self.repository_id), applications.changes
+        )
+        await applications.read()
+        while True:
+            if await self._round():
+                self._retry = _RETRY
+                await watch.wait(_NET)
+            else:
+                await watch.wait(self._retry)
+                self._retry = min(_LONGEST_RETRY, 2 * self._retry)
+
+    async def _round(self) -> bool:
+        """Acts on what is pending; False when something has to be tried again."""
+        head = self._around.heads.of(self.repository_id).commit
+        if head is None:
+            return True
+        try:
+            applications = self._around.applications.of_repository(self.repository_id)
+            definitions = await self._definitions.at(head.hash, applications)
+            self._inbox.want(self.repository_id, frozenset(d.key for d in definitions))
+            chosen = await self._chosen()
+        except PipecdError as e:
+            log.warning("events not looked at", repository=self.repository_id, error=str(e))
+            return False
+        tasks = [
+            Task(arrival.event, definition)
+            for arrival in chosen
+            for definition in definitions
+            if definition.key == arrival.event.event_key
+        ]
+        outcomes: dict[str, list[Outcome | None]] = {}
+        for branch, share in self._by_branch(tasks).items():
+            for event, outcome in await self._write(branch, share):
+                outcomes.setdefault(event.id, []).append(outcome)
+        return self._settle(chosen, outcomes)
+
+    async def _chosen(self) -> tuple[Arrival, ...]:
+        """The events to act on now; the others are put away."""
+        turn = choose(self._inbox.pending(self.repository_id), self._latest, self._now())
+        self._inbox.settle(self.repository_id, turn.outdated)
+        chosen: list[Arrival] = []
+        for arrival in turn.chosen:
+            newer = await self._newer(arrival)
+            if newer is not None:
+                self._inbox.settle(self.repository_id, {arrival.event.id: superseded(newer)})
+            else:
+                chosen.append(arrival)
+        return tuple(chosen)
+
+    async def _newer(self, arrival: Arrival) -> Event | None:
+        """A later event of the same key that was acted on before this piped ran."""
+        event = arrival.event
+        if event.created_at >= self._inbox.since or event.event_key in self._latest:
+            return None
+        request = GetLatestEventRequest(name=event.name, labels=event.labels)
+        try:
+            latest = (await self._around.api.get_latest_event(request)).event
+        except NotFound:
+            return None
+        return latest if latest.created_at > event.created_at else None
+
+    def _by_branch(self, tasks: Iterable[Task]) -> dict[str, list[Task]]:
+        found: dict[str, list[Task]] = {}
+        for task in tasks:
+            own = branch_of(task.event) if task.definition.makes_pull_request else ""
+            found.setdefault(own or self._mirror.repository.branch, []).append(task)
+        return found
+
+    async def _write(
+        self, branch: str, tasks: Sequence[Task]
+    ) -> list[tuple[Event, Outcome | None]]:
+        """What became of tasks on one branch; None of those to be tried again."""
+        edits, base = Edits(self._mirror, tasks), self._mirror.repository.branch
+        error: PipecdError | None = None
+        where = ""
+        try:
+            commit = await self._mirror.push(Change(edits.at, base, branch))
+        except PipecdError as e:
+            log.warning(
+                "events not pushed", repository=self.repository_id, branch=branch, error=str(e)
+            )
+            error = e
+        else:
+            if commit is not None:
+                where = await self._pushed(commit, branch, base, tasks)
+        if not edits.results:
+            return [(task.event, self._unpushed(task.event, error)) for task in tasks]
+        return [
+            (task.event, self._outcome(task.event, result, error, where))
+            for task, result in edits.results
+        ]
+
+    async def _pushed(self, commit: str, branch: str, base: str, tasks: Sequence[Task]) -> str:
+        events = sorted({task.event.id for task in tasks})
+        log.info(
+            "events pushed",
+            repository=self.repository_id,
+            commit=commit,
+            branch=branch,
+            events=events,
+        )
+        if branch == base:
+            await self._around.heads.look(self.repository_id)
+            return ""
+        made = await self._mirror.commit(commit)
+        remote = self._mirror.repository.remote
+        wanted = Wanted(remote, branch, base, title=made.message, body=made.body)
+        told = await asked_for(wanted, self._around.token)
+        return f", branch {branch}" + (f": {told}" if told else "")
+
+    def _outcome(
+        self, event: Event, result: Result, error: PipecdError | None, where: str
+    ) -> Outcome | None:
+        if result.error:
+            return Outcome(event_pb2.EVENT_FAILURE, f"Failed to change files: {result.error}")
+        if not result.files:
+            return Outcome(event_pb2.EVENT_SUCCESS, "Nothing to commit")
+        if error is not None:
+            return self._unpushed(event, error)
+        updated = (
+            f'Successfully updated {result.files} files in the "{self.repository_id}" repository'
+        )
+        remark = f"; the commit message is as it was written: {result.remark}" * bool(result.remark)
+        return Outcome(event_pb2.EVENT_SUCCESS, f"{updated}{where}{remark}")
+
+    def _unpushed(self, event: Event, error: PipecdError | None) -> Outcome | None:
+        """What becomes of an event whose change could not be pushed; None while it may yet be."""
+        since = self._failing.setdefault(event.id, self._now())
+        if isinstance(error, Conflict | Unavailable) and self._now() - since < _PATIENCE:
+            return None
+        return Outcome(event_pb2.EVENT_FAILURE, f"Failed to push changed files: {error}")
+
+    def _settle(self, chosen: Iterable[Arrival], outcomes: dict[str, list[Outcome | None]]) -> bool:
+        is_done = True
+        for arrival in chosen:
+            event = arrival.event
+            told = [outcome for outcome in outcomes[event.id] if outcome is not None]
+            if len(told) < len(outcomes[event.id]):
+                # It is tried again as a whole: what was done already is then found done.
+                is_done = False
+                continue
+            self._latest[event.event_key] = arrival
+            self._failing.pop(event.id, None)
+            self._inbox.settle(self.repository_id, {event.id: together(told)})
+        return is_done
+
+
+def branch_of(event: Event) -> str:
+    """The branch for the pull request of an event, which is the same when it is tried again."""
+    name = _NOT_IN_BRANCHES.sub("-", event.name).strip("-.") or "event"
+    return f"{name}-{event.id}"

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which events are acted on now, and what became of them; everything here is pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pipecd.model.moment import from_unix
+from pipecd.proto.model import event_pb2 as pb
+from pipecd.proto.model.event_pb2 import Event
+
+TOO_OLD = timedelta(hours=1)
+
+Status = pb.EventStatus.ValueType
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An event, and how many had arrived before it."""
+
+    event: Event
+    number: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What orders events of one second, as the control plane tells no more, by arrival."""
+        return self.event.created_at, self.number
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an event, and the sentence that people read about it."""
+
+    status: Status
+    description: str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Events to act on, oldest first, and those that are too late by their id."""
+
+    chosen: tuple[Arrival, ...] = ()
+    outdated: Mapping[str, Outcome] = field(default_factory=dict[str, Outcome])
+
+
+def choose(pending: Iterable[Arrival], latest: Mapping[str, Arrival], now: datetime) -> Turn:
+    """Takes the newest event of every key, unless it is too old or one after it was acted on.
+
+    `latest` are the newest events of before by their key.
+    """
+    newest = dict(latest)
+    arrivals = sorted(pending, key=lambda arrival: arrival.rank)
+    for arrival in arrivals:
+        known = newest.get(arrival.event.event_key)
+        if known is None or known.rank < arrival.rank:
+            newest[arrival.event.event_key] = arrival
+    chosen: list[Arrival] = []
+    outdated: dict[str, Outcome] = {}
+    for arrival in arrivals:
+        event, newer = arrival.event, newest[arrival.event.event_key]
+        if newer.event.id != event.id:
+            outdated[event.id] = superseded(newer.event)
+        elif now - from_unix(event.created_at) > TOO_OLD:
+            outdated[event.id] = Outcome(
+                pb.EVENT_OUTDATED,
+                f'Too much time has passed since the event "{event.id}" was created',
+            )
+        else:
+            chosen.append(arrival)
+    return Turn(tuple(chosen), outdated)
+
+
+def superseded(newer: Event) -> Outcome:
+    """What became of an event that came before another one of its key."""
+    return Outcome(pb.EVENT_OUTDATED, f'The new event "{newer.id}" has been created')
+
+
+_WORST_FIRST = (pb.EVENT_FAILURE, pb.EVENT_SUCCESS, pb.EVENT_OUTDATED)
+
+
+def together(outcomes: Iterable[Outcome]) -> Outcome:
+    """What became of an event that several places had to act on: the worst of it."""
+    told = list(outcomes)
+    status = min((outcome.status for outcome in told), key=_WORST_FIRST.index)
+    sentences = dict.fromkeys(o.description for o in told if o.status == status)
+    return Outcome(status, "; ".join(sentences))

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An event watcher at work on real repositories, for a real control plane."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.config.piped.watcher import EventWatcherRepoSpec
+from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.piped.eventwatcher.definitions import Definitions
+from pipecd.piped.eventwatcher.inbox import Inbox
+from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings
+from pipecd.piped.eventwatcher.watcher import EventWatcher
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.mirror.wakeups import WakeupStream
+from pipecd.piped.source.configs import Configs
+from pipecd.proto.model import event_pb2
+from pipecd.proto.model.event_pb2 import Event
+from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.wakeups_pb2 import Wakeup
+
+_POLL = 300.0
+
+
+@dataclass
+class Registry:
+    """Where a pipeline tells of what it built, and reads what became of it."""
+
+    plane: Any
+    eventually: Any
+
+    async def register(self, name: str, data: str, **further: Any) -> str:
+        request = RegisterEventRequest(name=name, data=data, **further)
+        return await self.plane.cases.events.register(request, by=self.plane.admin)
+
+    async def all(self) -> dict[str, Event]:
+        by: Person = self.plane.admin
+        listed = await self.plane.cases.events.listed(EventFilter(project=by.project), by=by)
+        return {event.id: event for event in listed.items}
+
+    async def ended(self, id_: str, at_most: float = 20) -> Event:
+        async def look() -> Event | None:
+            event = (await self.all())[id_]
+            return event if event.status != event_pb2.EVENT_NOT_HANDLED else None
+
+        return await self.eventually(look, at_most)
+
+    async def succeeded(self, id_: str) -> str:
+        event = await self.ended(id_)
+        assert event.status == event_pb2.EVENT_SUCCESS, event.status_description
+        return event.status_description
+
+    async def failed(self, id_: str) -> str:
+        event = await self.ended(id_)
+        assert event.status == event_pb2.EVENT_FAILURE, event.status_description
+        return event.status_description
+
+
+@pytest.fixture
+def registry_of(eventually: Any) -> Callable[[Any], Registry]:
+    return lambda plane: Registry(plane, eventually)
+
+
+@pytest.fixture
+def shop(new_origin: Any) -> Any:
+    """A repository that piped may push to."""
+    origin = new_origin("shop")
+    origin.git("config", "receive.denyCurrentBranch", "updateInstead")
+    return origin
+
+
+@pytest.fixture
+def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]]:
+    """Runs an event watcher: `async with watching(plane, {"site": remote})`."""
+
+    @asynccontextmanager
+    async def watch(
+        plane: Any,
+        remotes: Mapping[str, str],
+        *,
+        settings: EventWatcherRepoSpec | None = None,
+        access: GitAccess | None = None,
+        directory: str = "mirrors",
+    ) -> AsyncGenerator[Inbox, None]:
+        repositories = [Repository(id_, remote, "main") for id_, remote in remotes.items()]
+        place = tmp_path / directory
+        async with (
+            plane.api() as api,
+            open_mirrors(repositories, directory=place, access=access or GitAccess()) as mirrors,
+        ):
+            applications, heads = ApplicationMirror(api), RepositoryHeads(mirrors)
+            configs, inbox = Configs(load_catalog()), Inbox(api, every=_POLL)
+            around = Surroundings(api=api, inbox=inbox, heads=heads, applications=applications)
+            scribes = [
+                Scribe(
+                    mirror, Definitions(mirror, configs, settings or EventWatcherRepoSpec()), around
+                )
+                for mirror in mirrors
+            ]
+            watcher = EventWatcher(inbox, scribes)
+            wakeups = WakeupStream(
+                api,
+                paces={
+                    Wakeup.CONNECTED: (watcher.pace, applications.pace),
+                    Wakeup.EVENTS: (watcher.pace,),
+                    Wakeup.APPLICATIONS: (applications.pace,),
+                },
+                repositories=heads,
+            )
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(part.run())
+                    for part in (applications, heads, wakeups, watcher)
+                ]
+                yield inbox
+                for task in running:
+                    task.cancel()
+
+    return watch

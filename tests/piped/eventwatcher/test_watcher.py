@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events become commits: in one push, told truthfully, whatever else goes wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.piped.watcher import EventWatcherRepoSpec
+from pipecd.proto.model import event_pb2
+
+
+def watched(*events: str) -> str:
+    """A file of `.pipe/` that changes `tag` in the file of its event's name."""
+    lines = "".join(
+        f"    - name: {name}\n      replacements: [{{file: {name}.yaml, yamlField: $.tag}}]\n"
+        for name in events
+    )
+    return f"apiVersion: pipecd.dev/v1beta1\nkind: EventWatcher\nspec:\n  events:\n{lines}"
+
+
+def application(event: str, *replacements: str, more: str = "") -> str:
+    """An application file with an event watcher."""
+    listed = "".join(f"          - {replacement}\n" for replacement in replacements)
+    return f"""\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  eventWatcher:
+    - matcher:
+        name: {event}
+        labels: {{app: cart}}
+      handler:
+        type: GIT_UPDATE
+        config:
+{more}          replacements:
+{listed}"""
+
+
+MANIFEST = "# The cart.\nimage:  'cart:v1'   # keep\ntag: v1\n"
+
+
+async def test_an_event_of_an_application_becomes_a_commit(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+) -> None:
+    template = "          commitMessage: 'feat: {{ .EventName }} {{ .Value }}'\n"
+    both = ("{file: m.yaml, yamlField: $.tag}", "{file: ../cfg.json, jsonField: $.tag}")
+    shop.commit(
+        {
+            "cart/app.pipecd.yaml": application("image", *both, more=template),
+            "cart/m.yaml": MANIFEST,
+            "cfg.json": '{"tag":"v1"}',
+        }
+    )
+    async with open_plane() as plane, watching(plane, {"site": shop.remote}):
+        events = registry_of(plane)
+        await plane.add_repository("site", shop.remote)
+        await plane.add_application("cart")
+        id_ = await events.register(
+            "image",
+            "v2",
+            labels={"app": "cart"},
+            contexts={"Build": "77"},
+            commit_hash="abc123",
+        )
+        told = await events.succeeded(id_)
+    assert told == 'Successfully updated 2 files in the "site" repository'
+    assert (shop.path / "cart/m.yaml").read_text() == MANIFEST.replace("tag: v1", "tag: v2")
+    assert (shop.path / "cfg.json").read_text() == '{"tag":"v2"}'
+    assert shop.git("log", "-1", "--format=%an|%B") == (
+        "piped|feat: image v2\n\nBuild: 77\nPipecd-Dev-Trace-Trigger-Commit-Hash: abc123"
+    )
+
+
+async def test_events_that_wait_become_one_commit_and_older_ones_are_outdated(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+) -> None:
+    files = {f"{name}.yaml": "tag: v0\n" for name in ("a", "b", "c")}
+    shop.commit({".pipe/deep/all.yaml": watched("a", "b", "c"), **files})
+    before = shop.git("rev-parse", "HEAD")
+    async with open_plane() as plane:
+        events = registry_of(plane)
+        old = [await events.register("a", f"v{n}") for n in range(5)]
+        new = [await events.register(name, "v9") for name in ("a", "b")]
+        nobody = await events.register("nobody", "v1")
+        async with watching(plane, {"site": shop.remote}):
+            for id_ in new:
+                await events.succeeded(id_)
+            outdated = [await events.ended(id_) for id_ in old]
+            unhandled = (await events.all())[nobody]
+    assert {e.status for e in outdated} == {event_pb2.EVENT_OUTDATED}
+    assert {e.status_description for e in outdated} == {
+        f'The new event "{new[0]}" has been created'
+    }
+    assert unhandled.status == event_pb2.EVENT_NOT_HANDLED
+    assert shop.git("rev-parse", "HEAD^") == before
+    assert shop.git("log", "-1", "--format=%B") == (
+        'Replace values with "v9" set by Event "a"\n\nReplace values with "v9" set by Event "b"'
+    )
+    assert [(shop.path / f"{n}.yaml").read_text() for n in "abc"] == [
+        "tag: v9\n",
+        "tag: v9\n",
+        "tag: v0\n",
+    ]
+
+
+async def test_what_fails_is_told_and_is_in_no_commit(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+) -> None:
+    half = "{file: m.yaml, yamlField: $.tag}", "{file: none.yaml, yamlField: $.tag}"
+    shop.commit(
+        {
+            "cart/app.pipecd.yaml": application("half", *half),
+            "cart/m.yaml": MANIFEST,
+            ".pipe/good.yaml": watched("good", "list", "gone", "link"),
+            ".pipe/bad.yaml": "kind: [",
+            ".pipe/other.yaml": "apiVersion: pipecd.dev/v1beta1\nkind: AnalysisTemplate\nspec: {}",
+            "good.yaml": "tag: v1\n",
+            "list.yaml": "tag: [v1]\n",
+        }
+    )
+    (shop.path / "link.yaml").symlink_to("good.yaml")
+    before = shop.commit()
+    async with open_plane() as plane, watching(plane, {"site": shop.remote}):
+        events = registry_of(plane)
+        await plane.add_repository("site", shop.remote)
+        await plane.add_application("cart")
+        ids = [await events.register(name, "v2") for name in ("list", "gone", "link", "good")]
+        half_id = await events.register("half", "v2", labels={"app": "cart"})
+        told = [await events.failed(id_) for id_ in (*ids[:3], half_id)]
+        await events.succeeded(ids[3])
+    assert told == [
+        "Failed to change files: list.yaml: $.tag is a list; name one of its items, such as [0]",
+        "Failed to change files: gone.yaml was not found",
+        "Failed to change files: link.yaml is reached by a symbolic link; "
+        "name the file it leads to",
+        "Failed to change files: cart/none.yaml was not found",
+    ]
+    assert shop.git("diff", "--name-only", before, "HEAD") == "good.yaml"
+
+
+async def test_a_value_that_is_there_already_needs_no_commit(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+) -> None:
+    head = shop.commit({".pipe/a.yaml": watched("a"), "a.yaml": "tag: v2\n"})
+    async with open_plane() as plane, watching(plane, {"site": shop.remote}):
+        events = registry_of(plane)
+        assert await events.succeeded(await events.register("a", "v2")) == "Nothing to commit"
+    assert shop.git("rev-parse", "HEAD") == head
+
+
+async def test_whoever_pushes_at_the_same_time_loses_nothing(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any, tmp_path: Path
+) -> None:
+    shop.commit({".pipe/a.yaml": watched("a"), "a.yaml": "tag: v1\nother: 1\n"})
+    faster = shop.commit({"a.yaml": "tag: v1\nother: 2\n"}, "faster")
+    bare = tmp_path / "bare.git"
+    shop.git("clone", "-q", "--bare", ".", str(bare))
+    shop.git("--git-dir", str(bare), "update-ref", "refs/heads/main", f"{faster}^")
+    # Somebody else is faster than the first push of piped.
+    hook = bare / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(
+        "#!/bin/sh\n[ -e was-here ] && exit 0\ntouch was-here\n"
+        f"unset GIT_QUARANTINE_PATH\ngit update-ref refs/heads/main {faster}\n"
+    )
+    hook.chmod(0o755)
+    async with open_plane() as plane, watching(plane, {"site": f"file://{bare}"}):
+        events = registry_of(plane)
+        await events.succeeded(await events.register("a", "v2"))
+    assert (bare / "was-here").exists()
+    assert shop.git("--git-dir", str(bare), "rev-parse", "main^") == faster
+    assert shop.git("--git-dir", str(bare), "show", "main:a.yaml") == "tag: v2\nother: 2"
+
+
+async def test_a_refused_push_is_a_failure_and_the_next_event_is_tried(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+) -> None:
+    shop.commit({".pipe/a.yaml": watched("a"), "a.yaml": "tag: v1\n"})
+    hook = shop.path / ".git/hooks/pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    async with open_plane() as plane, watching(plane, {"site": shop.remote}):
+        events = registry_of(plane)
+        told = await events.failed(await events.register("a", "v2"))
+        assert told.startswith("Failed to push changed files: repository 'site'")
+        hook.unlink()
+        await events.succeeded(await events.register("a", "v3"))
+    assert (shop.path / "a.yaml").read_text() == "tag: v3\n"
+
+
+async def test_pull_requests_get_branches_that_begin_at_the_watched_one(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+) -> None:
+    wants = "          makePullRequest: true\n"
+    shop.commit(
+        {
+            "cart/app.pipecd.yaml": application(
+                "new image", "{file: m.yaml, yamlField: $.tag}", more=wants
+            ),
+            "cart/m.yaml": MANIFEST,
+        }
+    )
+    head = shop.git("rev-parse", "main")
+    async with open_plane() as plane, watching(plane, {"site": shop.remote}):
+        events = registry_of(plane)
+        await plane.add_repository("site", shop.remote)
+        await plane.add_application("cart")
+        ids: list[str] = []
+        for value in ("v2", "v3"):
+            ids.append(await events.register("new image", value, labels={"app": "cart"}))
+            told = await events.succeeded(ids[-1])
+            assert told.endswith(f'"site" repository, branch new-image-{ids[-1]}')
+    assert shop.git("rev-parse", "main") == head
+    for id_, value in zip(ids, ("v2", "v3"), strict=True):
+        branch = f"new-image-{id_}"
+        assert shop.git("rev-parse", f"{branch}^") == head
+        assert f"tag: {value}" in shop.git("show", f"{branch}:cart/m.yaml")
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        pytest.param({}, {"a", "b"}, id="all files are read"),
+        pytest.param({"includes": ("a.yaml",)}, {"a"}, id="only those that are included"),
+        pytest.param({"excludes": ("a.*",), "includes": ("a.yaml",)}, {"b"}, id="exclusions win"),
+        pytest.param({"includes": ("[",)}, set[str](), id="a bad pattern includes nothing"),
+    ],
+)
+async def test_files_are_chosen_by_patterns(
+    open_plane: Any,
+    watching: Any,
+    shop: Any,
+    registry_of: Any,
+    settings: dict[str, Any],
+    names: set[str],
+) -> None:
+    files = {f"{name}.yaml": "tag: v1\n" for name in "abc"}
+    shop.commit({".pipe/a.yaml": watched("a"), ".pipe/b.yaml": watched("b"), **files})
+    shop.commit({"cart/app.pipecd.yaml": application("c", "{file: ../c.yaml, yamlField: $.tag}")})
+    given = EventWatcherRepoSpec(repo_id="site", commit_message="to {{.Value}}", **settings)
+    async with (
+        open_plane() as plane,
+        watching(plane, {"site": shop.remote}, settings=given),
+    ):
+        events = registry_of(plane)
+        await plane.add_repository("site", shop.remote)
+        await plane.add_application("cart")
+        ids = {name: await events.register(name, "v2") for name in "ab"}
+        last = await events.register("c", "v2", labels={"app": "cart"})
+        for name in names:
+            await events.succeeded(ids[name])
+        await events.succeeded(last)
+        told = await events.all()
+    assert {name for name, id_ in ids.items() if told[id_].status} == names
+    if names:
+        assert "to v2" in shop.git("log", "--format=%s")
