@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What operators see of the insides of a control plane: figures and traces."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -23,44 +22,10 @@ from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.channel import open_channel
 from pipecd.wire.credentials import api_key, piped_token
 from pipecd.wire.server import grpc_server
+from servers.collector import TraceCollector
 from servers.server import free_port
 
-EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 WATCH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
-
-
-class OtherCollector(grpc.GenericRpcHandler):
-    """Takes traces as a collector of OpenTelemetry does."""
-
-    def __init__(self) -> None:
-        self.spans: list[otlp.Span] = []
-        self.services: set[str] = set()
-        self.arrived = asyncio.Event()
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        if handler_call_details.method != EXPORT:
-            return None
-        serve: Any = self._serve
-        return grpc.unary_unary_rpc_method_handler(serve)
-
-    async def _serve(self, request: bytes, _context: Any) -> bytes:
-        for whole in otlp.ExportTraceServiceRequest.FromString(request).resource_spans:
-            about = {a.key: a.value.string_value for a in whole.resource.attributes}
-            self.services.add(about["service.name"])
-            for batch in whole.scope_spans:
-                self.spans += batch.spans
-        self.arrived.set()
-        return b""
-
-    async def named(self, name: str) -> otlp.Span:
-        """The first span of that name, once it has arrived."""
-        async with asyncio.timeout(10):
-            while True:
-                for span in self.spans:
-                    if span.name == name:
-                        return span
-                self.arrived.clear()
-                await self.arrived.wait()
 
 
 async def refused(call: Any) -> grpc.StatusCode:
@@ -75,7 +40,7 @@ async def test_a_call_is_traced_down_to_the_stores(
     start_plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.05)
-    collector = OtherCollector()
+    collector = TraceCollector()
     async with (
         grpc_server([collector], host="127.0.0.1", port=0, grace=0) as port,
         start_plane(trace_collector=f"127.0.0.1:{port}", traces=True) as plane,

@@ -84,13 +84,13 @@ class Scene:
             )
         )
 
-    def launcher(self, **settings: Any) -> Launcher:
+    def launcher(self, *, trial: float = 0.3, **settings: Any) -> Launcher:
         return Launcher(
             from_file(str(self.config)),
             Desired(insecure=True, default="v1").version,
             open_releases(f"{self.server.address}/files/piped_{{version}}", self.home),
             LaunchSettings(
-                self.home, check_interval=0.05, grace_period=5, **{"trial": 0.3, **settings}
+                home=self.home, check_interval=0.05, grace_period=5, trial=trial, **settings
             ),
         )
 

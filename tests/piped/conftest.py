@@ -265,12 +265,12 @@ class WholePiped:
 def whole_piped(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[WholePiped]]:
     """Runs a piped that watches one repository: `async with whole_piped(plane, remote) as piped`.
 
-    `more` are further lines of its configuration.
+    `more` are further lines of its configuration, `chosen` further settings.
     """
 
     @asynccontextmanager
     async def run(
-        plane: Any, remote: str, name: str = "dev", more: str = ""
+        plane: Any, remote: str, name: str = "dev", more: str = "", **chosen: Any
     ) -> AsyncGenerator[WholePiped]:
         made = await plane.running.cases.pipeds.register(name, "", by=plane.admin)
         piped = WholePiped(made.id, tmp_path / f"key of {name}", plane, remote)
@@ -287,7 +287,7 @@ spec:
 {indent(more, "  ")}"""
         config = read_piped(text, file="piped.yaml", catalog=load_catalog())
         work = tmp_path / f"work of {name}"
-        settings = PipedSettings(config=config, insecure=True, workspace=work)
+        settings = PipedSettings(config=config, insecure=True, workspace=work, **chosen)
         ready = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(run_piped(settings, ready=ready.set))

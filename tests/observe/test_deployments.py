@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every open deployment has a status, and one that ended has one until it was reported."""
+
+from pipecd.observe.deployments import DeploymentStatuses
+from pipecd.proto.model import deployment_pb2 as pb
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+
+def deployment(id: str, status: "pb.DeploymentStatus.ValueType", kind: int = 0) -> Deployment:
+    made = Deployment(id=id, application_id="a", application_name="cart", status=status)
+    made.kind = kind  # type: ignore[assignment]
+    return made
+
+
+def shown(statuses: DeploymentStatuses) -> dict[str, list[str]]:
+    """The statuses with a 1 of each deployment; every other one must have a 0."""
+    found: dict[str, list[str]] = {}
+    for family in statuses.collect():
+        for sample in family.samples:
+            assert sample.value in (0, 1)
+            ones = found.setdefault(sample.labels["deployment"], [])
+            ones += [sample.labels["status"]] * int(sample.value)
+    return found
+
+
+def test_what_is_known_here_is_newer_than_the_list() -> None:
+    statuses = DeploymentStatuses(lambda: [deployment("a", pb.DEPLOYMENT_PLANNED)])
+    assert shown(statuses) == {"a": ["DEPLOYMENT_PLANNED"]}
+    statuses.became(deployment("a", pb.DEPLOYMENT_RUNNING))
+    assert shown(statuses) == {"a": ["DEPLOYMENT_RUNNING"]}
+
+
+def test_a_deployment_that_goes_on_is_shown_after_every_report() -> None:
+    statuses = DeploymentStatuses()
+    statuses.became(deployment("a", pb.DEPLOYMENT_RUNNING))
+    for _ in range(3):
+        assert shown(statuses) == {"a": ["DEPLOYMENT_RUNNING"]}
+        statuses.reported()
+
+
+def test_one_that_ended_is_reported_once_and_never_unseen() -> None:
+    statuses = DeploymentStatuses()
+    statuses.became(deployment("a", pb.DEPLOYMENT_FAILURE))
+    shown(statuses)
+    statuses.became(deployment("b", pb.DEPLOYMENT_SUCCESS))
+    statuses.reported()
+    assert shown(statuses) == {"b": ["DEPLOYMENT_SUCCESS"]}
+    statuses.reported()
+    assert shown(statuses) == {}
+
+
+def test_a_kind_of_tomorrow_is_shown_by_its_number() -> None:
+    statuses = DeploymentStatuses(lambda: [deployment("a", pb.DEPLOYMENT_PENDING, kind=99)])
+    (family,) = statuses.collect()
+    assert family.samples[0].labels["application_kind"] == "99"

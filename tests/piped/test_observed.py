@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators see of a piped: figures, traces, and what the process is doing."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.observe import debug, spans
+from pipecd.observe.deploytraces import trace_id
+from pipecd.piped.mirror import presence
+from pipecd.proto.gateway import otlp_pb2 as otlp
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.wire.server import grpc_server
+from servers.collector import TraceCollector
+from servers.server import free_port
+
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  labels: {{env: dev, team: shop}}
+  pipeline:
+    stages:
+      - {{name: WAIT, with: {{duration: 10ms}}}}
+      - {{name: SCRIPT_RUN, with: {{run: {script!r}, onRollback: 'true'}}}}
+"""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A control plane in front of a collector, and a piped with one application."""
+
+    plane: Any
+    piped: Any
+    collector: TraceCollector
+
+    async def deployment(self) -> Deployment | None:
+        """The deployment, once it has ended."""
+        listed = await self.plane.running.cases.deployments.listed(
+            DeploymentFilter(project="demo"), by=self.plane.admin
+        )
+        ended = [d for d in listed.items if DeploymentStatus(d.status).is_completed]
+        return ended[0] if ended else None
+
+
+@pytest.fixture
+def scene(start_plane: Any, whole_piped: Any, origin: Any) -> Any:
+    @asynccontextmanager
+    async def set_up(script: str, **more: Any) -> AsyncGenerator[Scene]:
+        origin.commit({"cart/app.pipecd.yaml": APP.format(script=script)})
+        collector = TraceCollector()
+        async with (
+            grpc_server([collector], host="127.0.0.1", port=0) as port,
+            start_plane(trace_collector=f"127.0.0.1:{port}") as plane,
+            whole_piped(plane, origin.remote, **more) as piped,
+        ):
+            labels = {"team": "shop", "env": "dev"}
+            await piped.add_application("cart", platform_provider="p", labels=labels)
+            yield Scene(plane, piped, collector)
+
+    return set_up
+
+
+def about(span: otlp.Span) -> dict[str, str]:
+    return {a.key: a.value.string_value for a in span.attributes}
+
+
+async def test_a_deployment_is_one_trace_through_the_control_plane(
+    scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.05)
+    async with scene("true") as there:
+        made = await eventually(there.deployment, 20)
+        whole = await there.collector.named("Deploy")
+        plan, stages = (
+            await there.collector.named("Plan"),
+            [await there.collector.named(name) for name in ("WAIT", "SCRIPT_RUN")],
+        )
+    everything = (plan, whole, *stages)
+    assert {span.trace_id for span in everything} == {trace_id(made.id)}
+    assert [span.parent_span_id for span in everything] == [b"", b"", whole.span_id, whole.span_id]
+    assert {span.status.code for span in everything} == {otlp.Span.Status.UNSET}
+    assert [about(span).get("stage-id") for span in stages] == [s.id for s in made.stages[:2]]
+    assert about(whole) == {
+        "application-id": made.application_id,
+        "deployment-id": made.id,
+        "kind": "KUBERNETES",
+        "labels": "env=dev,team=shop",
+    }
+    scopes = {span.name: there.collector.scopes[span.span_id] for span in everything}
+    assert scopes["Plan"] == "controller/planner"
+    assert scopes["Deploy"] == scopes["WAIT"] == "controller/scheduler"
+    resource = there.collector.resources[whole.span_id]
+    assert resource.pop("service.version")
+    assert resource == {
+        "service.name": "piped",
+        "service.namespace": "demo",
+        "service.instance.id": there.piped.id,
+        "project-id": "demo",
+        "piped-id": there.piped.id,
+    }
+
+
+async def test_what_fails_is_an_error_in_its_trace(
+    scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.05)
+    async with scene("exit 3") as there:
+        made = await eventually(there.deployment, 20)
+        whole = await there.collector.named("Deploy")
+        stage = await there.collector.named("SCRIPT_RUN")
+        undone = await there.collector.named("SCRIPT_RUN_ROLLBACK")
+    assert whole.status.code == stage.status.code == otlp.Span.Status.ERROR
+    assert whole.status.message == made.status_reason
+    assert undone.status.code == otlp.Span.Status.UNSET
+    assert undone.parent_span_id == whole.span_id
+
+
+async def test_spans_that_wait_are_sent_when_piped_ends(
+    scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans.Spans, "run", lambda _: asyncio.Event().wait())
+    async with scene("sleep 30") as there:
+
+        async def is_at_work() -> bool:
+            listed = await there.plane.running.cases.deployments.listed(
+                DeploymentFilter(project="demo"), by=there.plane.admin
+            )
+            return any(s.name == "SCRIPT_RUN" and s.status for d in listed.items for s in d.stages)
+
+        await eventually(is_at_work, 20)
+        assert there.collector.spans == []
+    names = [span.name for span in there.collector.spans]
+    assert sorted(names) == ["Deploy", "Plan", "SCRIPT_RUN", "WAIT"]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "trace"),
+    [
+        pytest.param("", "6c62272e07bb014262b821756295c58d", id="nothing"),
+        pytest.param("a", "d228cb696f1a8caf78912b704e4a8964", id="one letter"),
+        pytest.param("foobar", "343e1662793c64bf6f0d3597ba446f18", id="a word"),
+    ],
+)
+def test_the_trace_of_a_deployment_is_known_by_its_id(deployment: str, trace: str) -> None:
+    assert trace_id(deployment).hex() == trace
+
+
+def statuses(text: str) -> dict[str, set[str]]:
+    """The status of each deployment, by the id of the deployment."""
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if family.name == "deployment_status" and sample.value == 1:
+                found.setdefault(sample.labels["deployment"], set()).add(sample.labels["status"])
+    return found
+
+
+async def test_where_deployments_stand_is_shown_and_reported_once_they_ended(
+    start_plane: Any,
+    whole_piped: Any,
+    origin: Any,
+    eventually: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(presence, "_EVERY", 0.3)
+    gate = tmp_path / "gate"
+    script = f"until [ -e {gate} ]; do sleep 0.02; done"
+    origin.commit({"cart/app.pipecd.yaml": APP.format(script=script)})
+    port = free_port()
+    async with (
+        start_plane() as plane,
+        whole_piped(plane, origin.remote, admin_host="127.0.0.1", admin_port=port) as piped,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        await piped.add_application("cart")
+
+        async def shown() -> set[str]:
+            found = statuses((await http.get("/metrics")).text)
+            return next(iter(found.values()), set())
+
+        await eventually(lambda: _is(shown(), {"DEPLOYMENT_RUNNING"}), 20)
+        text = (await http.get("/metrics")).text
+        # It was reported several times by now and is shown as long as it goes on.
+        await asyncio.sleep(0.05)
+        assert await shown() == {"DEPLOYMENT_RUNNING"}
+        gate.touch()
+        await eventually(lambda: _is(shown(), set()), 20)
+    (labels,) = [
+        sample.labels
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels.get("status") == "DEPLOYMENT_RUNNING"
+    ]
+    assert labels.keys() == {
+        "deployment", "application_id", "application_name", "application_kind", "platform_provider",
+        "status", "pipecd_component", "project", "piped", "piped_version", "launcher_version",
+    }  # fmt: skip
+    assert (labels["application_name"], labels["platform_provider"]) == ("cart", "p")
+    assert (labels["pipecd_component"], labels["piped"]) == ("piped", piped.id)
+
+
+async def _is(asked: Any, wanted: object) -> bool:
+    return await asked == wanted
+
+
+async def test_the_process_tells_what_it_is_doing(
+    start_plane: Any, whole_piped: Any, origin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debug, "_SECONDS", 0.2)
+    origin.commit({"readme": "nothing"})
+    port = free_port()
+    async with (
+        start_plane() as plane,
+        whole_piped(plane, origin.remote, admin_host="127.0.0.1", admin_port=port),
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        pages = {
+            page: (await http.get(f"/debug/pprof/{page}")).text
+            for page in ("", "goroutine", "heap", "profile", "trace")
+        }
+    assert "/debug/pprof/profile" in pages[""]
+    assert "task Deployer" in pages["goroutine"]
+    assert "pipecd.piped.deploy.deployer.Deployer.run" in pages["goroutine"]
+    assert "builtins.function" in pages["heap"]
+    assert any(line.rpartition(" ")[2].isdigit() for line in pages["profile"].splitlines())
+    assert pages["trace"].startswith("p50: ")

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A collector of OpenTelemetry that keeps the spans it gets."""
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from pipecd.observe.spans import EXPORT
+from pipecd.proto.gateway import otlp_pb2 as otlp
+
+
+class TraceCollector(grpc.GenericRpcHandler):
+    """Takes traces as a collector of OpenTelemetry does."""
+
+    def __init__(self) -> None:
+        self.spans: list[otlp.Span] = []
+        self.services: set[str] = set()
+        # The attributes of the resource and the scope of each span, by its id.
+        self.resources: dict[bytes, dict[str, str]] = {}
+        self.scopes: dict[bytes, str] = {}
+        self.arrived = asyncio.Event()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        if handler_call_details.method != EXPORT:
+            return None
+        serve: Any = self._serve
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    async def _serve(self, request: bytes, _context: Any) -> bytes:
+        for whole in otlp.ExportTraceServiceRequest.FromString(request).resource_spans:
+            about = {a.key: a.value.string_value for a in whole.resource.attributes}
+            self.services.add(about["service.name"])
+            for batch in whole.scope_spans:
+                self.spans += batch.spans
+                for span in batch.spans:
+                    self.resources[span.span_id] = about
+                    self.scopes[span.span_id] = batch.scope.name
+        self.arrived.set()
+        return b""
+
+    async def named(self, name: str) -> otlp.Span:
+        """The first span of that name, once it has arrived."""
+        async with asyncio.timeout(10):
+            while True:
+                for span in self.spans:
+                    if span.name == name:
+                        return span
+                self.arrived.clear()
+                await self.arrived.wait()
