@@ -13,6 +13,7 @@ from pipecd.plugins.kubernetes.cluster.apply import Cluster, apply_all
 from pipecd.plugins.kubernetes.cluster.client import open_client
 from pipecd.plugins.kubernetes.cluster.discovery import Kinds
 from pipecd.plugins.kubernetes.cluster.kubeconfig import connection_of
+from pipecd.plugins.kubernetes.manifest.body import with_value
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.sdk import UserMistake
 from servers.kubernetes import Kubernetes
@@ -96,6 +97,28 @@ async def test_what_kubectl_applied_is_taken_over_without_a_restart(bench: Bench
         bench.get("deployments", "web", "apis/apps/v1")["metadata"]["generation"]
         == (live["metadata"]["generation"])
     )
+
+
+@pytest.mark.parametrize("way", [[], ["--server-side"]], ids=["on the client", "on the server"])
+async def test_what_git_names_anew_never_stands_beside_what_kubectl_applied(
+    bench: Bench, way: list[str]
+) -> None:
+    def service(port: int) -> Manifest:
+        return manifest("Service", "web", spec={"ports": [{"port": port}]})
+
+    before = deployment()
+    bench.kubectl("apply", *way, "-f", "-", body=service(80).body)
+    bench.kubectl("apply", *way, "-f", "-", body=before.body)
+    bench.kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+    path = ("spec", "template", "spec", "containers")
+    renamed = with_value(before.body, path, [{"name": "site", "image": "web:v1"}])
+    await bench.apply(service(8080), before.with_body(renamed))
+    ports = bench.get("services", "web")["spec"]["ports"]
+    assert [port["port"] for port in ports] == [8080]
+    live = bench.get("deployments", "web", "apis/apps/v1")
+    assert [each["name"] for each in live["spec"]["template"]["spec"]["containers"]] == ["site"]
+    bench.kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+    assert len(bench.kubectl("get", "replicasets", "-o", "name").split()) == 2
 
 
 async def test_a_field_that_somebody_else_set_is_set_back_and_told(bench: Bench) -> None:

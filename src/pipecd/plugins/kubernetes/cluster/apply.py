@@ -2,8 +2,10 @@
 """Brings objects into a cluster: all of a wave at the same time, wave after wave."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pipecd.plugins.kubernetes.cluster.client import APPLY, CONNECTIONS, JSON_PATCH, Client
@@ -12,7 +14,12 @@ from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.cluster.takeover import MANAGER, as_patch, taken_over
 from pipecd.plugins.kubernetes.manifest.body import list_at, text_at, with_value
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
-from pipecd.plugins.kubernetes.manifest.marks import FORCE_REPLACE, REPLACE, is_enabled
+from pipecd.plugins.kubernetes.manifest.marks import (
+    APPLICATION,
+    FORCE_REPLACE,
+    REPLACE,
+    is_enabled,
+)
 from pipecd.plugins.kubernetes.manifest.order import waves
 from pipecd.sdk import UserMistake
 
@@ -22,6 +29,9 @@ Say = Callable[[str], None]
 _PAUSE = 0.1
 _READY_WITHIN = 30.0
 _GONE_WITHIN = 60.0
+_TAKE_OVERS = 3
+_LISTED = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
 @dataclass(frozen=True)
@@ -47,11 +57,34 @@ async def apply_all(
         await _create_namespaces(cluster, manifests, say)
     slots = asyncio.Semaphore(CONNECTIONS)
     for wave in waves(manifests):
-        await _together(lambda manifest: apply(cluster, manifest, say), wave, slots)
-        await _together(lambda manifest: _until_usable(cluster, manifest), wave, slots)
+        known = await _marked(cluster, wave)
+        await _together(partial(_apply, cluster, say, known), wave, slots)
+        await _together(partial(_until_usable, cluster), wave, slots)
 
 
-async def apply(cluster: Cluster, manifest: Manifest, say: Say) -> None:
+async def _marked(cluster: Cluster, manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Returns the metadata of objects that are there with the mark of their application, by path.
+
+    To ask for each of them would take as long as to apply them.
+    """
+    places: dict[tuple[str, str], int] = {}
+    for manifest in manifests:
+        application = text_at(manifest.body, "metadata", "labels", APPLICATION)
+        with suppress(UserMistake):
+            place = (await cluster.path(manifest)).rpartition("/")[0], application
+            places[place] = places.get(place, 0) + bool(application)
+    known: dict[str, Any] = {}
+    for (path, application), count in places.items():
+        if count > 1:
+            # Who may not list them asks for each.
+            with suppress(Refusal):
+                selector = f"{APPLICATION}={application}"
+                answer = await cluster.client.get(path, accept=_LISTED, labelSelector=selector)
+                known |= {f"{path}/{m['metadata']['name']}": m for m in list_at(answer, "items")}
+    return known
+
+
+async def _apply(cluster: Cluster, say: Say, known: Mapping[str, Any], manifest: Manifest) -> None:
     """Brings one object into the cluster in the way that its annotations ask for."""
     try:
         path = await cluster.path(manifest)
@@ -60,25 +93,47 @@ async def apply(cluster: Cluster, manifest: Manifest, say: Say) -> None:
         elif is_enabled(manifest, REPLACE):
             await _replace(cluster.client, path, manifest)
         else:
-            await _apply(cluster.client, path, manifest, say)
+            await _take_over(cluster.client, path, known.get(path))
+            await _merge(cluster.client, path, manifest, say)
     except Refusal as e:
         raise _explained(manifest, e) from e
     say(f"- applied {manifest.key}")
 
 
-async def _apply(client: Client, path: str, manifest: Manifest, say: Say) -> None:
+async def _take_over(client: Client, path: str, live: Any) -> None:
+    """Makes ours what kubectl owns.
+
+    That comes first: what Git names anew would stand beside what it named before, both ports of a
+    Service or both containers of a pod, if only for a moment.
+    """
+    for _ in range(_TAKE_OVERS):
+        try:
+            live = live or await client.get(path, accept=_ONE)
+            entries = taken_over(live)
+            if entries is not None:
+                patch = as_patch(live, entries)
+                await client.patch(path, patch, form=JSON_PATCH, fieldManager=MANAGER)
+        except Refusal as e:
+            # Who may not read what is there may still be allowed to write.
+            if e.code in (403, 404):
+                return
+            # Somebody changed the object meanwhile.
+            if e.code not in (409, 422):
+                raise
+            live = None
+        else:
+            return
+
+
+async def _merge(client: Client, path: str, manifest: Manifest, say: Say) -> None:
     query = {"fieldManager": MANAGER}
     try:
-        live = await client.patch(path, manifest.body, form=APPLY, **query)
+        await client.patch(path, manifest.body, form=APPLY, **query)
     except Refusal as e:
         if not e.is_conflict:
             raise
         for field, message in e.causes:
             say(f"- {manifest.key}: {field} is set back to what Git says ({message})")
-        live = await client.patch(path, manifest.body, form=APPLY, force="true", **query)
-    entries = taken_over(live)
-    if entries is not None:
-        await client.patch(path, as_patch(live, entries), form=JSON_PATCH, **query)
         await client.patch(path, manifest.body, form=APPLY, force="true", **query)
 
 

@@ -11,21 +11,23 @@ MANAGER = "piped"
 _BEFORE = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})
 
 
-def taken_over(live: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Returns the managed fields of an object with kubectl's share added to ours.
+def taken_over(live: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """Returns the managed fields of an object with kubectl's share made ours.
 
     None means that kubectl owns nothing.
     """
     entries = list_at(live, "metadata", "managedFields")
     before = [entry for entry in entries if _is_before(entry)]
-    mine = next((entry for entry in entries if _is_mine(entry)), None)
-    if not before or mine is None:
+    if not before:
         return None
-    fields: Mapping[str, Any] = map_at(mine, "fieldsV1")
-    for entry in before:
+    mine = [entry for entry in entries if _is_mine(entry)]
+    fields: Mapping[str, Any] = {}
+    for entry in (*mine, *before):
         fields = _union(fields, map_at(entry, "fieldsV1"))
-    rest = [entry for entry in entries if entry is not mine and entry not in before]
-    return [*rest, {**mine, "fieldsV1": fields}]
+    first = (*mine, *before)[0]
+    ours = {**first, "manager": MANAGER, "operation": "Apply", "fieldsV1": fields}
+    rest = [entry for entry in entries if not _is_before(entry) and not _is_mine(entry)]
+    return [*rest, ours]
 
 
 def as_patch(live: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
