@@ -46,3 +46,18 @@ def test_a_lower_level_shows_more() -> None:
 def test_an_unknown_word_is_refused_with_the_known_ones(level: str, encoding: str) -> None:
     with pytest.raises(UserMistake, match="use "):
         log.configure(level, encoding)
+
+
+def test_what_must_not_be_seen_is_hidden_while_somebody_hides_it() -> None:
+    out = io.StringIO()
+    log.configure(encoding="humanize", to=out)
+    logger = structlog.get_logger()
+    with log.hiding(lambda text: text.replace("hunter22", "******")):
+        try:
+            int("hunter22")
+        except ValueError as e:
+            logger.exception("login with hunter22", error=e, tried=["hunter22"], times=3)
+    assert "hunter22" not in out.getvalue()
+    assert '"times": 3' in out.getvalue()
+    logger.info("hunter22")
+    assert out.getvalue().endswith("hunter22\n")

@@ -5,6 +5,8 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 import structlog
@@ -52,6 +54,26 @@ def configure(
         logger_factory=structlog.PrintLoggerFactory(file=to or cast("TextIO", _Stderr())),
         cache_logger_on_first_use=False,
     )
+
+
+@contextmanager
+def hiding(hide: Callable[[str], str]) -> Generator[None]:
+    """Passes every text that is logged through `hide` while the block runs."""
+
+    def hidden(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+        for key, value in event.items():
+            text = str(value)
+            if (shown := hide(text)) != text:
+                event[key] = shown
+        return event
+
+    *before, encoder = structlog.get_config()["processors"]
+    structlog.configure(processors=[*before, hidden, encoder])
+    try:
+        yield
+    finally:
+        now = structlog.get_config()["processors"]
+        structlog.configure(processors=[each for each in now if each is not hidden])
 
 
 class _Stderr:

@@ -11,6 +11,7 @@ from prometheus_client.exposition import generate_latest
 
 from pipecd.config.catalog import load_catalog
 from pipecd.observe.admin import admin_server, standard_pages
+from pipecd.observe.log import hiding
 from pipecd.piped import wiring
 from pipecd.piped.mirror.presence import Presence, piped_meta
 from pipecd.piped.mirror.restart import RestartRequested, RestartWatch
@@ -50,6 +51,7 @@ async def _run(
         await opened.enter_async_context(admin)
     mirrors = await opened.enter_async_context(wiring.mirrors(settings))
     shared = wiring.share(settings, api, mirrors, catalog, decrypter, notifier)
+    opened.enter_context(hiding(shared.callbacks.masks.hide_all))
     counted.register(shared.eyes.statuses)
     presence.on_reported = shared.eyes.statuses.reported
     opened.push_async_callback(shared.spans.end)

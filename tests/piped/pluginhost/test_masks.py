@@ -81,3 +81,10 @@ def test_no_secret_gets_through(noise: str, data: st.DataObject) -> None:
         request = [LogBlock(index=next(index), log=line) for line in lines if line]
         seen += "".join(block.log for block in log.hide(request))
     assert "hunter22" not in seen
+
+
+def test_what_belongs_to_no_deployment_shows_the_secrets_of_none() -> None:
+    masks = Masks()
+    masks.add("d1", ["hunter22"])
+    masks.add("d2", ["swordfish"])
+    assert masks.hide_all("hunter22 swordfish") == f"{MASK} {MASK}"

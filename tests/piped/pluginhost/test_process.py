@@ -120,11 +120,14 @@ async def test_a_program_does_not_outlive_a_piped_that_was_killed(
         import asyncio
         from pipecd.config.piped.plugin import PluginSpec
         from pipecd.piped.pluginhost.host import PluginHost
+        from pipecd.piped.pluginhost.masks import Masks
         from pipecd.sdk.testing import MemoryHost
 
         async def main():
             spec = PluginSpec(name="greeter", url="file://{program()}", port={free_port})
-            async with PluginHost.start([spec], callbacks=MemoryHost()):
+            host = MemoryHost()
+            host.masks = Masks()
+            async with PluginHost.start([spec], callbacks=host):
                 print("ready", flush=True)
                 await asyncio.Event().wait()
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import Unavailable
 from pipecd.piped.pluginhost.host import PluginHost
+from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.piped.pluginhost.process import Patience
 from pipecd.piped.pluginhost.registry import PluginRegistry
@@ -63,8 +65,10 @@ async def hosted(
     path: Path, *names: str, patience: Patience | None = None, host: MemoryHost | None = None
 ) -> AsyncGenerator[PluginRegistry, None]:
     specs = [PluginSpec(name=name, url=f"file://{path}") for name in names or ("mortal",)]
-    callbacks = host or MemoryHost()
-    start = PluginHost.start(specs, callbacks=callbacks, patience=patience)  # type: ignore[arg-type]
+    callbacks: Any = host or MemoryHost()
+    callbacks.masks = Masks()
+    callbacks.masks.add("d1", ["cruel"])
+    start = PluginHost.start(specs, callbacks=callbacks, patience=patience)
     async with asyncio.timeout(50), start as registry:
         yield registry
 
@@ -80,7 +84,7 @@ async def answer(plugin: Plugin, deployment: Deployment, stage: str) -> str:
 @pytest.mark.parametrize(
     ("stage", "told"),
     [
-        pytest.param("DIE", r"plugin mortal was ended by SIGKILL, its last output was:\n(.*\n)*goodbye, cruel world", id="it is killed"),
+        pytest.param("DIE", r"plugin mortal was ended by SIGKILL, its last output was:\n(.*\n)*goodbye, \*{6} world", id="it is killed"),
         pytest.param("EXIT", r"plugin mortal ended with exit code 4, its last output was:\n", id="it ends and leaves a child"),
     ],
 )  # fmt: skip
@@ -106,6 +110,15 @@ async def test_a_program_that_hangs_is_ended_and_started_again(
         with pytest.raises(PluginDied, match=r"plugin mortal stopped answering for \ds and was"):
             await answer(plugin, deployment, "HANG")
         assert await answer(plugin, deployment, "PID")
+
+
+async def test_secrets_in_the_output_are_hidden_in_the_log_of_piped(
+    program: Program, deployment: Deployment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with hosted(program(MORTAL)) as registry:
+        with pytest.raises(PluginDied):
+            await answer(registry.named("mortal"), deployment, "DIE")
+    assert "goodbye, ****** world" in capfd.readouterr().err
 
 
 async def test_a_flood_of_output_is_cut_short(

@@ -2,21 +2,24 @@
 """A working copy has its secrets and attachments, and nothing from outside of its repository."""
 
 import stat
+import traceback
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pipecd.config.catalog import load_catalog
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import open_mirrors
-from pipecd.model.errors import NotFound, PipecdError, UserMistake
+from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.piped.source.sources import Sources, config_path
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.secrets import hybrid
+from pipecd.secrets.decrypter import Decrypter
 
 HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
 
@@ -119,6 +122,106 @@ async def test_without_keys_secrets_stay_as_they_are(origin: Any, tmp_path: Path
     async with sources_of(origin, tmp_path) as sources:
         source = await sources.at(place(), commit, into=tmp_path / "w")
     assert (source.application_directory / "x").read_text() == "{{ .encryptedSecrets.a }}"
+
+
+SECRETS = """\
+  encryption:
+    encryptedSecrets: {{password: {text}, pin: {pin}}}
+    decryptionTargets: [secret]
+"""
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        pytest.param(
+            "{{ fail .encryptedSecrets.password }}",
+            "failed to render target file secret (template: secret:1: error calling fail: ******)",
+            id="a function that tells what it was given",
+        ),
+        pytest.param(
+            "{{ .encryptedSecrets.other }}",
+            "failed to render target file secret (template: secret:1: map has no entry",
+            id="a name that is not there",
+        ),
+        pytest.param(None, "failed to parse target file secret (No such file", id="no such file"),
+    ],
+)
+async def test_trouble_with_secrets_names_the_file_and_never_the_value(
+    origin: Any, tmp_path: Path, template: str | None, told: str
+) -> None:
+    spec = SECRETS.format(text="a", pin="b")
+    files = {"cart/app.pipecd.yaml": HEAD + spec, "cart/secret": template or ""}
+    origin.commit(files)
+    commit = origin.commit({"cart/secret": template})
+    async with sources_of(origin, tmp_path, decrypt=lambda text: f"hunter22-{text}") as sources:
+        with pytest.raises(UserMistake) as caught:
+            await sources.at(place(), commit, into=tmp_path / "w")
+    assert told in str(caught.value)
+    assert "hunter22" not in "".join(traceback.format_exception(caught.value))
+    assert not (tmp_path / "w").exists()
+
+
+async def test_a_secret_that_cannot_be_decrypted_is_named(
+    origin: Any, tmp_path: Path, keys: tuple[bytes, bytes]
+) -> None:
+    spec = SECRETS.format(text=hybrid.encrypt(keys[1], "hunter22"), pin="bm9uc2Vuc2U=")
+    commit = origin.commit({"cart/app.pipecd.yaml": HEAD + spec, "cart/secret": ""})
+    decrypter = Decrypter(keys[1], [hybrid.PrivateKey(keys[0])])
+    async with sources_of(origin, tmp_path, decrypt=decrypter.decrypt) as sources:
+        with pytest.raises(UserMistake, match=r"failed to decrypt pin secret \(.*too short\)"):
+            await sources.at(place(), commit, into=tmp_path / "w")
+
+
+async def test_a_key_service_that_is_away_is_no_mistake_of_the_user(
+    origin: Any, tmp_path: Path
+) -> None:
+    spec = SECRETS.format(text="a", pin="b")
+    commit = origin.commit({"cart/app.pipecd.yaml": HEAD + spec, "cart/secret": ""})
+
+    def away(text: str) -> str:
+        raise Unavailable("the key service is away")
+
+    async with sources_of(origin, tmp_path, decrypt=away) as sources:
+        with pytest.raises(Unavailable):
+            await sources.at(place(), commit, into=tmp_path / "w")
+
+
+async def test_without_secrets_the_targets_are_left_alone(origin: Any, tmp_path: Path) -> None:
+    spec = "  encryption: {encryptedSecrets: {}, decryptionTargets: [x, none]}\n"
+    spec += "  attachment: {sources: {}, targets: [x, none]}\n"
+    commit = origin.commit({"cart/app.pipecd.yaml": HEAD + spec, "cart/x": "{{ nonsense }}"})
+    async with sources_of(origin, tmp_path, decrypt=str) as sources:
+        source = await sources.at(place(), commit, into=tmp_path / "w")
+    assert (source.application_directory / "x").read_text() == "{{ nonsense }}"
+
+
+async def test_a_target_of_both_sections_is_rendered_twice(origin: Any, tmp_path: Path) -> None:
+    spec = SECRETS.format(text="a", pin="b") + ATTACH.replace("NOTE", "note")
+    text = "{{ .encryptedSecrets.password }} {{ `{{ .attachment.note }}` }}"
+    files = {
+        "cart/app.pipecd.yaml": HEAD + spec.replace("TARGET", "secret"),
+        "cart/secret": text,
+        "cart/note": "note",
+    }
+    commit = origin.commit(files)
+    async with sources_of(origin, tmp_path, decrypt=lambda text: text * 5) as sources:
+        source = await sources.at(place(), commit, into=tmp_path / "w")
+    assert (source.application_directory / "secret").read_text() == "aaaaa note"
+
+
+async def test_a_secret_that_is_too_short_to_be_hidden_is_warned_of_once(
+    origin: Any, tmp_path: Path
+) -> None:
+    spec = SECRETS.format(text="long", pin="abc")
+    commit = origin.commit({"cart/app.pipecd.yaml": HEAD + spec, "cart/secret": ""})
+    with capture_logs() as logs:
+        async with sources_of(origin, tmp_path, decrypt=str) as sources:
+            for _ in range(2):
+                await sources.at(place(), commit, into=tmp_path / "w")
+    (warned,) = [each for each in logs if "too short" in each["event"]]
+    assert (warned["secret"], warned["application"]) == ("pin", "cart/app.pipecd.yaml")
+    assert "abc" not in str(warned)
 
 
 ATTACH = "  attachment:\n    sources: {note: NOTE}\n    targets: [TARGET]\n"

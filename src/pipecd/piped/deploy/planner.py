@@ -2,6 +2,7 @@
 """Turns a pending deployment into a planned one, or says why that is not possible."""
 
 import asyncio
+from dataclasses import replace
 
 import structlog
 
@@ -48,9 +49,20 @@ class Planner:
             reason = f"Deployment was cancelled by {ended.by} while planning"
             await self._reports.completed(DeploymentStatus.CANCELLED, reason, by=ended.by)
             return False
-        await self._reports.planned(ended, running)
-        log.info("deployment planned", summary=ended.summary)
+        plan = self._without_secrets(ended)
+        await self._reports.planned(plan, running)
+        log.info("deployment planned", summary=plan.summary)
         return True
+
+    def _without_secrets(self, plan: Plan) -> Plan:
+        """The plan as it is shown; plugins say in it what they saw in the sources."""
+        hide = self._desk.callbacks.masks.of(self._deployment.id).hide
+        for stage in plan.stages:
+            stage.desc = hide(stage.desc)
+        for version in plan.versions:
+            version.version, version.name = hide(version.version), hide(version.name)
+            version.url = hide(version.url)
+        return replace(plan, summary=hide(plan.summary))
 
     async def _failed(self, why: str) -> bool:
         reason = f"Unable to plan the deployment ({why})"

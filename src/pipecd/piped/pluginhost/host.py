@@ -13,14 +13,14 @@ import structlog
 
 from pipecd.config.piped.plugin import BUILTIN, PluginSpec
 from pipecd.model.errors import Unsupported, UserMistake
-from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.callbacks import Callbacks, LiveStateChanges
 from pipecd.piped.pluginhost.local import LocalPlugin, builtin_plugins, foreign_plugins
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.process import Launch, Patience
 from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
 from pipecd.piped.pluginhost.store import PluginStore
 from pipecd.piped.pluginhost.supervisor import PluginSupervisor
-from pipecd.proto.plugin import host_pb2
+from pipecd.proto.plugin import host_pb2, livestatechanges_pb2
 from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
 from pipecd.sdk.facts import PluginEntry
 from pipecd.sdk.plugin import DeploymentPlugin, StagePlugin
@@ -31,6 +31,7 @@ from pipecd.wire.server import grpc_server
 logger = structlog.get_logger()
 
 PLUGIN_SERVICE = host_pb2.DESCRIPTOR.services_by_name["PluginService"]
+LIVE_STATE_CHANGES = livestatechanges_pb2.DESCRIPTOR.services_by_name["LiveStateChanges"]
 PLUGINS_DIRECTORY = Path.home() / ".piped" / "plugins"
 # What an installed plugin runs as; the path of imports does not depend on the working directory.
 _INSTALLED = ("-P", "-c", "from pipecd.sdk.process import serve_installed; serve_installed()")
@@ -62,13 +63,20 @@ class PluginHost:
         async with AsyncExitStack() as opened:
             programs = [spec for spec in plugins if _is_program(spec, foreign)]
             if programs:
-                door = open_door(PLUGIN_SERVICE, callbacks)
-                service_port = await opened.enter_async_context(
-                    grpc_server([door], host="localhost", port=service_port, grace=1)
+                doors = (
+                    open_door(PLUGIN_SERVICE, callbacks),
+                    open_door(LIVE_STATE_CHANGES, LiveStateChanges(callbacks)),
                 )
-            supervisors = await _supervisors(
-                programs, store or PluginStore(PLUGINS_DIRECTORY), service_port, patience
+                service_port = await opened.enter_async_context(
+                    grpc_server(doors, host="localhost", port=service_port, grace=1)
+                )
+            launches = await _launches(
+                programs,
+                store or PluginStore(PLUGINS_DIRECTORY),
+                service_port=service_port,
+                hide=callbacks.masks.hide_all,
             )
+            supervisors = {each.name: PluginSupervisor(each, patience) for each in launches}
             await opened.enter_async_context(_running(list(supervisors.values())))
             known: list[KnownPlugin] = []
             for spec in plugins:
@@ -106,17 +114,18 @@ def _is_program(spec: PluginSpec, foreign: frozenset[str]) -> bool:
     return not spec.builtin or (not spec.url and spec.name in foreign)
 
 
-async def _supervisors(
+async def _launches(
     programs: Sequence[PluginSpec],
     store: PluginStore,
+    *,
     service_port: int,
-    patience: Patience | None,
-) -> dict[str, PluginSupervisor]:
+    hide: Callable[[str], str],
+) -> list[Launch]:
     fetched = await _together([_command(spec, store) for spec in programs])
-    return {
-        spec.name: PluginSupervisor(Launch(_addressed(spec), command, service_port), patience)
+    return [
+        Launch(_addressed(spec), command, service_port, hide)
         for spec, command in zip(programs, fetched, strict=True)
-    }
+    ]
 
 
 def _addressed(spec: PluginSpec) -> PluginSpec:

@@ -32,6 +32,12 @@ class Masks:
         """The text without the secrets of the deployment."""
         return self.of(deployment_id).hide(text)
 
+    def hide_all(self, text: str) -> str:
+        """The text without the secrets of any deployment; for logs that belong to none."""
+        for masking in tuple(self._masking.values()):
+            text = masking.hide(text)
+        return text
+
     def of(self, deployment_id: str) -> Masking:
         """What hides the secrets of a deployment."""
         return self._masking.get(deployment_id, _NOTHING)

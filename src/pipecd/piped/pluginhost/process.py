@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,8 @@ class Launch:
     spec: PluginSpec
     command: Sequence[str]
     service_port: int
+    hide: Callable[[str], str] = str
+    """Takes the secrets out of what the program writes."""
 
     @property
     def name(self) -> str:
@@ -75,14 +77,14 @@ class PluginProgram:
 
     def __init__(self, launch: Launch, patience: Patience) -> None:
         self._launch, self._patience = launch, patience
-        self._echo = _Echo(launch.name)
+        self._echo = _Echo(launch.name, launch.hide)
         self._lines = output.Lines(self._echo, keep=_KEPT_BYTES)
 
     @property
     def last_output(self) -> tuple[str, ...]:
         """The last lines it has written."""
-        lines = [line[:_LONGEST_LINE] for line in self._lines.text().split("\n") if line.strip()]
-        return tuple(lines[-_LAST_LINES:])
+        lines = [line for line in self._lines.text().split("\n") if line.strip()]
+        return tuple(self._launch.hide(line)[:_LONGEST_LINE] for line in lines[-_LAST_LINES:])
 
     async def run(self, relatives: Relatives) -> None:
         """Runs the program to its end, which is a death unless it was cancelled."""
@@ -173,8 +175,8 @@ def _ending(code: int) -> str:
 class _Echo:
     """Repeats the lines of a plugin in the log of piped, as many as anyone can read."""
 
-    def __init__(self, plugin: str) -> None:
-        self._plugin = plugin
+    def __init__(self, plugin: str, hide: Callable[[str], str]) -> None:
+        self._plugin, self._hide = plugin, hide
         self._second: int = 0
         self._count: int = 0
 
@@ -192,4 +194,4 @@ class _Echo:
             self._second, self._count = second, 0
         self._count += 1
         if not self.is_too_much:
-            sys.stderr.write(f"{line}\n")
+            sys.stderr.write(f"{self._hide(line)}\n")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pipecd.config.application.secret import AttachmentSpec, EncryptionSpec
 from pipecd.gotemplate.template import render
-from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.secrets.masking import Masking
 
 Decrypt = Callable[[str], str]
 
@@ -21,8 +22,8 @@ def render_files(
     encryption: EncryptionSpec | None,
     attachment: AttachmentSpec | None,
     decrypt: Decrypt | None,
-) -> tuple[str, ...]:
-    """Renders the targets of an application in place and returns the secrets that went in."""
+) -> Mapping[str, str]:
+    """Renders the targets of an application in place and returns the secrets by their names."""
     secrets: dict[str, str] = {}
     targets: list[tuple[str, ...]] = []
     if encryption is not None and encryption.encrypted_secrets and decrypt is not None:
@@ -30,6 +31,7 @@ def render_files(
         targets.append(encryption.decryption_targets)
     if attachment is not None and attachment.sources:
         targets.append(attachment.targets)
+    masking = Masking(secrets.values())
     for names in targets:
         # Built anew for each round: an attached file may have been a target of the one before.
         data: dict[str, Mapping[str, str]] = {}
@@ -38,8 +40,12 @@ def render_files(
         if attachment is not None and attachment.sources:
             data["attachment"] = _attached(root, application, attachment.sources)
         for name in names:
-            _render(root, application, name, data)
-    return tuple(secrets.values())
+            try:
+                _render(root, application, name, data)
+            except PipecdError as e:
+                # A function of the template may tell what it was given.
+                raise UserMistake(masking.hide(e.message), hint=e.hint) from None
+    return secrets
 
 
 def _decrypted(encrypted: Mapping[str, str], decrypt: Decrypt) -> dict[str, str]:
@@ -47,6 +53,9 @@ def _decrypted(encrypted: Mapping[str, str], decrypt: Decrypt) -> dict[str, str]
     for name, text in encrypted.items():
         try:
             decrypted[name] = decrypt(text)
+        except Unavailable:
+            # A key service that is away is waited for.
+            raise
         except PipecdError as e:
             raise UserMistake(f"failed to decrypt {name} secret ({e.message})", hint=e.hint) from e
     return decrypted

@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 import posixpath
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from pipecd.piped.source.needs import SHARED_CONFIG, Needs, literal_prefix
 from pipecd.piped.source.render import Decrypt, inside, render_files
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
+from pipecd.secrets.forms import is_too_short
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -80,6 +82,7 @@ class Sources:
         self._mirrors, self._catalog, self._decrypt = mirrors, catalog, decrypt
         self._needs = Needs()
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._warned_of: set[tuple[str, str]] = set()
 
     async def at(
         self,
@@ -171,6 +174,7 @@ class Sources:
             attachment=spec.attachment,
             decrypt=self._decrypt,
         )
+        self._warn_of_short(secrets, read.path)
         return Source(
             directory=root,
             application_directory=application,
@@ -179,8 +183,15 @@ class Sources:
             config_text=read.text,
             config=read.config,
             shared_config_directory=root / SHARED_CONFIG,
-            secrets=secrets,
+            secrets=tuple(secrets.values()),
         )
+
+    def _warn_of_short(self, secrets: Mapping[str, str], path: str) -> None:
+        """Says once that a secret cannot be hidden; working copies are made all the time."""
+        short = {(path, name) for name, value in secrets.items() if is_too_short(value)}
+        for _, name in sorted(short - self._warned_of):
+            log.warning("a secret is too short to be hidden", application=path, secret=name)
+        self._warned_of |= short
 
 
 @dataclass(frozen=True)
