@@ -92,6 +92,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
         settings: EventWatcherRepoSpec | None = None,
         access: GitAccess | None = None,
         directory: str = "mirrors",
+        is_woken: bool = True,
     ) -> AsyncGenerator[Inbox, None]:
         repositories = [Repository(id_, remote, "main") for id_, remote in remotes.items()]
         place = tmp_path / directory
@@ -119,10 +120,8 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
                 repositories=heads,
             )
             async with asyncio.TaskGroup() as tasks:
-                running = [
-                    tasks.create_task(part.run())
-                    for part in (applications, heads, wakeups, watcher)
-                ]
+                parts = (applications, heads, watcher, *([wakeups] if is_woken else []))
+                running = [tasks.create_task(part.run()) for part in parts]
                 yield inbox
                 for task in running:
                     task.cancel()

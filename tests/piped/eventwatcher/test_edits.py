@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events share a commit where its words allow it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import open_mirrors
+from pipecd.piped.eventwatcher.definition import Definition
+from pipecd.piped.eventwatcher.edits import Edits, Task
+from pipecd.piped.eventwatcher.message import message_of
+from pipecd.piped.eventwatcher.replace.replacement import Replacement, Way
+from pipecd.proto.model.event_pb2 import Event
+
+
+def task(
+    name: str,
+    file: str,
+    *,
+    template: str = "",
+    commit: str = "",
+    contexts: Mapping[str, str] | None = None,
+) -> Task:
+    event = Event(
+        id=name, name=name, data="v2", trigger_commit_hash=commit, contexts=contexts or {}
+    )
+    replacement = Replacement(file, Way.YAML, "$.tag")
+    definition = Definition(
+        origin="x", name=name, labels={}, replacements=(replacement,), message=template
+    )
+    return Task(event, definition)
+
+
+TRAILER = "Pipecd-Dev-Trace-Trigger-Commit-Hash"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "commits"),
+    [
+        pytest.param(
+            [task("x", "a"), task("y", "b")],
+            [(["a", "b"], 'Replace values with "v2" set by Event "x"\n\nReplace values with "v2" set by Event "y"', {})],
+            id="all in one",
+        ),
+        pytest.param(
+            [task("x", "a", template="t"), task("y", "b", template="t")],
+            [(["a", "b"], "t", {})],
+            id="the same words are said once",
+        ),
+        pytest.param(
+            [task("x", "a", commit="1"), task("y", "b", commit="2"), task("z", "c", commit="1")],
+            [
+                (["a", "c"], 'Replace values with "v2" set by Event "x"\n\nReplace values with "v2" set by Event "z"', {TRAILER: "1"}),
+                (["b"], 'Replace values with "v2" set by Event "y"', {TRAILER: "2"}),
+            ],
+            id="those of one cause together",
+        ),
+        pytest.param(
+            [task("x", "a", template="{{.Value}}"), task("y", "b", template="{{.EventName}}")],
+            [(["b"], "y", {}), (["a"], "v2", {})],
+            id="templates apart",
+        ),
+        pytest.param(
+            [task("x", "a", contexts={"A": "1"}), task("y", "b", contexts={"B": "2"}), task("z", "c", contexts={"A": "3"})],
+            [
+                (["a", "b"], 'Replace values with "v2" set by Event "x"\n\nReplace values with "v2" set by Event "y"', {"A": "1", "B": "2"}),
+                (["c"], 'Replace values with "v2" set by Event "z"', {"A": "3"}),
+            ],
+            id="contexts that contradict each other apart",
+        ),
+        pytest.param(
+            [task("x", "a", commit="1"), task("y", "a", commit="2")],
+            [(["a"], 'Replace values with "v2" set by Event "x"', {TRAILER: "1"})],
+            id="what another has done already is not done again",
+        ),
+    ],
+)  # fmt: skip
+async def test_commits(
+    tasks: list[Task],
+    commits: list[tuple[list[str], str, dict[str, str]]],
+    origin: Any,
+    tmp_path: Path,
+) -> None:
+    head = origin.commit(dict.fromkeys("abc", "tag: v1\n"))
+    repository = Repository("site", origin.remote, "main")
+    async with open_mirrors([repository], directory=tmp_path / "m", access=GitAccess()) as all_:
+        mirror = all_.of("site")
+        await mirror.update()
+        edits = Edits(mirror, tasks)
+        drafts = await edits.at(head)
+    assert [(sorted(d.files), d.message, dict(d.trailers)) for d in drafts] == commits
+    assert {content for d in drafts for content in d.files.values()} == {b"tag: v2\n"}
+    assert sum(result.files for _, result in edits.results) == sum(len(c[0]) for c in commits)
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        pytest.param("", 'Replace values with "a \\"b\\"" set by Event "x"', id="upstream's words"),
+        pytest.param("bump {{ .EventName }} to {{ .Value }}", 'bump x to a "b"', id="a template"),
+        pytest.param(" {{ .Value | upper }} \n", 'A "B"', id="functions, and no space around"),
+        pytest.param("{{ .Nothing }} x", "{{ .Nothing }} x", id="a mistake is taken as it is"),
+        pytest.param("{{ if }}", "{{ if }}", id="what is no template too"),
+    ],
+)
+def test_messages(template: str, text: str) -> None:
+    message = message_of(Event(name="x", data='a "b"'), template)
+    assert message.text == text
+    assert bool(message.mistake) is (template == text)

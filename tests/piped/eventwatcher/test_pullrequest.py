@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pull requests are opened where the host is known, else people are told where to."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from pipecd.model.errors import Unavailable
+from pipecd.piped.eventwatcher.pullrequest import (
+    Call,
+    Wanted,
+    asked_for,
+    call_of,
+    open_request,
+    page_to_open,
+)
+
+
+def wanted(remote: str) -> Wanted:
+    return Wanted(remote, "new/image-1", "main", "title", "body")
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        pytest.param("https://github.com/org/shop.git", "https://github.com/org/shop/compare/main...new/image-1", id="GitHub"),
+        pytest.param("git@github.com:org/shop.git", "https://github.com/org/shop/compare/main...new/image-1", id="GitHub over ssh"),
+        pytest.param("https://gitlab.example.com/a/b/shop.git", "https://gitlab.example.com/a/b/shop/-/merge_requests/new?merge_request[source_branch]=new/image-1&merge_request[target_branch]=main", id="GitLab"),
+        pytest.param("git@bitbucket.org:org/shop.git", "https://bitbucket.org/org/shop/pull-requests/new?source=new/image-1&dest=main", id="Bitbucket"),
+        pytest.param("https://git.example.com/org/shop", "https://git.example.com/org/shop/compare/main...new/image-1", id="a host of another name"),
+        pytest.param("https://user:secret@github.com/org/shop", "https://github.com/org/shop/compare/main...new/image-1", id="a password is not shown"),
+        pytest.param("file:///srv/shop", "", id="a repository on disk has no page"),
+    ],
+)  # fmt: skip
+def test_where_people_open_one(remote: str, page: str) -> None:
+    assert page_to_open(wanted(remote)) == page
+
+
+FIELDS = {"title": "title", "body": "body", "head": "new/image-1", "base": "main"}
+
+
+@pytest.mark.parametrize(
+    ("remote", "token", "url"),
+    [
+        pytest.param("https://github.com/org/shop.git", "t", "https://api.github.com/repos/org/shop/pulls", id="GitHub"),
+        pytest.param("https://github.example.com/org/shop", "t", "https://github.example.com/api/v3/repos/org/shop/pulls", id="GitHub of one's own"),
+        pytest.param("https://user:t@codeberg.org/org/shop", "", "https://codeberg.org/api/v1/repos/org/shop/pulls", id="Forgejo, with the token in the address"),
+        pytest.param("https://github.com/org/shop.git", "", None, id="without a token"),
+        pytest.param("git@github.com:org/shop.git", "t", None, id="over ssh there is no token"),
+        pytest.param("https://git.example.com/org/shop", "t", None, id="a host of another name"),
+        pytest.param("https://bitbucket.org/org/shop", "t", None, id="Bitbucket"),
+    ],
+)  # fmt: skip
+def test_how_piped_opens_one(remote: str, token: str, url: str | None) -> None:
+    call = call_of(wanted(remote), token)
+    assert (call and call.url) == url
+    if call is not None:
+        assert call == Call(url or "", {"Authorization": "token t"}, FIELDS, "html_url")
+        assert "Authorization" not in repr(call)
+
+
+def test_how_piped_opens_one_at_gitlab() -> None:
+    call = call_of(wanted("https://gitlab.com/a/b/shop.git"), "t")
+    assert call == Call(
+        "https://gitlab.com/api/v4/projects/a%2Fb%2Fshop/merge_requests",
+        {"Authorization": "Bearer t"},
+        {
+            "title": "title",
+            "description": "body",
+            "source_branch": "new/image-1",
+            "target_branch": "main",
+        },
+        "web_url",
+    )
+
+
+class Host:
+    """A host that answers every request alike."""
+
+    def __init__(self) -> None:
+        self.code, self.answer = 201, b'{"html_url": "https://host/pull/1"}'
+        self.asked: list[tuple[str, str, Any]] = []
+        host = self
+
+        class Door(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                host.asked.append((self.path, self.headers["Authorization"], json.loads(body)))
+                self.send_response(host.code)
+                self.send_header("Content-Length", str(len(host.answer)))
+                self.end_headers()
+                self.wfile.write(host.answer)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Keeps quiet."""
+
+        self._server = HTTPServer(("127.0.0.1", 0), Door)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    made = Host()
+    yield made
+    made.close()
+
+
+async def test_a_pull_request_is_opened(host: Host) -> None:
+    call = Call(f"{host.address}/repos", {"Authorization": "token t"}, {"title": "x"}, "html_url")
+    assert await open_request(call) == "https://host/pull/1"
+    assert host.asked == [("/repos", "token t", {"title": "x"})]
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "told"),
+    [
+        pytest.param(422, b'{"message": "no commits"}', '422 {"message": "no commits"}', id="a refusal"),
+        pytest.param(201, b"<html>", "the answer cannot be read", id="another page"),
+        pytest.param(201, b"{}", "the answer cannot be read", id="an answer without a page"),
+    ],
+)  # fmt: skip
+async def test_a_host_that_refuses_is_told_of(
+    host: Host, code: int, answer: bytes, told: str
+) -> None:
+    host.code, host.answer = code, answer
+    with pytest.raises(Unavailable, match=told):
+        await open_request(Call(host.address, {}, {}, "html_url"))
+
+
+async def test_where_nothing_can_be_opened_people_are_told_where(host: Host) -> None:
+    remote = "git@github.com:org/shop.git"
+    told = "open a pull request at https://github.com/org/shop/compare/main...new/image-1"
+    assert await asked_for(wanted(remote), "t") == told
+    assert await asked_for(wanted("file:///srv/shop"), "t") == ""
+    assert host.asked == []
+
+
+async def test_where_opening_fails_people_are_told_why_and_where() -> None:
+    told = await asked_for(wanted("http://gitea.invalid/org/shop"), "t")
+    assert told.startswith("no pull request could be opened: ")
+    assert told.endswith("; open it at http://gitea.invalid/org/shop/compare/main...new/image-1")

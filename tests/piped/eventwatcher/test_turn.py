@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which events are acted on, and how the outcomes of several places become one."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipecd.piped.eventwatcher.turn import Arrival, Outcome, Turn, choose, together
+from pipecd.proto.model import event_pb2 as pb
+from pipecd.proto.model.event_pb2 import Event
+
+NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
+NOON = int(NOW.timestamp())
+
+
+def arrival(id_: str, key: str = "k", *, age: int = 0, number: int = 0) -> Arrival:
+    return Arrival(Event(id=id_, event_key=key, created_at=NOON - age), number)
+
+
+def told(turn: Turn) -> tuple[list[str], dict[str, str]]:
+    outdated = {id_: outcome.description for id_, outcome in turn.outdated.items()}
+    assert all(outcome.status == pb.EVENT_OUTDATED for outcome in turn.outdated.values())
+    return [each.event.id for each in turn.chosen], outdated
+
+
+NEW_B = 'The new event "b" has been created'
+OLD_A = 'Too much time has passed since the event "a" was created'
+
+
+@pytest.mark.parametrize(
+    ("pending", "latest", "chosen", "outdated"),
+    [
+        pytest.param([], [], [], {}, id="nothing is nothing"),
+        pytest.param([arrival("a", age=2), arrival("b", age=1)], [], ["b"], {"a": NEW_B}, id="the newest of a key"),
+        pytest.param([arrival("b", number=2), arrival("a", number=1)], [], ["b"], {"a": NEW_B}, id="of one second the one that arrived last"),
+        pytest.param([arrival("b", "x", age=1), arrival("a", "y", age=2)], [], ["a", "b"], {}, id="each key, oldest first"),
+        pytest.param([arrival("a", age=3600)], [], ["a"], {}, id="an hour is not too old"),
+        pytest.param([arrival("a", age=3601)], [], [], {"a": OLD_A}, id="more than an hour is"),
+        pytest.param([arrival("a", age=5)], [arrival("b", age=4)], [], {"a": NEW_B}, id="one that comes late"),
+        pytest.param([arrival("a", age=4, number=2)], [arrival("b", age=4, number=1)], ["a"], {}, id="one that comes in the same second"),
+    ],
+)  # fmt: skip
+def test_choice(
+    pending: list[Arrival], latest: list[Arrival], chosen: list[str], outdated: dict[str, str]
+) -> None:
+    turn = choose(pending, {each.event.event_key: each for each in latest}, NOW)
+    assert told(turn) == (chosen, outdated)
+
+
+@given(st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 7200)), max_size=20))
+def test_every_event_is_chosen_or_outdated_and_of_a_key_at_most_one_is_chosen(
+    given_: list[tuple[str, int]],
+) -> None:
+    pending = [arrival(str(n), key, age=age, number=n) for n, (key, age) in enumerate(given_)]
+    turn = choose(pending, {}, NOW)
+    chosen, outdated = told(turn)
+    assert sorted([*chosen, *outdated]) == sorted(each.event.id for each in pending)
+    keys = [each.event.event_key for each in turn.chosen]
+    assert len(keys) == len(set(keys))
+    for each in turn.chosen:
+        rivals = [p for p in pending if p.event.event_key == each.event.event_key]
+        assert each.rank == max(rival.rank for rival in rivals)
+
+
+GOOD, BAD = Outcome(pb.EVENT_SUCCESS, "done"), Outcome(pb.EVENT_FAILURE, "broken")
+LATE = Outcome(pb.EVENT_OUTDATED, "late")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "whole"),
+    [
+        pytest.param([GOOD], GOOD, id="one is itself"),
+        pytest.param([GOOD, BAD, GOOD], BAD, id="a failure counts"),
+        pytest.param([LATE, GOOD], GOOD, id="what one did, another may have missed"),
+        pytest.param([GOOD, GOOD], GOOD, id="the same is said once"),
+        pytest.param([GOOD, Outcome(pb.EVENT_SUCCESS, "too")], Outcome(pb.EVENT_SUCCESS, "done; too"), id="all that count are told"),
+    ],
+)  # fmt: skip
+def test_outcomes_together(outcomes: list[Outcome], whole: Outcome) -> None:
+    assert together(outcomes) == whole
