@@ -11,12 +11,14 @@ import pytest
 
 from pipecd.model.deployment import ManualOperation, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unsupported, UserMistake
-from pipecd.piped.pluginhost.host import PLUGIN_SERVICE
+from pipecd.piped.pluginhost.callbacks import LiveStateChanges
+from pipecd.piped.pluginhost.host import LIVE_STATE_CHANGES, PLUGIN_SERVICE
 from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.remote import RemotePlugin
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.proto.plugin.host_pb2 import ListStageCommandsRequest
 from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
@@ -199,3 +201,36 @@ async def test_neither_side_sees_what_the_other_changes_later(
 def test_a_platform_needs_a_target(platform: Any, host: MemoryHost) -> None:
     with pytest.raises(UserMistake, match="requires at least one deploy target"):
         PluginServer(platform, PluginEntry("platform"), host)
+
+
+async def test_a_plugin_of_its_own_tells_of_changes_without_waiting(host: MemoryHost) -> None:
+    changes = open_door(LIVE_STATE_CHANGES, LiveStateChanges(host))
+    async with (
+        grpc_server([changes], host="127.0.0.1", port=0, grace=0) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        remote = RemoteHost(channel)
+        remote.live_state_changed(["shop"])
+        remote.live_state_changed(["cart", "shop"])
+        async with asyncio.timeout(5):
+            await host.until(lambda: "cart" in host.changed_applications)
+        # What is told in one breath goes in one call.
+        assert host.changed_applications == ["cart", "shop"]
+        remote.live_state_changed(["blog"])
+        async with asyncio.timeout(5):
+            await host.until(lambda: "blog" in host.changed_applications)
+
+
+async def test_a_piped_that_does_not_listen_to_changes_is_served_all_the_same(
+    host: MemoryHost,
+) -> None:
+    async with (
+        grpc_server([open_door(PLUGIN_SERVICE, host)], host="127.0.0.1", port=0, grace=0) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        remote = RemoteHost(channel)
+        remote.live_state_changed(["shop"])
+        answer = await remote.ListStageCommands(
+            ListStageCommandsRequest(deployment_id="d", stage_id="s")
+        )
+        assert list(answer.commands) == []

@@ -34,8 +34,14 @@ class Ground:
 
 @dataclass(frozen=True)
 class _Kept:
-    digest: str
+    """A working copy that may serve again."""
+
+    need: Need
     source: Source
+
+    def is_of(self, need: Need) -> bool:
+        """Whether it has what is needed; somebody may have cleared it away."""
+        return self.need == need and self.source.application_directory.is_dir()
 
 
 class Grounds:
@@ -62,8 +68,8 @@ class Grounds:
     async def copy(self, application: Application, ground: Ground) -> AsyncGenerator[Source]:
         """A working copy for as long as the block runs, and perhaps for the next one."""
         kept = self._kept.pop(application.id, None)
-        if kept is None or kept.digest != ground.need.digest:
-            kept = _Kept(ground.need.digest, await self._made(application, ground))
+        if kept is None or not kept.is_of(ground.need):
+            kept = _Kept(ground.need, await self._made(application, ground))
         try:
             yield kept.source
         finally:

@@ -17,8 +17,12 @@ from pipecd.piped.pluginhost.logs import LogRelay
 from pipecd.piped.pluginhost.tools import Tool, Toolbox
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.plugin import host_pb2 as pb
+from pipecd.proto.plugin.livestatechanges_pb2 import (
+    LiveStateChangedRequest,
+    LiveStateChangedResponse,
+)
 from pipecd.proto.service import piped_pb2
-from pipecd.sdk.host import CommandWatch
+from pipecd.sdk.host import CommandWatch, Host
 
 # The one object that has a place of its own in the first generation.
 _ANALYSIS_RESULT = ("analysis", "latest-analysis-result")
@@ -200,6 +204,17 @@ class Callbacks(LogRelay):
             piped_pb2.GetLatestAnalysisResultRequest(application_id=application_id)
         )
         return to_json(answer.analysis_result).encode()
+
+
+class LiveStateChanges:
+    """Hears of changes from plugins in processes of their own, as the others tell them directly."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def LiveStateChanged(self, request: LiveStateChangedRequest) -> LiveStateChangedResponse:
+        self._host.live_state_changed(request.application_ids)
+        return LiveStateChangedResponse()
 
 
 def _nobody_looks(application_ids: Collection[str]) -> None:

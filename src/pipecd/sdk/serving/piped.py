@@ -6,15 +6,21 @@ from collections.abc import Collection
 from typing import Any, TypeVar
 
 import grpc.aio
+import structlog
 
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.plugin.host_pb2_grpc import PluginServiceStub
+from pipecd.proto.plugin.livestatechanges_pb2 import LiveStateChangedRequest
+from pipecd.proto.plugin.livestatechanges_pb2_grpc import LiveStateChangesStub
 from pipecd.wire.status import from_rpc_error
 
 AnswerT = TypeVar("AnswerT")
 
 # Nothing tells a plugin in another process about new commands, and asking on loopback is cheap.
 _ASK_EVERY = 1.0
+_TELL_AT_MOST = 10.0
+
+logger = structlog.get_logger()
 
 
 class PollingWatch:
@@ -31,13 +37,30 @@ class RemoteHost:
     """Calls piped's PluginService."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._stub = PluginServiceStub(channel)
+        self._stub, self._changes = PluginServiceStub(channel), LiveStateChangesStub(channel)
+        # The applications of which piped has not been told yet, and the task that does it.
+        self._changed: set[str] = set()
+        self._telling: asyncio.Task[None] | None = None
 
     def watch_commands(self) -> PollingWatch:
         return PollingWatch()
 
     def live_state_changed(self, application_ids: Collection[str]) -> None:
-        """Nothing on the wire says this yet: piped asks once a minute."""
+        self._changed.update(application_ids)
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_changes())
+
+    async def _tell_changes(self) -> None:
+        """Changes that come while one call is made go with the next."""
+        while self._changed:
+            told, self._changed = sorted(self._changed), set()
+            try:
+                await self._changes.LiveStateChanged(
+                    LiveStateChangedRequest(application_ids=told), timeout=_TELL_AT_MOST
+                )
+            except grpc.aio.AioRpcError as e:
+                # A piped of upstream does not listen, and every piped asks by itself later.
+                logger.debug("piped was not told of a change", error=e.details())
 
     async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse:
         return await _answer(self._stub.InstallTool(request))

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs, in the form that the console of each generation reads."""
+
+from typing import Any
+
+import pytest
+
+from pipecd.model.application import ApplicationKind
+from pipecd.piped.livestate.snapshot import snapshot_of, tidied
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import DeployTargets
+from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot as Snapshot
+from pipecd.proto.model.livestate_pb2 import ResourceState
+from pipecd.wire.validation import check
+
+POD = ResourceState(
+    id="2",
+    parent_ids=["1"],
+    name="web-1",
+    resource_type="Pod",
+    resource_metadata={"API Version": "v1", "Namespace": "shop"},
+    health_status=ResourceState.UNHEALTHY,
+    health_description="crashes",
+    deploy_target="here",
+    created_at=5,
+    updated_at=6,
+)
+
+
+def application(kind: ApplicationKind | None, **fields: Any) -> Application:
+    provider = {} if kind is None else {"platform_provider": "here"}
+    number = int(kind or 0)
+    return Application(id="a", piped_id="p", project_id="x", kind=number, **provider, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        pytest.param(ApplicationKind.KUBERNETES, "kubernetes", id="Kubernetes"),
+        pytest.param(ApplicationKind.CLOUDRUN, "cloudrun", id="Cloud Run"),
+        pytest.param(ApplicationKind.ECS, "ecs", id="ECS"),
+        pytest.param(ApplicationKind.LAMBDA, "lambda", id="Lambda"),
+    ],
+)
+def test_the_first_generation_has_a_part_for_its_platform(kind: ApplicationKind, part: str) -> None:
+    snapshot = snapshot_of(application(kind), [POD], now=7)
+    check(snapshot)
+    (only,) = getattr(snapshot, part).resources
+    assert (only.kind, only.name, list(only.parent_ids), only.health_status) == (
+        "Pod",
+        "web-1",
+        ["1"],
+        2,
+    )
+    if hasattr(only, "api_version"):
+        assert (only.api_version, only.namespace) == ("v1", "shop")
+    assert snapshot.health_status == Snapshot.OTHER
+    filled = {field.name for field, _ in snapshot.ListFields()}
+    assert filled & {"kubernetes", "cloudrun", "ecs", "lambda", "application_live_state"} == {part}
+
+
+def test_the_second_generation_has_one_part_for_all_platforms() -> None:
+    targets = {"kubernetes": DeployTargets(deploy_targets=["here"])}
+    moved = application(ApplicationKind.KUBERNETES, deploy_targets_by_plugin=targets)
+    for each in (application(None), moved):
+        snapshot = snapshot_of(each, [POD], now=7)
+        check(snapshot)
+        assert list(snapshot.application_live_state.resources) == [POD]
+        assert snapshot.health_status == Snapshot.UNHEALTHY
+        assert not snapshot.HasField("kubernetes")
+
+
+@pytest.mark.parametrize(
+    ("healths", "expected"),
+    [
+        pytest.param([], Snapshot.HEALTHY, id="nothing is healthy"),
+        pytest.param([1, 1], Snapshot.HEALTHY, id="all healthy"),
+        pytest.param([1, 0], Snapshot.UNKNOWN, id="one of which nothing is known"),
+        pytest.param([0, 2], Snapshot.UNHEALTHY, id="an ill one says more than an unknown one"),
+    ],
+)
+def test_health_of_the_whole(healths: list[Any], expected: int) -> None:
+    resources = [ResourceState(id=str(at), health_status=h) for at, h in enumerate(healths)]
+    assert snapshot_of(application(None), resources, now=7).health_status == expected
+
+
+def test_an_upstream_control_plane_accepts_what_a_plugin_left_out() -> None:
+    given = [ResourceState(id="1"), ResourceState(name="nobody can tell it from others")]
+    resources = tidied(given, (), now=7)
+    assert [(r.id, r.name, r.created_at, r.updated_at) for r in resources] == [("1", "1", 7, 7)]
+    check(snapshot_of(application(ApplicationKind.KUBERNETES), resources, now=7))
+
+
+def test_the_time_of_a_resource_says_when_it_changed() -> None:
+    def now_with(time: int, **fields: Any) -> ResourceState:
+        # The SDKs write the time of the look, whatever has changed.
+        return ResourceState(id="1", name="web", updated_at=time, **fields)
+
+    first = tidied([now_with(7)], (), now=7)
+    same = tidied([now_with(9)], first, now=9)
+    other = tidied([now_with(9, health_description="ill")], first, now=9)
+    assert same == first
+    assert [r.updated_at for r in other] == [9]
+    assert [r.created_at for r in other] == [7]
+
+
+def test_the_order_in_which_plugins_tell_does_not_matter() -> None:
+    pods = [ResourceState(id=str(at), name="pod", created_at=3) for at in range(5)]
+    assert tidied(pods, (), now=7) == tidied(reversed(pods), (), now=7)

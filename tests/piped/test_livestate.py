@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drift through a whole piped, whose platform is a plugin in a process of its own."""
+
+import json
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import servers.shelf
+from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.model.application import SyncStatus
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model.application_pb2 import ApplicationSyncState
+from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
+
+PROGRAM = """#!{python}
+import sys
+sys.path.append({path!r})
+from pipecd.sdk import serve
+from servers.shelf import Shelf
+if __name__ == "__main__":
+    serve(Shelf)
+"""
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  plugins: {shelf: {}}
+"""
+TARGETS = {"shelf": DeployTargets(deploy_targets=["here"])}
+
+
+@pytest.fixture
+def more(tmp_path: Path) -> str:
+    """The lines about the plugin in the configuration of piped."""
+    program = tmp_path / "shelf-plugin"
+    tests = str(Path(servers.shelf.__file__).parent.parent)
+    program.write_text(PROGRAM.format(python=sys.executable, path=tests))
+    program.chmod(0o755)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    target = {"name": "here", "config": {"directory": str(tmp_path / "shelf")}}
+    plugin = {"name": "shelf", "url": f"file://{program}", "port": port, "deployTargets": [target]}
+    return f"plugins: {json.dumps([plugin])}\n"
+
+
+@dataclass
+class Scene:
+    """One application, and what a test asks about it."""
+
+    plane: Any
+    file: Path
+
+    async def state(self) -> ApplicationSyncState:
+        wanted = ApplicationFilter(project="demo", name="cart")
+        found = await self.plane.running.cases.applications.listed(wanted, by=self.plane.admin)
+        return found.items[0].sync_state
+
+    def is_in(self, status: SyncStatus) -> Any:
+        """A question for `eventually`."""
+
+        async def ask() -> ApplicationSyncState | None:
+            state = await self.state()
+            return state if state.status == status else None
+
+        return ask
+
+    async def ended(self) -> list[Deployment]:
+        """The deployments that are over, in their order."""
+        listed = await self.plane.running.cases.deployments.listed(
+            DeploymentFilter(project="demo"), by=self.plane.admin
+        )
+        over = (d for d in listed.items if DeploymentStatus(d.status).is_completed)
+        return sorted(over, key=lambda d: d.created_at)
+
+
+@pytest.mark.slow
+async def test_drift_made_by_hand_is_told_and_explained_within_a_moment(
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, more: str, tmp_path: Path
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": APP, "cart/files/a": "1"})
+    async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
+        await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
+        scene = Scene(plane, tmp_path / "shelf" / "cart" / "a")
+        await eventually(scene.is_in(SyncStatus.SYNCED), 30)
+        assert scene.file.read_text() == "1"
+        scene.file.write_text("by hand")
+        begun = time.perf_counter()
+        state = await eventually(scene.is_in(SyncStatus.OUT_OF_SYNC))
+        took = time.perf_counter() - begun
+        assert "- a: by hand\n+ a: 1" in state.reason
+        assert took < 2
+        scene.file.write_text("1")
+        await eventually(scene.is_in(SyncStatus.SYNCED))
+        assert len(await scene.ended()) == 1
+
+
+@pytest.mark.slow
+async def test_drift_is_deployed_away_where_an_application_wants_it(
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, more: str, tmp_path: Path
+) -> None:
+    wants = APP + "  trigger: {onOutOfSync: {disabled: false, minWindow: 1s}}\n"
+    origin.commit({"cart/app.pipecd.yaml": wants, "cart/files/a": "1"})
+    async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
+        await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
+        scene = Scene(plane, tmp_path / "shelf" / "cart" / "a")
+        await eventually(scene.is_in(SyncStatus.SYNCED), 30)
+        (first,) = await scene.ended()
+        await eventually(lambda: time.time() > first.completed_at + 2)
+        scene.file.write_text("by hand")
+        begun = time.perf_counter()
+        await eventually(lambda: scene.file.read_text() == "1")
+        took = time.perf_counter() - begun
+        await eventually(scene.is_in(SyncStatus.SYNCED))
+        _, second = await scene.ended()
+        assert second.trigger.commit.hash == first.trigger.commit.hash
+        assert took < 4
