@@ -4,19 +4,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipecd.config.catalog import load_catalog
+from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.decode import Level
 from pipecd.config.envelope import open_envelope
-from pipecd.config.read import read_application, read_kind
+from pipecd.config.read import ApplicationConfig, read_application, read_kind
 from pipecd.config.report import ConfigMistake
 from pipecd.model.moment import from_unix
 from pipecd.proto.model import deployment_pb2 as model_pb
 from pipecd.proto.plugin import source_pb2
 from pipecd.sdk.options import OptionsT, decode_value
 
+# A push may touch hundreds of applications, and plugins are asked several times about each.
+_REMEMBERED = 1_000
 _CONFIG_SUFFIXES = {".yaml", ".yml", ".json"}
 
 
@@ -106,20 +109,20 @@ class Source:
 
     def application_settings(self, plugin: str, settings: type[OptionsT]) -> OptionsT:
         """Reads the section of a plugin in the application's file, of either generation."""
-        read = read_application(self.config, file=self.config_filename, catalog=load_catalog())
+        read = _read(self.config, self.config_filename)
         return decode_value(
             settings, read.spec.plugins.get(plugin) or {}, what=f"spec.plugins.{plugin}"
         )
 
     def ignored_fields(self) -> Mapping[str, tuple[str, ...]]:
         """Returns the fields that the application does not want compared, by the object's key."""
-        read = read_application(self.config, file=self.config_filename, catalog=load_catalog())
+        read = _read(self.config, self.config_filename)
         drift = read.spec.drift_detection
         return drift.ignored_by_resource() if drift else {}
 
     def stage_names(self) -> tuple[str, ...]:
         """Returns the stages of the application's pipeline in their order, none without one."""
-        read = read_application(self.config, file=self.config_filename, catalog=load_catalog())
+        read = _read(self.config, self.config_filename)
         return tuple(stage.name for stage in read.spec.pipeline.stages)
 
     def shared_config(self, kind: str, spec: type[OptionsT]) -> OptionsT | None:
@@ -173,3 +176,14 @@ class PluginEntry:
     def settings(self, settings: type[OptionsT]) -> OptionsT:
         """Reads the settings of the plugin."""
         return decode_value(settings, self.config, what=f"config of plugin {self.name}")
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _read(config: bytes, filename: str) -> ApplicationConfig:
+    return read_application(config, file=filename, catalog=_catalog())
+
+
+@cache
+def _catalog() -> Catalog:
+    """What is installed, which does not change while a plugin runs."""
+    return load_catalog()
