@@ -7,7 +7,7 @@ from typing import Any
 from pipecd.model.application import SyncStatus
 from pipecd.model.ids import new_id
 from pipecd.piped.notify.notice import NoticeKind
-from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS, Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.service import piped_pb2
 
@@ -123,7 +123,7 @@ async def test_a_deployment_is_told_as_such_and_compared_afterwards(
             assert (await scene.state(id_)).status == SyncStatus.DEPLOYING
             await api.report_deployment_completed(
                 piped_pb2.ReportDeploymentCompletedRequest(
-                    deployment_id=deployment.id, status=5, completed_at=1
+                    deployment_id=deployment.id, status=DEPLOYMENT_SUCCESS, completed_at=1
                 )
             )
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))

@@ -28,9 +28,9 @@ POD = ResourceState(
 
 
 def application(kind: ApplicationKind | None, **fields: Any) -> Application:
-    provider = {} if kind is None else {"platform_provider": "here"}
-    number = int(kind or 0)
-    return Application(id="a", piped_id="p", project_id="x", kind=number, **provider, **fields)
+    if kind is not None:
+        fields |= {"kind": int(kind), "platform_provider": "here"}
+    return Application(id="a", piped_id="p", project_id="x", **fields)
 
 
 @pytest.mark.parametrize(
