@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events that one side registers and the other side writes into Git."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.proto.model import event_pb2
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.event_pb2 import Event
+from pipecd.proto.service import web_pb2
+from servers.trial import OUR_PIPED
+from servers.upstream import UpstreamTrial
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
+
+OFTEN = "  eventWatcher: {checkInterval: 2s}\n  plugins: [{name: wait}]\n"
+CONFIG = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  pipeline:
+    stages: [{name: WAIT, with: {duration: 1s}}]
+  eventWatcher:
+    - matcher: {name: image, labels: {app: cart}}
+      handler:
+        type: GIT_UPDATE
+        config:
+          commitMessage: "use {{ .Value }}"
+          replacements: [{file: values.yaml, yamlField: $.image.tag}]
+"""
+VALUES = "image:\n  name: cart # ours\n  tag: v1   # of the image\n"
+FILES = {"cart/app.pipecd.yaml": CONFIG, "cart/values.yaml": VALUES}
+EVENT = ("event", "register", "--name", "image", "--labels", "app=cart", "--data", "v2")
+
+
+async def test_our_piped_writes_what_upstream_was_told(
+    their_bed: UpstreamTrial, free_port: Callable[[], int], upstream_pipectl: Path
+) -> None:
+    bed = their_bed
+    before = bed.origin.commit(FILES)
+    theirs = ("--address", bed.api_address, "--insecure", "--api-key", await bed.api_key())
+    agent = await bed.enrol("ours", OFTEN)
+    flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
+
+    async with bed.running(OUR_PIPED, "run", *flags) as piped:
+        await bed.eventually(lambda: bed.introduced(agent.id), piped)
+        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
+        assert (await bed.run(upstream_pipectl, *EVENT, *theirs)).code == 0
+        another = [word.replace("app=cart", "app=other") for word in EVENT]
+        assert (await bed.run(upstream_pipectl, *another, *theirs)).code == 0
+
+        async def pushed() -> str:
+            head = bed.origin.git("rev-parse", "main")
+            return head if head != before else ""
+
+        commit = await bed.eventually(pushed, piped)
+
+        async def told() -> Event | None:
+            options = web_pb2.ListEventsRequest.Options()
+            request = web_pb2.ListEventsRequest(options=options, page_size=10)
+            events = (await bed.admin.call("ListEvents", request)).events
+            mine = [event for event in events if event.labels["app"] == "cart"]
+            return mine[0] if mine and mine[0].status else None
+
+        event = await bed.eventually(told, piped)
+    assert event.status == event_pb2.EVENT_SUCCESS
+    assert event.status_description == 'Successfully updated 1 files in the "site" repository'
+    assert bed.origin.git("log", "-1", "--format=%s", commit) == "use v2"
+    changed = bed.origin.git("show", f"{commit}:cart/values.yaml")
+    assert changed == VALUES.replace("tag: v1", "tag: v2").strip()
+
+
+async def test_a_piped_of_upstream_writes_what_our_control_plane_was_told(
+    open_bed: Any, free_port: Callable[[], int], upstream_pipedv1: Path, upstream_pipectl: Path
+) -> None:
+    async with open_bed() as bed:
+        bed.origin.commit(FILES)
+        agent = await bed.enrol("theirs", "  eventWatcher: {checkInterval: 2s}\n")
+        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
+        ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
+        flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
+        async with bed.running(upstream_pipedv1, "run", *flags) as piped:
+            await bed.eventually(lambda: bed.introduced(agent.id), piped)
+            assert (await bed.run(upstream_pipectl, *EVENT, *bed.pipectl_flags())).code == 0
+
+            async def told() -> Event | None:
+                listed = await bed.cases.events.listed(EventFilter(project="demo"), by=bed.admin)
+                [event] = listed.items
+                return event if event.status else None
+
+            event = await bed.eventually(told, piped)
+        assert event.status == event_pb2.EVENT_SUCCESS, event.status_description
+        assert "tag: v2" in bed.origin.git("show", "main:cart/values.yaml")
