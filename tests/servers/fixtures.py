@@ -16,6 +16,7 @@ from servers.kubernetes import Kubernetes
 from servers.objects import S3, Gcs, opened_by_kms
 from servers.programs import NotInstalled, built, do_without
 from servers.prometheus import GuardedPrometheus, Prometheus
+from servers.receivers import Mailbox, Receivers
 from servers.registry import OciRegistry
 from servers.server import Server
 
@@ -186,5 +187,21 @@ def registry() -> Iterator[OciRegistry]:
 def tls_registry(certificate: tuple[str, str]) -> Iterator[OciRegistry]:
     """The same with the certificate of `certificate`."""
     server = OciRegistry(certificate)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def receivers() -> Iterator[Receivers]:
+    """Receivers of notifications over HTTP."""
+    server = Receivers()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def mailbox() -> Iterator[Mailbox]:
+    """A mail server without TLS."""
+    server = Mailbox()
     yield server
     server.close()

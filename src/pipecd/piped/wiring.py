@@ -47,6 +47,7 @@ from pipecd.piped.mirror.wakeups import WakeupStream
 from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.notifier import Identity, Notifier, subscribers
+from pipecd.piped.notify.spool import Spool
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.seen import SeenCommits
 from pipecd.piped.planpreview.application import ApplicationPreviews
@@ -157,9 +158,12 @@ async def notifier(
         httpx2.AsyncClient(headers={"User-Agent": f"pipecd/{build_version()}"})
     )
     console = Console(spec.web_address or known.web_base_url, spec.project_id)
+    spool = await asyncio.to_thread(Spool.open, settings.workspace / "notifications.jsonl")
+    opened.callback(spool.close)
     return Notifier(
         Identity(spec.project_id, spec.piped_id, known.name),
-        subscribers(spec.notifications, console, client),
+        subscribers(spec.notifications, console, client, spool),
+        spool,
     )
 
 

@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import httpx2
 import structlog
@@ -15,6 +16,7 @@ from pipecd.piped.notify.notice import Notice, NoticeKind
 from pipecd.piped.notify.outbox import Letter, Outbox
 from pipecd.piped.notify.receivers.choice import choose
 from pipecd.piped.notify.route import passes
+from pipecd.piped.notify.spool import Entry, Spool
 from pipecd.piped.notify.subject import subject_of
 from pipecd.piped.notify.template import check
 from pipecd.proto.model import notification_pb2 as pb
@@ -41,6 +43,11 @@ class Subscriber:
     outbox: Outbox
     routes: tuple[RouteSpec, ...]
 
+    def route_of(self, notice: Notice) -> RouteSpec | None:
+        """The first route that wants the notice."""
+        about = subject_of(notice.facts)
+        return next((route for route in self.routes if passes(route, notice.kind, about)), None)
+
 
 class Notifier:
     """Queues each notice once for every receiver that one of its routes leads to."""
@@ -49,11 +56,12 @@ class Notifier:
         self,
         identity: Identity,
         subscribers: Sequence[Subscriber] = (),
+        spool: Spool | None = None,
         *,
         flush_seconds: float = _FLUSH_SECONDS,
     ) -> None:
         self._identity, self._subscribers = identity, tuple(subscribers)
-        self._flush_seconds = flush_seconds
+        self._spool, self._flush_seconds = spool or Spool(), flush_seconds
         self._is_open = True
 
     def tell(self, notice: Notice) -> None:
@@ -61,15 +69,30 @@ class Notifier:
         if not self._is_open:
             log.warning("notification came too late", notice=notice.kind.name)
             return
-        about = subject_of(notice.facts)
+        if self._spool.knows(notice.key):
+            return
+        wanted = [s for s in self._subscribers if s.route_of(notice) is not None]
+        if wanted:
+            entry = Entry(notice, frozenset(s.outbox.name for s in wanted))
+            self._spool.add(entry)
+            self._send(entry)
+
+    def _send(self, entry: Entry) -> None:
+        unknown = set(entry.receivers)
         for subscriber in self._subscribers:
-            for route in subscriber.routes:
-                if passes(route, notice.kind, about):
-                    subscriber.outbox.put(Letter(notice, route.templates))
-                    break
+            route = subscriber.route_of(entry.notice)
+            if route is not None and subscriber.outbox.name in entry.receivers:
+                letter = Letter(entry.notice, route.templates, entry.id, entry.told_at)
+                subscriber.outbox.put(letter)
+                unknown.remove(subscriber.outbox.name)
+        for name in unknown:
+            # Nobody wants any more what an earlier piped left.
+            self._spool.gone(entry.id, name)
 
     async def run(self) -> None:
         """Delivers until it is cancelled, and then for some seconds what is left."""
+        for entry in self._spool.waiting:
+            self._send(entry)
         self.tell(self._itself(NoticeKind.PIPED_STARTED, pb.NotificationEventPipedStarted))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(s.outbox.run()) for s in self._subscribers]
@@ -88,7 +111,7 @@ class Notifier:
         self._is_open = False
         lost = {outbox.name: outbox.left for outbox in outboxes if outbox.left}
         if lost:
-            log.warning("piped ends with notifications undelivered", receivers=lost)
+            log.warning("notifications are left for the next start", receivers=lost)
         for task in tasks:
             task.cancel()
 
@@ -105,7 +128,7 @@ class Notifier:
 
 
 def subscribers(
-    spec: NotificationsSpec, console: Console, client: httpx2.AsyncClient
+    spec: NotificationsSpec, console: Console, client: httpx2.AsyncClient, spool: Spool
 ) -> list[Subscriber]:
     """The receivers that routes lead to; of two of the same name the last one counts."""
     found: list[Subscriber] = []
@@ -115,5 +138,10 @@ def subscribers(
             check(route.templates, of=f"route {route.name}")
         chosen = choose(receiver, console, client)
         if chosen is not None and routes:
-            found.append(Subscriber(Outbox(name, chosen), routes))
+            outbox = Outbox(name, chosen, gone=partial(_gone, spool, name))
+            found.append(Subscriber(outbox, routes))
     return found
+
+
+def _gone(spool: Spool, receiver: str, letter: Letter) -> None:
+    spool.gone(letter.id, receiver)

@@ -6,6 +6,7 @@ A receiver that hangs or is away holds up nobody but itself.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -32,6 +33,9 @@ class Letter:
     templates: tuple[TemplateSpec, ...] = ()
     id: str = field(default_factory=new_id)
     told_at: datetime = field(default_factory=utc_now)
+
+
+Gone = Callable[[Letter], None]
 
 
 class Receiver(Protocol):
@@ -66,9 +70,16 @@ class Outbox:
     """The letters to one receiver."""
 
     def __init__(
-        self, name: str, receiver: Receiver, *, most: int = MOST, patience: Patience | None = None
+        self,
+        name: str,
+        receiver: Receiver,
+        *,
+        gone: Gone,
+        most: int = MOST,
+        patience: Patience | None = None,
     ) -> None:
-        self.name = name
+        """`gone` hears of every letter that was delivered, or never will be."""
+        self.name, self._gone = name, gone
         self._receiver, self._most, self._patience = receiver, most, patience or Patience()
         self._letters: deque[Letter] = deque()
         self._dropped = 0
@@ -78,7 +89,7 @@ class Outbox:
     def put(self, letter: Letter) -> None:
         """Queues a letter; in a full box it takes the place of the oldest."""
         if len(self._letters) >= self._most:
-            self._letters.popleft()
+            self._gone(self._letters.popleft())
             self._dropped += 1
             if self._dropped == 1:
                 log.warning("too many notifications, the oldest are dropped", receiver=self.name)
@@ -111,7 +122,7 @@ class Outbox:
     def _take_out(self, letter: Letter) -> None:
         # It may have been dropped meanwhile.
         if self._letters and self._letters[0] is letter:
-            self._letters.popleft()
+            self._gone(self._letters.popleft())
 
     async def _deliver(self, letter: Letter) -> None:
         clock = asyncio.get_running_loop().time

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Letters arrive in order, again after trouble, and never at the expense of others."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import pytest
+from structlog.testing import capture_logs
+
+from pipecd.config.piped.notification import DiscordSpec, WebhookSpec
+from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.piped.notify.message import Console
+from pipecd.piped.notify.notice import Notice, NoticeKind
+from pipecd.piped.notify.outbox import Later, Letter, Outbox, Patience
+from pipecd.piped.notify.receivers.discord import DiscordReceiver
+from pipecd.piped.notify.receivers.webhook import WebhookReceiver
+from pipecd.piped.notify.wording import Wording
+from pipecd.proto.model.notification_pb2 import NotificationEventPipedStarted
+from servers.receivers import DISCORD, WEBHOOK, Answer, Receivers
+
+QUICK = Patience(attempt=0.3, letter=0.5, first_pause=0.01, longest_pause=0.05, last_pause=0.01)
+
+
+def notice(name: str = "dev") -> Notice:
+    return Notice(NoticeKind.PIPED_STARTED, NotificationEventPipedStarted(id="p", name=name))
+
+
+@dataclass
+class Box:
+    """An outbox, and those letters that have left it."""
+
+    outbox: Outbox
+    gone: list[Letter] = field(default_factory=list[Letter])
+
+    def put(self, *names: str) -> None:
+        for name in names:
+            self.outbox.put(Letter(notice(name)))
+
+
+def box(receiver: Any, name: str = "team", **how: Any) -> Box:
+    gone: list[Letter] = []
+    return Box(Outbox(name, receiver, gone=gone.append, patience=how.pop("patience", QUICK), **how), gone)  # fmt: skip
+
+
+@asynccontextmanager
+async def delivering(*boxes: Box) -> AsyncGenerator[None]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each.outbox.run()) for each in boxes]
+        yield
+        for each in boxes:
+            each.outbox.close()
+        await asyncio.wait(tasks, timeout=5)
+        for task in tasks:
+            task.cancel()
+
+
+@asynccontextmanager
+async def program(receivers: Receivers, path: str = WEBHOOK) -> AsyncGenerator[WebhookReceiver]:
+    async with httpx2.AsyncClient() as client:
+        yield WebhookReceiver(WebhookSpec(url=receivers.url(path)), client)
+
+
+def names(receivers: Receivers, path: str = WEBHOOK) -> list[str]:
+    return [delivery.json["Metadata"]["name"] for delivery in receivers.at(path)]
+
+
+async def test_letters_arrive_in_order(receivers: Receivers) -> None:
+    async with program(receivers) as receiver:
+        team = box(receiver)
+        async with delivering(team):
+            team.put(*"abc")
+    assert names(receivers) == ["a", "b", "c"]
+    assert len(team.gone) == 3
+    assert team.outbox.left == 0
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 429])
+async def test_trouble_of_the_receiver_is_waited_for(receivers: Receivers, status: int) -> None:
+    receivers.answers[WEBHOOK] = [Answer(status), Answer(status)]
+    async with program(receivers) as receiver:
+        team = box(receiver)
+        async with delivering(team):
+            team.put("a", "b")
+    assert names(receivers) == ["a", "a", "a", "b"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 410])
+async def test_what_is_refused_is_not_tried_again(receivers: Receivers, status: int) -> None:
+    receivers.answers[WEBHOOK] = [Answer(status)]
+    async with program(receivers) as receiver:
+        team = box(receiver)
+        with capture_logs() as logs:
+            async with delivering(team):
+                team.put("a", "b")
+    assert names(receivers) == ["a", "b"]
+    assert [line["event"] for line in logs] == ["notification was not delivered"]
+    assert len(team.gone) == 2
+
+
+async def test_a_receiver_that_asks_for_time_gets_it(receivers: Receivers, eventually: Any) -> None:
+    receivers.answers[WEBHOOK] = [Answer(429, headers={"Retry-After": "1"})]
+    async with program(receivers) as receiver:
+        team = box(receiver, patience=Patience(first_pause=0.01))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(team.outbox.run())
+            team.put("a")
+            await eventually(lambda: team.gone)
+            task.cancel()
+    first, second = receivers.at(WEBHOOK)
+    assert second.at - first.at >= 1
+
+
+async def test_a_receiver_that_stays_away_is_given_up_for_one_letter_at_a_time(
+    eventually: Any,
+) -> None:
+    tried: list[str] = []
+
+    class Away:
+        async def send(self, letter: Letter) -> None:
+            tried.append(str(letter.notice.facts.name))  # type: ignore[attr-defined]
+            if tried[-1] == "a":
+                raise Unavailable("gone fishing")
+
+    team = box(Away(), patience=Patience(letter=0.1, first_pause=0.02, longest_pause=0.02))
+    with capture_logs() as logs:
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            task = group.create_task(team.outbox.run())
+            team.put("a", "b")
+            await eventually(lambda: len(team.gone) == 2)
+            task.cancel()
+    assert tried.count("a") > 2
+    assert tried[-1] == "b"
+    assert logs[-1] == {
+        "event": "notification was not delivered",
+        "log_level": "warning",
+        "receiver": "team",
+        "notice": "PIPED_STARTED",
+        "error": "gone fishing",
+    }
+
+
+async def test_a_receiver_that_hangs_delays_nobody_else(
+    receivers: Receivers, eventually: Any
+) -> None:
+    receivers.hanging.add("/hangs")
+    async with program(receivers, "/hangs") as hanging, program(receivers) as well:
+        stuck, team = box(hanging, "stuck"), box(well)
+        async with asyncio.timeout(10), delivering(stuck, team):
+            stuck.put("a")
+            team.put(*"abcdefgh")
+            await eventually(lambda: len(team.gone) == 8)
+            assert not stuck.gone
+    assert names(receivers) == list("abcdefgh")
+
+
+async def test_a_hanging_attempt_is_ended_and_made_again(
+    receivers: Receivers, eventually: Any
+) -> None:
+    receivers.hanging.add("/hangs")
+    async with program(receivers, "/hangs") as hanging:
+        stuck = box(hanging, patience=Patience(attempt=0.05, letter=0.5, first_pause=0.01))
+        with capture_logs() as logs:
+            async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+                task = group.create_task(stuck.outbox.run())
+                stuck.put("a")
+                await eventually(lambda: stuck.gone)
+                task.cancel()
+    assert len(receivers.at("/hangs")) > 2
+    assert logs[-1]["error"] == "no answer within 0.05 seconds"
+
+
+async def test_a_full_box_drops_the_oldest_and_says_so(receivers: Receivers) -> None:
+    async with program(receivers) as receiver:
+        team = box(receiver, most=3)
+        with capture_logs() as logs:
+            team.put(*"abcdefgh")
+            assert team.outbox.left == 3
+            async with delivering(team):
+                pass
+    assert names(receivers) == ["f", "g", "h"]
+    assert [(line["event"], line.get("count")) for line in logs] == [
+        ("too many notifications, the oldest are dropped", None),
+        ("notifications were dropped", 5),
+    ]
+    assert len(team.gone) == 8
+
+
+async def test_what_is_left_at_the_end_is_tried_again_at_once(
+    receivers: Receivers, eventually: Any
+) -> None:
+    receivers.answers[WEBHOOK] = [Answer(503)]
+    async with program(receivers) as receiver:
+        team = box(receiver, patience=Patience(first_pause=30, last_pause=0.01))
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            group.create_task(team.outbox.run())
+            team.put("a")
+            await eventually(lambda: receivers.at(WEBHOOK))
+            team.outbox.close()
+    assert names(receivers) == ["a", "a"]
+
+
+async def test_ten_thousand_letters_are_queued_without_waiting(receivers: Receivers) -> None:
+    count = 0
+
+    class Quick:
+        async def send(self, letter: Letter) -> None:
+            nonlocal count
+            count += 1
+
+    team = box(Quick())
+    clock = asyncio.get_running_loop().time
+    letters = [Letter(notice(str(n))) for n in range(10_000)]
+    began = clock()
+    for letter in letters:
+        team.outbox.put(letter)
+    assert clock() - began < 1
+    async with delivering(team):
+        pass
+    assert count == 10_000
+
+
+async def test_no_secret_of_an_address_is_logged(
+    receivers: Receivers, eventually: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    receivers.answers[DISCORD] = [Answer(500, DISCORD.encode()), Answer(404, DISCORD.encode())]
+    async with httpx2.AsyncClient() as client:
+        spec = DiscordSpec(hook_url=receivers.url(DISCORD))
+        team = box(DiscordReceiver(spec, Wording(Console("", "")), client))
+        away = box(DiscordReceiver(DiscordSpec(hook_url="http://127.0.0.1:1/discord-hook-secret"), Wording(Console("", "")), client))  # fmt: skip
+        with capture_logs() as logs:
+            async with delivering(team, away):
+                team.put("a")
+                away.put("b")
+                await eventually(lambda: team.gone and away.gone)
+    assert len(logs) >= 3
+    out = capfd.readouterr()
+    assert "discord-hook-secret" not in f"{logs}{out.out}{out.err}"
+
+
+def test_asking_for_time_is_one_way_of_being_away() -> None:
+    assert isinstance(Later("busy", seconds=3), Unavailable)
+    assert not isinstance(Later("busy", seconds=3), UserMistake)

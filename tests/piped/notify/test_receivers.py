@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each kind of receiver gets a notice in the form it knows, and is believed when it refuses."""
+
+import base64
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from pipecd.config.piped.notification import ReceiverSpec
+from pipecd.controlplane.webhooks.signature import is_signed
+from pipecd.model.document import from_json
+from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.piped.notify.message import Console
+from pipecd.piped.notify.notice import Notice, NoticeKind
+from pipecd.piped.notify.outbox import Later, Letter, Receiver
+from pipecd.piped.notify.receivers.choice import choose
+from pipecd.piped.notify.receivers.discord import escape as discord_escape
+from pipecd.piped.notify.receivers.teams import escape as teams_escape
+from pipecd.piped.notify.transition import deployment_is
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.notification_pb2 import NotificationEventDeploymentFailed
+from servers.receivers import (
+    DISCORD,
+    SIGNATURE,
+    SIGNING_SECRET,
+    SLACK_API,
+    SLACK_HOOK,
+    SLACK_TOKEN,
+    TEAMS,
+    WEBHOOK,
+    Answer,
+    Receivers,
+)
+
+Kinds = dict[NoticeKind, Notice]
+CONSOLE = Console("https://cd.example.com", "shop")
+LINK = "https://cd.example.com/deployments/deployment-1?project=shop"
+FAILED = NoticeKind.DEPLOYMENT_FAILED
+
+
+def read(described: dict[str, Any]) -> ReceiverSpec:
+    return ReceiverSpec.model_validate_json(json.dumps({"name": "r", **described}))
+
+
+@asynccontextmanager
+async def receiver(**described: Any) -> AsyncGenerator[Receiver]:
+    async with httpx2.AsyncClient() as client:
+        chosen = choose(read(described), CONSOLE, client)
+        assert chosen is not None
+        yield chosen
+
+
+async def send(notice: Notice, **described: Any) -> None:
+    async with receiver(**described) as chosen:
+        await chosen.send(Letter(notice))
+
+
+def fields_of(attachment: Any) -> dict[str, str]:
+    assert all(field["short"] for field in attachment["fields"])
+    return {field["title"]: field["value"] for field in attachment["fields"]}
+
+
+async def test_slack_gets_an_attachment_by_its_hook(receivers: Receivers, notices: Kinds) -> None:
+    hook = {"hookURL": receivers.url(SLACK_HOOK), "mentionedAccounts": ["@U2"], "mentionedGroups": ["G2"]}  # fmt: skip
+    await send(notices[FAILED], slack=hook)
+    (delivery,) = receivers.at(SLACK_HOOK)
+    assert delivery.json["username"] == "PipeCD"
+    (attachment,) = delivery.json["attachments"]
+    assert attachment["title"] == 'Deployment for "cart" was failed'
+    assert attachment["title_link"] == LINK
+    assert attachment["text"] == "it is so"
+    assert attachment["color"] == "#9C3C31"
+    assert attachment["mrkdwn_in"] == ["text"]
+    assert attachment["ts"] > 1_700_000_000
+    fields = fields_of(attachment)
+    assert fields["Deployment"] == f"<{LINK}|deployme...>"
+    assert fields["Started At"].startswith("<!date^1700000000^{date_num} {time_secs}|")
+    assert fields["Mention To Users"] == "<@U1> <@U2>"
+    assert fields["Mention To Groups"] == "<!subteam^G1> <!subteam^G2>"
+
+
+async def test_a_second_message_to_slack_does_not_repeat_the_mentions_of_the_first(
+    receivers: Receivers, notices: Kinds
+) -> None:
+    async with receiver(slack={"hookURL": receivers.url(SLACK_HOOK)}) as slack:
+        for kind in (FAILED, NoticeKind.PIPED_STARTED, FAILED):
+            await slack.send(Letter(notices[kind]))
+    told = [fields_of(d.json["attachments"][0]) for d in receivers.at(SLACK_HOOK)]
+    assert [fields.get("Mention To Users") for fields in told] == ["<@U1>", None, "<@U1>"]
+
+
+async def test_slack_finds_no_markup_in_what_others_wrote(
+    receivers: Receivers, about_deployment: Callable[..., Deployment]
+) -> None:
+    made = about_deployment(status=5, status_reason="<!channel> a & b", application_name="<x>")
+    await send(deployment_is(made), slack={"hookURL": receivers.url(SLACK_HOOK)})
+    (attachment,) = receivers.at(SLACK_HOOK)[0].json["attachments"]
+    assert attachment["text"] == "&lt;!channel&gt; a &amp; b"
+    assert "<x>" not in attachment["title"]
+
+
+def by_token(receivers: Receivers, **fields: Any) -> dict[str, Any]:
+    return {"channelID": "C1", "apiURL": receivers.url("/api"), **fields}
+
+
+@pytest.mark.parametrize("way", ["oauthToken", "oauthTokenData", "oauthTokenFile"])
+async def test_slack_is_reached_by_a_token(
+    receivers: Receivers, notices: Kinds, tmp_path: Path, way: str
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{SLACK_TOKEN}\n")
+    tokens = {
+        "oauthToken": SLACK_TOKEN,
+        "oauthTokenData": base64.b64encode(SLACK_TOKEN.encode()).decode(),
+        "oauthTokenFile": str(file),
+    }
+    await send(notices[FAILED], slack=by_token(receivers, **{way: tokens[way]}))
+    (delivery,) = receivers.at(SLACK_API)
+    assert delivery.headers["authorization"] == f"Bearer {SLACK_TOKEN}"
+    assert delivery.json["channel"] == "C1"
+    assert delivery.json["attachments"][0]["text"] == "it is so"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        pytest.param(b'{"ok":false,"error":"channel_not_found"}', UserMistake, id="an unknown channel"),
+        pytest.param(b'{"ok":false,"error":"ratelimited"}', Unavailable, id="too many messages"),
+        pytest.param(b'{"ok":false,"error":"internal_error"}', Unavailable, id="trouble of its own"),
+        pytest.param(b"<html>", UserMistake, id="something that is not Slack"),
+        pytest.param(b"[]", UserMistake, id="something else that is not Slack"),
+    ],
+)  # fmt: skip
+async def test_a_success_of_slack_may_be_a_refusal(
+    receivers: Receivers, notices: Kinds, answer: bytes, error: type[PipecdError]
+) -> None:
+    receivers.answers[SLACK_API] = [Answer(body=answer)]
+    with pytest.raises(error):
+        await send(notices[FAILED], slack=by_token(receivers, oauthToken=SLACK_TOKEN))
+
+
+async def test_a_program_gets_the_facts_as_upstream_sends_them(
+    receivers: Receivers, notices: Kinds
+) -> None:
+    webhook = {"url": receivers.url(WEBHOOK), "signatureValue": SIGNATURE}
+    await send(notices[FAILED], webhook=webhook)
+    (delivery,) = receivers.at(WEBHOOK)
+    assert delivery.headers["pipecd-signature"] == SIGNATURE
+    assert delivery.body.startswith(b'{"Type":5,"Metadata":{"deployment":{"id":"deployment-1",')
+    assert delivery.body.endswith(b"}}\n")
+    facts = from_json(json.dumps(delivery.json["Metadata"]), NotificationEventDeploymentFailed)
+    assert facts == notices[FAILED].facts
+    assert "webhook-signature" not in delivery.headers
+
+
+async def test_every_kind_of_notice_reaches_a_program(receivers: Receivers, notices: Kinds) -> None:
+    async with receiver(webhook={"url": receivers.url(WEBHOOK)}) as program:
+        for notice in notices.values():
+            await program.send(Letter(notice))
+    told = receivers.at(WEBHOOK)
+    assert [d.json["Type"] for d in told] == [int(kind) for kind in notices]
+    # The header is sent even when nobody set a value.
+    assert {d.headers["pipecd-signature"] for d in told} == {""}
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        pytest.param(SIGNING_SECRET, id="a secret as libraries know it"),
+        pytest.param("words, and not base64", id="a secret of one's own"),
+    ],
+)
+async def test_a_program_can_check_who_sent_it(
+    receivers: Receivers, notices: Kinds, tmp_path: Path, secret: str
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text(f"{secret}\n")
+    async with receiver(
+        webhook={"url": receivers.url(WEBHOOK), "signingSecretFile": str(file), "signatureKey": "X-Mine"}
+    ) as program:  # fmt: skip
+        letter = Letter(notices[FAILED])
+        await program.send(letter)
+        await program.send(letter)
+    first, second = receivers.at(WEBHOOK)
+    now = datetime.now(UTC)
+    assert is_signed(first.headers, first.body, [secret], now)
+    assert not is_signed(first.headers, first.body + b" ", [secret], now)
+    assert not is_signed(first.headers, first.body, ["another"], now)
+    assert first.headers["webhook-id"] == second.headers["webhook-id"] == letter.id
+    assert "x-mine" in first.headers
+
+
+async def test_a_secret_that_changes_in_its_file_is_used_at_once(
+    receivers: Receivers, notices: Kinds, tmp_path: Path
+) -> None:
+    file = tmp_path / "value"
+    file.write_text("one\n")
+    async with receiver(
+        webhook={"url": receivers.url(WEBHOOK), "signatureValueFile": str(file)}
+    ) as program:
+        await program.send(Letter(notices[FAILED]))
+        file.write_text("two\n")
+        await program.send(Letter(notices[FAILED]))
+    assert [d.headers["pipecd-signature"] for d in receivers.at(WEBHOOK)] == ["one", "two"]
+
+
+async def test_teams_gets_an_adaptive_card(
+    receivers: Receivers, notices: Kinds, tmp_path: Path
+) -> None:
+    file = tmp_path / "url"
+    file.write_text(f"{receivers.url(TEAMS)}\n")
+    await send(
+        notices[FAILED],
+        teams={"hookURLFile": str(file), "mentionedUsers": ["ann@example.com"]},
+    )
+    (delivery,) = receivers.at(TEAMS)
+    assert delivery.json["type"] == "message"
+    (attachment,) = delivery.json["attachments"]
+    assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
+    card = attachment["content"]
+    title, text, facts, people = card["body"]
+    assert (card["type"], title["color"]) == ("AdaptiveCard", "Attention")
+    assert title["text"] == 'Deployment for "cart" was failed'
+    assert text["text"] == "it is so"
+    assert {"title": "Project", "value": "shop"} in facts["facts"]
+    assert people["text"] == "<at>ann@example.com</at>"
+    assert card["msteams"]["entities"][0]["mentioned"]["id"] == "ann@example.com"
+    assert card["actions"] == [{"type": "Action.OpenUrl", "title": "Open", "url": LINK}]
+
+
+async def test_teams_says_in_a_success_that_it_takes_no_more(
+    receivers: Receivers, notices: Kinds
+) -> None:
+    told = b"Microsoft Teams endpoint returned HTTP error 429 with ContextId x"
+    receivers.answers[TEAMS] = [Answer(body=told)]
+    with pytest.raises(Unavailable):
+        await send(notices[FAILED], teams={"hookURL": receivers.url(TEAMS)})
+
+
+async def test_discord_gets_an_embed_and_mentions_only_those_configured(
+    receivers: Receivers, notices: Kinds
+) -> None:
+    receivers.answers[DISCORD] = [Answer(204, b"")]
+    await send(
+        notices[FAILED],
+        discord={"hookURL": receivers.url(DISCORD), "mentionedUsers": ["1"], "mentionedRoles": ["2"]},
+    )  # fmt: skip
+    (delivery,) = receivers.at(DISCORD)
+    assert delivery.json["content"] == "<@1> <@&2>"
+    assert delivery.json["allowed_mentions"] == {"parse": [], "users": ["1"], "roles": ["2"]}
+    (embed,) = delivery.json["embeds"]
+    assert embed["title"] == 'Deployment for "cart" was failed'
+    assert (embed["description"], embed["url"], embed["color"]) == ("it is so", LINK, 0x9C3C31)
+    assert datetime.fromisoformat(embed["timestamp"])
+    fields = {field["name"]: field["value"] for field in embed["fields"]}
+    assert fields["Started At"] == "<t:1700000000>"
+    assert fields["Deployment"] == f"[deployme...]({LINK})"
+
+
+@pytest.mark.parametrize("escape", [discord_escape, teams_escape])
+def test_markup_of_others_is_shown_as_it_is_written(escape: Callable[[str], str]) -> None:
+    assert "[click](http://x)" not in escape("[click](http://x)")
+    assert "**loud**" not in escape("**loud**")
+    assert escape("plain words, 1.5: fine!") == "plain words, 1.5: fine!"
+
+
+@pytest.mark.parametrize("kind", ["teams", "discord"])
+async def test_a_long_reason_is_cut(
+    receivers: Receivers, about_deployment: Callable[..., Deployment], kind: str
+) -> None:
+    made = about_deployment(status=5, status_reason="x" * 100_000, application_name="y" * 1000)
+    path = {"teams": TEAMS, "discord": DISCORD}[kind]
+    await send(deployment_is(made), **{kind: {"hookURL": receivers.url(path)}})
+    (delivery,) = receivers.at(path)
+    assert len(delivery.body) < 28_000
+    if kind == "discord":
+        (embed,) = delivery.json["embeds"]
+        assert (len(embed["title"]), len(embed["description"])) == (256, 4000)
+
+
+HOOKS = [
+    pytest.param("slack", SLACK_HOOK, id="slack"),
+    pytest.param("teams", TEAMS, id="teams"),
+    pytest.param("discord", DISCORD, id="discord"),
+]
+
+
+@pytest.mark.parametrize(("kind", "path"), HOOKS)
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(400, UserMistake), (404, UserMistake), (301, UserMistake), (408, Unavailable), (500, Unavailable), (503, Unavailable)],
+)  # fmt: skip
+async def test_an_answer_tells_whether_to_try_again(
+    receivers: Receivers, notices: Kinds, kind: str, path: str, status: int, error: type[Exception]
+) -> None:
+    # A server may repeat what it was sent.
+    receivers.answers[path] = [Answer(status, f"no such thing {path}".encode())]
+    with pytest.raises(error, match=f"status {status}: no such thing") as caught:
+        await send(notices[FAILED], **{kind: {"hookURL": receivers.url(path)}})
+    assert path.rpartition("/")[2] not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        pytest.param("7", 7, 7, id="seconds"),
+        pytest.param(format_datetime(datetime.now(UTC) + timedelta(minutes=10)), 300, 600, id="a moment"),
+        pytest.param("soon", 0, 0, id="nonsense"),
+    ],
+)  # fmt: skip
+async def test_a_receiver_may_say_how_long_to_wait(
+    receivers: Receivers, notices: Kinds, header: str, least: float, most: float
+) -> None:
+    receivers.answers[DISCORD] = [Answer(429, b"", {"Retry-After": header})]
+    with pytest.raises(Later) as caught:
+        await send(notices[FAILED], discord={"hookURL": receivers.url(DISCORD)})
+    assert least <= caught.value.seconds <= most
+
+
+async def test_an_endless_answer_is_not_read_to_its_end(
+    receivers: Receivers, notices: Kinds
+) -> None:
+    receivers.answers[DISCORD] = [Answer(400, b"x" * 5_000_000)]
+    with pytest.raises(UserMistake) as caught:
+        await send(notices[FAILED], discord={"hookURL": receivers.url(DISCORD)})
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        pytest.param("http://127.0.0.1:1/secret-part", Unavailable, id="nobody listens"),
+        pytest.param("ftp://127.0.0.1/secret-part", UserMistake, id="another protocol"),
+        pytest.param("secret-part", UserMistake, id="no address at all"),
+        pytest.param("http://[secret-part", Unavailable, id="half an address"),
+        pytest.param("http://host:99999999/secret-part", Unavailable, id="no such port"),
+    ],
+)
+async def test_an_address_is_no_part_of_an_error(
+    notices: Kinds, url: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error) as caught:
+        await send(notices[FAILED], discord={"hookURL": url})
+    assert "secret-part" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        pytest.param({"slack": {"channelID": "C", "oauthTokenFile": "/no/such/file"}}, id="a token of Slack"),
+        pytest.param({"webhook": {"url": "http://x", "signatureValueFile": "/no/such/file"}}, id="a shared secret"),
+        pytest.param({"webhook": {"url": "http://x", "signingSecretFile": "/no/such/file"}}, id="a signing secret"),
+        pytest.param({"teams": {"hookURLFile": "/no/such/file"}}, id="an address of Teams"),
+        pytest.param({"discord": {"hookURLFile": "/no/such/file"}}, id="an address of Discord"),
+        pytest.param({"email": {"host": "h", "from": "a@x", "to": ["b@x"], "username": "u", "passwordFile": "/no/such/file"}}, id="a password for mail"),
+        pytest.param({"email": {"host": "h", "from": "a@x", "to": ["b@x"], "caFile": "/no/such/file"}}, id="certificates for mail"),
+        pytest.param({"slack": {"channelID": "C", "oauthTokenData": "?"}}, id="something that is not base64"),
+    ],
+)  # fmt: skip
+async def test_a_secret_that_is_not_there_is_told_at_the_start(described: dict[str, Any]) -> None:
+    with pytest.raises(UserMistake, match=r"notifications\.receivers"):
+        async with receiver(**described):
+            pass
+
+
+async def test_a_receiver_that_receives_nothing_is_none() -> None:
+    async with httpx2.AsyncClient() as client:
+        assert choose(ReceiverSpec(name="r"), CONSOLE, client) is None

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes let pass what they ask for and nothing that they ignore."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipecd.config.piped.notification import RouteSpec
+from pipecd.piped.notify.notice import NoticeKind
+from pipecd.piped.notify.route import passes
+from pipecd.piped.notify.subject import Subject
+from pipecd.proto.model import notification_pb2 as pb
+
+FAILED = NoticeKind.DEPLOYMENT_FAILED
+STAGE = NoticeKind.STAGE_STARTED
+PIPED = NoticeKind.PIPED_STARTED
+CART = Subject("shop", "a1", "cart", {"env": "prod", "team": "x", "empty": ""})
+ITSELF = Subject("shop")
+
+
+def route(**fields: Any) -> RouteSpec:
+    return RouteSpec(name="r", receiver="x", **fields)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "about", "expected"),
+    [
+        pytest.param(route(), FAILED, CART, True, id="a route without wishes takes everything"),
+        pytest.param(route(events=("DEPLOYMENT_FAILED",)), FAILED, CART, True, id="an event asked for"),
+        pytest.param(route(events=("STAGE_FAILED",)), FAILED, CART, False, id="another event"),
+        pytest.param(route(events=("EVENT_DEPLOYMENT_FAILED",)), FAILED, CART, False, id="names come without the prefix of the wire"),
+        pytest.param(route(groups=("DEPLOYMENT",)), FAILED, CART, True, id="a group asked for"),
+        pytest.param(route(groups=("DEPLOYMENT",)), STAGE, CART, False, id="a stage is no deployment"),
+        pytest.param(route(groups=("STAGE", "PIPED")), PIPED, ITSELF, True, id="one of several groups"),
+        pytest.param(route(apps=("cart",)), FAILED, CART, True, id="an application asked for"),
+        pytest.param(route(apps=("web",)), FAILED, CART, False, id="another application"),
+        pytest.param(route(apps=("web",)), PIPED, ITSELF, True, id="piped has no application and passes"),
+        pytest.param(route(labels={"env": "prod"}), FAILED, CART, True, id="a label asked for"),
+        pytest.param(route(labels={"env": "prod", "team": "x"}), FAILED, CART, True, id="all labels asked for"),
+        pytest.param(route(labels={"env": "prod", "team": "y"}), FAILED, CART, False, id="one of the labels differs"),
+        pytest.param(route(labels={"zone": "a"}), FAILED, CART, False, id="a label that the application lacks"),
+        pytest.param(route(labels={"zone": "a"}), PIPED, ITSELF, True, id="piped has no labels and passes"),
+        pytest.param(route(ignore_events=("DEPLOYMENT_FAILED",), events=("DEPLOYMENT_FAILED",)), FAILED, CART, False, id="ignoring an event beats asking for it"),
+        pytest.param(route(ignore_groups=("DEPLOYMENT",), events=("DEPLOYMENT_FAILED",)), FAILED, CART, False, id="ignoring its group too"),
+        pytest.param(route(ignore_apps=("cart",)), FAILED, CART, False, id="an ignored application"),
+        pytest.param(route(ignore_labels={"env": "prod", "team": "y"}), FAILED, CART, False, id="one ignored label suffices"),
+        pytest.param(route(ignore_labels={"env": "dev"}), FAILED, CART, True, id="the value of an ignored label counts"),
+        pytest.param(route(ignore_labels={"zone": "a"}), FAILED, CART, True, id="a label with an empty value is not ignored by others"),
+        pytest.param(route(ignore_apps=("",), ignore_labels={"a": ""}), PIPED, ITSELF, True, id="nothing about applications keeps piped quiet"),
+    ],
+)  # fmt: skip
+def test_a_route(spec: RouteSpec, kind: NoticeKind, about: Subject, expected: bool) -> None:
+    assert passes(spec, kind, about) is expected
+
+
+def test_the_groups_are_those_of_the_wire() -> None:
+    known = {name.removeprefix("EVENT_") for name, _ in pb.NotificationEventGroup.items()} - {
+        "NONE"
+    }
+    assert {kind.group for kind in NoticeKind} == known
+    assert all(kind.name.startswith(kind.group.partition("_")[0]) for kind in NoticeKind)
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+LISTS = st.lists(NAMES, max_size=2).map(tuple)
+MAPS = st.dictionaries(NAMES, NAMES, max_size=2)
+KINDS = st.sampled_from(list(NoticeKind))
+EVENTS = st.lists(KINDS.map(lambda kind: kind.name), max_size=3).map(tuple)
+GROUPS = st.lists(KINDS.map(lambda kind: kind.group), max_size=2).map(tuple)
+ROUTES = st.builds(
+    RouteSpec, events=EVENTS, ignore_events=EVENTS, groups=GROUPS, ignore_groups=GROUPS,
+    apps=LISTS, ignore_apps=LISTS, labels=MAPS, ignore_labels=MAPS,
+)  # fmt: skip
+SUBJECTS = st.builds(Subject, st.just("p"), st.just("id"), NAMES, MAPS)
+
+
+@given(ROUTES, KINDS, SUBJECTS)
+def test_what_passes_is_asked_for_and_not_ignored(
+    spec: RouteSpec, kind: NoticeKind, about: Subject
+) -> None:
+    if passes(spec, kind, about):
+        labels = dict(about.labels or {})
+        assert kind.name not in spec.ignore_events
+        assert kind.group not in spec.ignore_groups
+        assert about.application not in spec.ignore_apps
+        assert not any(labels.get(key) == value for key, value in spec.ignore_labels.items())
+        assert not spec.apps or about.application in spec.apps
+        assert all(labels.get(key) == value for key, value in spec.labels.items())
+        assert not spec.events or kind.name in spec.events
+        assert not spec.groups or kind.group in spec.groups
+
+
+@given(ROUTES, KINDS, SUBJECTS, NAMES, NAMES)
+def test_one_more_ignored_thing_never_lets_more_pass(
+    spec: RouteSpec, kind: NoticeKind, about: Subject, key: str, value: str
+) -> None:
+    stricter = spec.model_copy(update={"ignore_labels": {**spec.ignore_labels, key: value}})
+    if key not in spec.ignore_labels:
+        assert passes(spec, kind, about) or not passes(stricter, kind, about)
