@@ -83,18 +83,18 @@ class Copy:
     """A clone as a person has it, and the repository it pushes to."""
 
     def __init__(self, directory: Path) -> None:
-        self.bare, self._tree = directory / "bare" / "site.git", directory / "tree"
+        self.bare, self.tree = directory / "bare" / "site.git", directory / "tree"
         self._run("init", "-q", "--bare", "-b", "main", str(self.bare))
         self._run("-C", str(self.bare), "config", "http.receivepack", "true")
-        self._run("clone", "-q", str(self.bare), str(self._tree))
-        (self._tree / "hello").mkdir()
-        (self._tree / "hello" / "app.pipecd.yaml").write_text(APP)
+        self._run("clone", "-q", str(self.bare), str(self.tree))
+        (self.tree / "hello").mkdir()
+        (self.tree / "hello" / "app.pipecd.yaml").write_text(APP)
         self.push("the beginning")
 
     def push(self, text: str) -> str:
         """Commits a change of the application and pushes it; answers the commit."""
-        (self._tree / "hello" / "text").write_text(text)
-        tree = ("-C", str(self._tree))
+        (self.tree / "hello" / "text").write_text(text)
+        tree = ("-C", str(self.tree))
         self._run(*tree, "checkout", "-q", "-B", "main")
         self._run(*tree, "add", "-A")
         self._run(*tree, "commit", "-q", "-m", text)
@@ -127,8 +127,10 @@ async def plane(directory: Path) -> AsyncGenerator[ControlPlane]:
 
 
 @asynccontextmanager
-async def piped(running: ControlPlane, directory: Path, remote: str) -> AsyncGenerator[None]:
-    """`piped run` with one application."""
+async def piped(
+    running: ControlPlane, directory: Path, remote: str, **more: Any
+) -> AsyncGenerator[str]:
+    """`piped run` with one application, whose id it yields; `more` goes on with its spec."""
     made = await running.cases.pipeds.register("bench", "", by=ADMIN)
     config = directory / "piped.yaml"
     config.write_text(
@@ -142,6 +144,7 @@ async def piped(running: ControlPlane, directory: Path, remote: str) -> AsyncGen
                     "pipedKeyData": base64.b64encode(made.key.encode()).decode(),
                     "apiAddress": f"127.0.0.1:{running.port}",
                     "repositories": [{"repoId": "site", "remote": remote, "branch": "main"}],
+                    **more,
                 },
             }
         )
@@ -158,8 +161,7 @@ async def piped(running: ControlPlane, directory: Path, remote: str) -> AsyncGen
         async with running.bus.subscribe(project="bench") as signals:
             while not (await running.stores.pipeds.get(made.id)).repositories:
                 await anext(aiter(signals))
-        await running.cases.applications.add(draft, by=ADMIN)
-        yield
+        yield await running.cases.applications.add(draft, by=ADMIN)
     finally:
         process.terminate()
         await process.wait()
