@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from pipecd.model.errors import PipecdError
+from pipecd.model.errors import PipecdError, Unsupported
 from pipecd.observe.version import build_version
 from pipecd.proto.gateway import otlp_pb2 as pb
 
@@ -96,7 +96,9 @@ class Spans:
                 await self._export(self._request(some).SerializeToString())
             except PipecdError as e:
                 if not self._is_away:
-                    log.warning("traces not sent, dropping them", error=str(e))
+                    # That a server has no place for traces is nothing to worry about.
+                    tell = log.info if isinstance(e, Unsupported) else log.warning
+                    tell("traces not sent, dropping them", error=str(e))
                 self._is_away = True
                 return
             self._is_away = False

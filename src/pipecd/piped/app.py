@@ -15,6 +15,7 @@ from pipecd.observe.log import hiding
 from pipecd.piped import wiring
 from pipecd.piped.mirror.presence import Presence, piped_meta
 from pipecd.piped.mirror.restart import RestartRequested, RestartWatch
+from pipecd.piped.mirror.stagecommands import StageCommands
 from pipecd.piped.wiring import PipedSettings
 
 __all__ = ["PipedSettings", "run_piped"]
@@ -74,6 +75,7 @@ async def _run(
         reporter,
         events,
         RestartWatch(shared.commands),
+        StageCommands(api=api, commands=shared.commands),
     )
     async with asyncio.TaskGroup() as loops:
         for part in parts:

@@ -291,6 +291,7 @@ def reporter(shared: Shared) -> AppConfigReporter:
     return AppConfigReporter(
         api=shared.api,
         applications=shared.applications,
+        commands=shared.commands,
         heads=shared.heads,
         mirrors=shared.mirrors,
         configs=shared.configs,

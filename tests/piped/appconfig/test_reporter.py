@@ -16,6 +16,7 @@ from pipecd.git.mirrors import open_mirrors
 from pipecd.piped.appconfig.discovery import is_application_file, reported_directory
 from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.source.configs import Configs
@@ -41,12 +42,13 @@ async def reporting(plane: Any, remote: str, **settings: Any) -> AsyncGenerator[
             heads=RepositoryHeads(mirrors),
             mirrors=mirrors,
             configs=Configs(load_catalog()),
+            commands=CommandMirror(api, every=0.03),
             pace=Pace(settings.pop("every", 1000.0)),
             piped_id=plane.registered.id,
             **settings,
         )
         async with asyncio.TaskGroup() as loops:
-            parts = (reporter.applications, reporter.heads, reporter)
+            parts = (reporter.applications, reporter.commands, reporter.heads, reporter)
             tasks = [loops.create_task(part.run()) for part in parts]
             yield reporter
             for task in tasks:

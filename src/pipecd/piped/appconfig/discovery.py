@@ -5,6 +5,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 
 from pipecd.config.read import ApplicationConfig
+from pipecd.model.errors import PipecdError
 from pipecd.proto.model import common_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationInfo
@@ -37,6 +38,13 @@ def reported_directory(path: str) -> str:
 def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """Whether every wanted label is there."""
     return wanted.items() <= labels.items()
+
+
+def mistake_in(read: ApplicationConfig | PipecdError) -> str:
+    """Why a file cannot be offered or kept in step, with every mistake, or nothing."""
+    if isinstance(read, PipecdError):
+        return str(read)
+    return "" if read.spec.name else "spec.name must be set, else nobody can tell what this is"
 
 
 def changed_info(application: Application, config: ApplicationConfig) -> ApplicationInfo | None:

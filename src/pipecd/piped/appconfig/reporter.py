@@ -11,6 +11,7 @@ from pipecd.config.read import ApplicationConfig
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
 from pipecd.git.mirrors import Mirrors
+from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.errors import PipecdError
 from pipecd.piped.api import PipedApi
 from pipecd.piped.appconfig.discovery import (
@@ -19,14 +20,17 @@ from pipecd.piped.appconfig.discovery import (
     has_labels,
     is_application_file,
     is_sendable,
+    mistake_in,
     unregistered,
 )
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import watch_any
+from pipecd.piped.mirror.commands import REASON_KEY, CommandMirror
 from pipecd.piped.mirror.heads import Head, RepositoryHeads
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import config_path
+from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.service.piped_pb2 import (
     ReportUnregisteredApplicationConfigurationsRequest,
@@ -55,6 +59,7 @@ class AppConfigReporter:
     heads: RepositoryHeads
     mirrors: Mirrors
     configs: Configs
+    commands: CommandMirror
     pace: Pace
     piped_id: str
     selector: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -63,6 +68,7 @@ class AppConfigReporter:
         self._listings: dict[str, _Listing] = {}
         self._found: dict[str, tuple[ApplicationInfo, ...]] = {}
         self._sent: tuple[ApplicationInfo, ...] | None = None
+        self._told: dict[tuple[str, str], str] = {}
         self._scanning = asyncio.Lock()
 
     async def run(self) -> None:
@@ -70,6 +76,7 @@ class AppConfigReporter:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._on_changes(), name="application files that change")
             tasks.create_task(self._on_pace(), name="application files now and then")
+            tasks.create_task(self._on_command(), name="application files on command")
 
     async def _on_changes(self) -> None:
         heads = [self.heads.changes_of(mirror.repository.id) for mirror in self.mirrors]
@@ -83,6 +90,26 @@ class AppConfigReporter:
             await self.pace.wait()
             # The control plane keeps the list in its cache only and may have lost it.
             await self._scan(again=True)
+
+    async def _on_command(self) -> None:
+        """Looks at once when somebody asks for it; upstream's piped leaves such commands lying."""
+        watch = self.commands.changes.watch()
+        while True:
+            for command in self.commands.of_kind(CommandKind.UPDATE_APPLICATION_CONFIG):
+                await self._follow(command)
+            await watch.wait(_NET)
+
+    async def _follow(self, command: Command) -> None:
+        application = self.applications.get(command.application_id)
+        repository = application.git_path.repo.id if application else ""
+        if repository not in self.mirrors:
+            reason = "the application is unknown to this piped, or its repository is"
+            metadata = {REASON_KEY: reason}
+            await self.commands.report(command, CommandStatus.FAILED, metadata=metadata)
+            return
+        await self.heads.look(repository)
+        await self._scan(again=True)
+        await self.commands.report(command, CommandStatus.SUCCEEDED)
 
     async def _scan(self, *, again: bool) -> None:
         async with self._scanning:
@@ -107,6 +134,7 @@ class AppConfigReporter:
         known = {config_path(a.git_path): a for a in self.applications.of_repository(id_)}
         candidates = unregistered(await self._list(mirror, head), known)
         configs = await self.configs.at(mirror, head.hash, [*known, *candidates])
+        self._tell(id_, {path: mistake_in(configs[path]) for path in (*known, *candidates)})
         self._found[id_] = tuple(
             info
             for path in candidates
@@ -120,6 +148,22 @@ class AppConfigReporter:
             if isinstance(config := configs[path], ApplicationConfig)
             and (info := changed_info(application, config))
         ]
+
+    def _tell(self, repository: str, mistakes: Mapping[str, str]) -> None:
+        """Says once what is wrong with a file; a registered application shows it as well."""
+        before = self._told
+        self._told = {key: told for key, told in before.items() if key[0] != repository}
+        for path, mistake in mistakes.items():
+            key = repository, path
+            if mistake:
+                self._told[key] = mistake
+                if before.get(key) != mistake:
+                    log.warning(
+                        "application file is not usable",
+                        repository=repository,
+                        path=path,
+                        error=mistake,
+                    )
 
     async def _list(self, mirror: Mirror, head: Commit) -> tuple[str, ...]:
         listing = self._listings.get(mirror.repository.id)

@@ -11,7 +11,7 @@ from structlog.contextvars import bound_contextvars
 
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import NotFound, PipecdError
+from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.mirror.changes import Watch
 from pipecd.piped.plan.turns import superseded, waits_for
@@ -105,7 +105,7 @@ async def cancel_idle(desk: Desk, command: Command) -> bool:
     """
     try:
         status = await _cancel_before_its_beginning(desk, command)
-    except NotFound:
+    except (NotFound, Denied, UserMistake):
         status = CommandStatus.FAILED
     if status is not None:
         await desk.commands.report(command, status)
@@ -115,6 +115,9 @@ async def cancel_idle(desk: Desk, command: Command) -> bool:
 async def _cancel_before_its_beginning(desk: Desk, command: Command) -> CommandStatus | None:
     deployment = await desk.fresh(command.deployment_id)
     status = DeploymentStatus(deployment.status)
+    if status is DeploymentStatus.CANCELLED:
+        # By another command, or by this one before piped was killed.
+        return CommandStatus.SUCCEEDED
     if status.is_completed:
         return CommandStatus.FAILED
     if status not in _BEFORE_ITS_BEGINNING:

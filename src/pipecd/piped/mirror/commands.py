@@ -20,6 +20,8 @@ from pipecd.proto.service.piped_pb2 import ListUnhandledCommandsRequest, ReportC
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 EVERY = 5.0
+# Where whoever waits for a command learns why it failed.
+REASON_KEY = "Reason"
 _HIDDEN_FOR = timedelta(minutes=10)
 
 
@@ -40,7 +42,11 @@ class CommandMirror:
 
     @property
     def all(self) -> tuple[Command, ...]:
-        return tuple(c for c in self._listed if c.id not in self._handled)
+        return tuple(c for c in self._listed if self.has(c))
+
+    def has(self, command: Command) -> bool:
+        """Whether nobody has handled the command yet."""
+        return command.id not in self._handled
 
     def of_kind(self, kind: CommandKind) -> tuple[Command, ...]:
         return tuple(c for c in self.all if c.type == kind)
@@ -62,8 +68,11 @@ class CommandMirror:
         *,
         metadata: Mapping[str, str] | None = None,
         output: bytes = b"",
-    ) -> None:
-        """Hides the command and tells the control plane how it went, however long that takes."""
+    ) -> bool:
+        """Hides the command and tells the control plane how it went, however long that takes.
+
+        False means that the control plane would not hear it.
+        """
         now = self._now()
         self._handled[command.id] = now
         request = ReportCommandHandledRequest(
@@ -78,6 +87,8 @@ class CommandMirror:
         except PipecdError as e:
             # The command stays hidden here: doing it again would not make the report succeed.
             log.warning("report of a command was refused", command=command.id, error=str(e))
+            return False
+        return True
 
     async def run(self) -> None:
         while True:

@@ -24,11 +24,16 @@ class RestartWatch:
     async def run(self) -> None:
         """Raises `RestartRequested` once such a command was answered."""
         watch = self._commands.changes.watch()
-        while not (wanted := self._commands.of_kind(CommandKind.RESTART_PIPED)):
+        while not await self._answered():
             await watch.wait(_WAIT)
-        for command in wanted:
-            log.info("restart requested", command=command.id, commander=command.commander)
-            await self._commands.report(
-                command, CommandStatus.SUCCEEDED, output=command.id.encode()
-            )
         raise RestartRequested
+
+    async def _answered(self) -> bool:
+        """Answers all commands; one whose answer is refused would restart every piped after us."""
+        answered = False
+        for command in self._commands.of_kind(CommandKind.RESTART_PIPED):
+            log.info("restart requested", command=command.id, commander=command.commander)
+            output = command.id.encode()
+            if await self._commands.report(command, CommandStatus.SUCCEEDED, output=output):
+                answered = True
+        return answered

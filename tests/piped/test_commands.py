@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every type of command is carried out once by a whole piped, and answered whatever happens."""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+
+from pipecd.config.catalog import load_catalog
+from pipecd.config.read import read_piped
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
+from pipecd.piped.app import PipedSettings, run_piped
+from pipecd.piped.mirror import stagecommands
+from pipecd.piped.mirror.stagecommands import Verdict, verdict
+from pipecd.proto.model import deployment_pb2
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: {name}
+  pipeline:
+    stages:
+{stages}
+"""
+WAIT = "      - {name: WAIT, with: {duration: 10ms}}\n"
+LONG = "      - {name: WAIT, with: {duration: 1h}}\n"
+APPROVAL = "      - {name: WAIT_APPROVAL, with: {anyone: true}}\n"
+
+
+@dataclass
+class Scene:
+    """A control plane behind a gate, and a piped that can be killed and started again."""
+
+    plane: Any
+    origin: Any
+    eventually: Any
+    application: str = ""
+
+    @asynccontextmanager
+    async def piped(self) -> AsyncGenerator["asyncio.Task[None]"]:
+        """A piped that ends with the block without a chance to finish anything."""
+        ready = asyncio.Event()
+        task = asyncio.create_task(run_piped(self._settings(), ready=ready.set))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.wait({task}, timeout=10)
+
+    async def begin(self, stages: str) -> None:
+        """Adds an application with these stages."""
+        self.origin.commit({"cart/app.pipecd.yaml": APP.format(name="cart", stages=stages)})
+        await self.plane.add_repository("site", self.origin.remote)
+        self.application = await self.plane.add_application("cart")
+
+    async def give(self, **command: Any) -> str:
+        """Gives a command as the control plane stores it."""
+        made = Command(
+            piped_id=self.plane.registered.id, project_id="shop", commander="ann", **command
+        )
+        return await self.plane.cases.commands.add(made)
+
+    async def command(self, id: str) -> Command:
+        return await self.plane.cases.commands.get(id, by=self.plane.admin)
+
+    async def answered(self, id: str) -> Command:
+        async def ask() -> Command | None:
+            command = await self.command(id)
+            return command if command.status else None
+
+        return await self.eventually(ask, 20)
+
+    async def deployments(self) -> list[Deployment]:
+        listed = await self.plane.cases.deployments.listed(
+            DeploymentFilter(project="shop"), by=self.plane.admin
+        )
+        return sorted(listed.items, key=lambda d: (d.created_at, d.id))
+
+    async def one(self, status: DeploymentStatus) -> Deployment:
+        """The newest deployment, once it has the status."""
+
+        async def ask() -> Deployment | None:
+            found = await self.deployments()
+            return found[-1] if found and found[-1].status == status else None
+
+        return await self.eventually(ask, 20)
+
+    async def at_stage(self, name: str) -> tuple[Deployment, PipelineStage]:
+        """The newest deployment and its stage of that name, once it runs."""
+
+        async def ask() -> tuple[Deployment, PipelineStage] | None:
+            for deployment in (await self.deployments())[-1:]:
+                for stage in deployment.stages:
+                    if stage.name == name and stage.status == StageStatus.RUNNING:
+                        return deployment, stage
+            return None
+
+        return await self.eventually(ask, 20)
+
+    def _settings(self) -> PipedSettings:
+        text = f"""\
+apiVersion: pipecd.dev/v1beta1
+kind: Piped
+spec:
+  projectID: shop
+  pipedID: {self.plane.registered.id}
+  pipedKeyData: {base64.b64encode(self.plane.registered.key.encode()).decode()}
+  apiAddress: {self.plane.address}
+  repositories: [{{repoId: site, remote: {self.origin.remote}, branch: main}}]
+"""
+        config = read_piped(text, file="piped.yaml", catalog=load_catalog())
+        workspace = self.plane.directory / "work"
+        return PipedSettings(config=config, insecure=True, workspace=workspace)
+
+
+@pytest.fixture
+async def scene(
+    open_plane: Any, origin: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Scene]:
+    monkeypatch.setattr(stagecommands.StageCommands, "every", 0.05)
+    async with open_plane() as plane:
+        yield Scene(plane, origin, eventually)
+
+
+async def test_a_sync_that_was_made_and_not_answered_is_not_made_twice(scene: Scene) -> None:
+    await scene.begin(WAIT)
+    async with scene.piped():
+        await scene.one(DeploymentStatus.SUCCESS)
+        scene.plane.gate.held_answers.add("CreateDeployment")
+        command = await scene.plane.cases.applications.sync(
+            scene.application, SyncStrategy.AUTO, by=scene.plane.admin
+        )
+        await scene.eventually(lambda: "CreateDeployment done" in scene.plane.gate.calls, 20)
+    scene.plane.gate.held_answers.clear()
+    async with scene.piped():
+        handled = await scene.answered(command)
+        await scene.one(DeploymentStatus.SUCCESS)
+    made = await scene.deployments()
+    assert handled.status == CommandStatus.SUCCEEDED
+    assert handled.metadata["TriggeredDeploymentID"] in {d.id for d in made}
+    assert len(made) == 2
+
+
+async def test_two_syncs_of_one_application_are_two_deployments_with_an_answer_each(
+    scene: Scene,
+) -> None:
+    await scene.begin(WAIT)
+    async with scene.piped():
+        await scene.one(DeploymentStatus.SUCCESS)
+        commands = [
+            await scene.plane.cases.applications.sync(
+                scene.application, SyncStrategy.AUTO, by=scene.plane.admin
+            )
+            for _ in range(2)
+        ]
+        answers = [await scene.answered(command) for command in commands]
+    assert {answer.status for answer in answers} == {CommandStatus.SUCCEEDED}
+    assert len({answer.metadata["TriggeredDeploymentID"] for answer in answers}) == 2
+
+
+async def test_a_cancel_whose_answer_was_lost_with_piped_is_answered_by_the_next(
+    scene: Scene,
+) -> None:
+    await scene.begin(LONG)
+    scene.plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.UNAVAILABLE
+    async with scene.piped():
+        deployment, _ = await scene.at_stage("WAIT")
+        cancel = scene.plane.cases.deployments.cancel
+        commands = [
+            await cancel(deployment.id, False, False, by=scene.plane.admin) for _ in range(2)
+        ]
+        await scene.one(DeploymentStatus.CANCELLED)
+        await scene.eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
+    scene.plane.gate.refusals.clear()
+    async with scene.piped():
+        answers = [await scene.answered(command) for command in commands]
+    assert {answer.status for answer in answers} == {CommandStatus.SUCCEEDED}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param({"type": Command.SYNC_APPLICATION, "application_id": "gone", "sync_application": Command.SyncApplication(application_id="gone")}, id="a sync"),
+        pytest.param({"type": Command.CHAIN_SYNC_APPLICATION, "application_id": "gone", "chain_sync_application": Command.ChainSyncApplication(deployment_chain_id="x", application_id="gone", block_index=1)}, id="a step of a chain"),
+        pytest.param({"type": Command.UPDATE_APPLICATION_CONFIG, "application_id": "gone"}, id="another look at a file"),
+        pytest.param({"type": Command.CANCEL_DEPLOYMENT, "deployment_id": "gone", "cancel_deployment": Command.CancelDeployment(deployment_id="gone")}, id="a cancel"),
+        pytest.param({"type": Command.APPROVE_STAGE, "deployment_id": "gone", "stage_id": "gone", "approve_stage": Command.ApproveStage(deployment_id="gone", stage_id="gone")}, id="an approval"),
+        pytest.param({"type": Command.SKIP_STAGE, "deployment_id": "gone", "stage_id": "gone", "skip_stage": Command.SkipStage(deployment_id="gone", stage_id="gone")}, id="a skip"),
+    ],
+)  # fmt: skip
+async def test_what_is_asked_of_something_that_is_gone_fails(
+    scene: Scene, command: dict[str, Any]
+) -> None:
+    await scene.begin(WAIT)
+    async with scene.piped():
+        handled = await scene.answered(await scene.give(**command))
+    assert handled.status == CommandStatus.FAILED
+
+
+async def test_an_approval_is_heard_and_a_second_one_is_answered_too(scene: Scene) -> None:
+    await scene.begin(APPROVAL)
+    async with scene.piped():
+        deployment, stage = await scene.at_stage("WAIT_APPROVAL")
+        approve = scene.plane.cases.deployments.approve
+        commands = [await approve(deployment.id, stage.id, by=scene.plane.admin) for _ in range(2)]
+        answers = [await scene.answered(command) for command in commands]
+        await scene.one(DeploymentStatus.SUCCESS)
+    assert {answer.status for answer in answers} == {CommandStatus.SUCCEEDED}
+
+
+async def test_an_approval_whose_answer_was_lost_with_piped_is_answered_by_the_next(
+    scene: Scene,
+) -> None:
+    await scene.begin(APPROVAL)
+    scene.plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.UNAVAILABLE
+    async with scene.piped():
+        deployment, stage = await scene.at_stage("WAIT_APPROVAL")
+        command = await scene.plane.cases.deployments.approve(
+            deployment.id, stage.id, by=scene.plane.admin
+        )
+        await scene.eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
+    scene.plane.gate.refusals.clear()
+    async with scene.piped():
+        assert (await scene.answered(command)).status == CommandStatus.SUCCEEDED
+        await scene.one(DeploymentStatus.SUCCESS)
+
+
+async def test_another_look_at_a_file_is_taken_at_once(scene: Scene) -> None:
+    await scene.begin(WAIT)
+    async with scene.piped():
+        await scene.one(DeploymentStatus.SUCCESS)
+        scene.origin.commit({"cart/app.pipecd.yaml": APP.format(name="trolley", stages=WAIT)})
+        command = await scene.give(
+            type=Command.UPDATE_APPLICATION_CONFIG, application_id=scene.application
+        )
+        assert (await scene.answered(command)).status == CommandStatus.SUCCEEDED
+        assert (await scene.plane.application(scene.application)).name == "trolley"
+
+
+async def test_a_restart_whose_answer_is_refused_does_not_restart_for_ever(scene: Scene) -> None:
+    await scene.begin(WAIT)
+    scene.plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.PERMISSION_DENIED
+    async with scene.piped() as piped:
+        await scene.plane.cases.pipeds.restart(scene.plane.registered.id, by=scene.plane.admin)
+        await scene.eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
+        await scene.one(DeploymentStatus.SUCCESS)
+        assert not piped.done()
+        scene.plane.gate.refusals.clear()
+        again = await scene.plane.cases.pipeds.restart(
+            scene.plane.registered.id, by=scene.plane.admin
+        )
+        async with asyncio.timeout(20):
+            await piped
+    handled = await scene.command(again)
+    assert handled.status == CommandStatus.SUCCEEDED
+
+
+async def test_two_restarts_are_one(scene: Scene) -> None:
+    await scene.begin(WAIT)
+    restart = scene.plane.cases.pipeds.restart
+    commands = [await restart(scene.plane.registered.id, by=scene.plane.admin) for _ in range(2)]
+    async with scene.piped() as piped, asyncio.timeout(20):
+        await piped
+    for command in commands:
+        assert (await scene.command(command)).status == CommandStatus.SUCCEEDED
+    async with scene.piped() as piped:
+        await scene.one(DeploymentStatus.SUCCESS)
+        assert not piped.done()
+
+
+def deployment(
+    status: "deployment_pb2.DeploymentStatus.ValueType",
+    stage: "deployment_pb2.StageStatus.ValueType | None" = None,
+) -> Deployment:
+    stages = [] if stage is None else [PipelineStage(id="s", status=stage)]
+    return Deployment(id="d", status=status, stages=stages)
+
+
+FAILED, SUCCEEDED = CommandStatus.FAILED, CommandStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(None, Verdict(FAILED, "the deployment does not exist"), id="nothing"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_PENDING), None, id="one that is not planned yet"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING), Verdict(FAILED, "the deployment has no such stage"), id="one without the stage"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_NOT_STARTED_YET), None, id="a stage that comes later"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_RUNNING), None, id="a stage that runs"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SUCCESS), Verdict(SUCCEEDED), id="a stage that was approved"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SKIPPED), Verdict(SUCCEEDED), id="a stage that was skipped"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_ROLLING_BACK, deployment_pb2.STAGE_FAILURE), Verdict(FAILED, "the stage was over before: FAILURE"), id="a stage that failed"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_CANCELLED, deployment_pb2.STAGE_NOT_STARTED_YET), Verdict(FAILED, "the stage was over before: NOT_STARTED_YET"), id="a stage that never comes"),
+    ],
+)  # fmt: skip
+def test_what_a_command_to_a_stage_comes_to(
+    found: Deployment | None, expected: Verdict | None
+) -> None:
+    assert verdict(Command(stage_id="s"), found) == expected
