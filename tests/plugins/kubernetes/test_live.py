@@ -66,9 +66,9 @@ async def test_drift_is_exactly_what_somebody_changed(application: Application) 
     assert (await look(bench)).sync.status is SyncStatus.SYNCED
     application.patch("apis/apps/v1", "deployments/web", {"spec": {"replicas": 5}})
     state = await until(bench, lambda state: state.sync.status is SyncStatus.OUT_OF_SYNC)
-    assert state.sync.summary == "1 manifests are not synced: 0 to add, 0 to delete, 1 to change"
+    assert state.sync.summary == "There are 1 manifests not synced (0 adds, 0 deletes, 1 changes)"
     assert state.sync.details == (
-        "What is live, compared with Git at commit c1:\n\n"
+        "Diff between the defined state in Git at commit c1 and actual state in cluster:\n\n"
         "--- Actual   (LiveState)\n+++ Expected (Git)\n\n"
         f'# 1. name="web", kind="Deployment", namespace="{application.namespace}", '
         'apiVersion="apps/v1"\n\n'
@@ -87,7 +87,7 @@ async def test_what_git_lost_is_seen_even_if_nothing_of_its_kind_is_left(
 ) -> None:
     await succeed(application.commit("c1", deployment(), service()), "K8S_SYNC")
     state = await look(application.commit("c2", deployment(), config_map("new")))
-    assert state.sync.summary == "2 manifests are not synced: 1 to add, 1 to delete, 0 to change"
+    assert state.sync.summary == "There are 2 manifests not synced (1 adds, 1 deletes, 0 changes)"
     assert '- 1. name="web", kind="Service"' in state.sync.details
 
 
@@ -123,7 +123,7 @@ async def test_values_of_configuration_are_never_shown(application: Application)
     await succeed(bench, "K8S_SYNC")
     application.patch("api/v1", "secrets/s", {"stringData": {"password": "hidden-live"}})
     application.patch("api/v1", "configmaps/settings", {"data": {"a": "plain-live"}})
-    state = await until(bench, lambda state: "2 to change" in state.sync.summary)
+    state = await until(bench, lambda state: "2 changes" in state.sync.summary)
     assert "password: *****" in state.sync.details
     for value in ("hidden", "plain", "aGlkZGVu"):
         assert value not in state.sync.details
@@ -143,7 +143,7 @@ async def test_objects_that_upstream_only_annotated_are_recognised(
     application.kubernetes.ask("POST", root, config_map("other"))
     state = await look(bench)
     assert [resource.name for resource in state.resources] == ["settings"]
-    assert state.sync.summary == "2 manifests are not synced: 1 to add, 0 to delete, 1 to change"
+    assert state.sync.summary == "There are 2 manifests not synced (1 adds, 0 deletes, 1 changes)"
 
 
 async def test_manifests_that_cannot_be_read_hide_nothing_that_runs(
@@ -161,7 +161,7 @@ async def test_manifests_that_cannot_be_read_hide_nothing_that_runs(
 async def test_a_kind_that_the_cluster_does_not_know_is_missing(application: Application) -> None:
     strange = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
     state = await look(application.commit("c1", strange))
-    assert state.sync.summary == "1 manifests are not synced: 1 to add, 0 to delete, 0 to change"
+    assert state.sync.summary == "There are 1 manifests not synced (1 adds, 0 deletes, 0 changes)"
 
 
 async def test_kinds_that_a_target_excludes_are_not_compared(application: Application) -> None:

@@ -147,7 +147,7 @@ async def test_the_worst_of_the_clusters_counts_and_one_that_is_away_hides_no_ot
     later = application.commit("c2", config_map(a="1"), config_map("new"))
     state = await application.plugin.live_state(later.live_context())
     assert state.sync.status is SyncStatus.OUT_OF_SYNC
-    assert "cluster: 1 manifests are not synced: 1 to add" in state.sync.summary
+    assert "cluster: There are 1 manifests not synced (1 adds" in state.sync.summary
     away = DeployTarget("away", {}, {"masterURL": f"http://127.0.0.1:{free_tcp_port}"})
     bench.entry = PluginEntry(bench.entry.name, targets=(bench.entry.targets[0], away))
     state = await application.plugin.live_state(bench.live_context())

@@ -29,11 +29,12 @@ def drift(
         return SyncState(SyncStatus.SYNCED)
     added, deleted, changed = map(len, (found.added, found.deleted, found.changed))
     summary = (
-        f"{found.total} manifests are not synced: "
-        f"{added} to add, {deleted} to delete, {changed} to change"
+        f"There are {found.total} manifests not synced "
+        f"({added} adds, {deleted} deletes, {changed} changes)"
     )
     text = as_text(found, show_at_most=_SHOWN, masked=frozenset({"Secret", "ConfigMap"}))
-    head = f"What is live, compared with Git at commit {commit[:7]}:"
+    git = f"the defined state in Git at commit {commit[:7]}"
+    head = f"Diff between {git} and actual state in cluster:"
     details = f"{head}\n\n--- Actual   (LiveState)\n+++ Expected (Git)\n\n{text}"
     return SyncState(SyncStatus.OUT_OF_SYNC, summary, details)
 

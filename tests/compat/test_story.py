@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One story: an image is announced, deployed, carried on, told of, tampered with, and looked at.
+
+It is told with whole programs on a real cluster, for our control plane and for upstream's.
+"""
+
+import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.model.application import SyncStatus
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
+from servers.kubernetes import Kubernetes
+from servers.receivers import (
+    DISCORD,
+    SLACK_HOOK,
+    TEAMS,
+    WEBHOOK,
+    Mailbox,
+    Receivers,
+    five_receivers,
+)
+from servers.trial import OUR_PIPED, Program
+from servers.upstream import UpstreamTrial
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+OURS = OUR_PIPED.parent / "pipectl"
+
+FRONT = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: front
+  plugins: {kubernetes: {input: {namespace: NAMESPACE}}}
+  eventWatcher:
+    - matcher: {name: image, labels: {app: shop}}
+      handler:
+        type: GIT_UPDATE
+        config:
+          commitMessage: "Use {{ .Value }}"
+          replacements:
+            - file: web.yaml
+              yamlField: $.spec.template.spec.containers[0].image
+  postSync:
+    chain:
+      applications: [{name: back}]
+"""
+
+BACK = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: back
+  plugins: {kubernetes: {input: {namespace: NAMESPACE}}}
+  trigger: {onChain: {disabled: false}}
+"""
+
+WEB = """\
+# What people see.
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: NAME
+spec:
+  replicas: 2
+  selector:
+    matchLabels: {app: NAME}
+  template:
+    metadata:
+      labels: {app: NAME}
+    spec:
+      containers:
+        - name: web
+          image: web:v1 # kept by events
+"""
+
+TRIGGERED, SUCCEEDED, PLANNED, PIPED_STARTED, OUT_OF_SYNC = 0, 4, 1, 300, 101
+
+
+@dataclass
+class Story:
+    """What the chapters share."""
+
+    bed: Any
+    flags: list[str]
+    kubernetes: Kubernetes
+    namespace: str
+    running: list[Program]
+
+    async def pipectl(self, *line: str) -> str:
+        done = await self.bed.run(OURS, *line, *self.flags)
+        assert done.code == 0, done
+        return str(done.out)
+
+    async def eventually(self, question: Any) -> Any:
+        return await self.bed.eventually(question, self.running[0])
+
+    async def application(self, id_: str) -> Any:
+        return json.loads(await self.pipectl("application", "get", "--app-id", id_))
+
+    async def succeeded(self, application: str, commit: str, *, in_chain: bool) -> Any:
+        """The deployment of a commit once it went well."""
+        for deployment in await self.bed.deployments():
+            if (
+                deployment.application_id == application
+                and deployment.trigger.commit.hash == commit
+                and bool(deployment.deployment_chain_id) == in_chain
+                and DeploymentStatus(deployment.status).is_completed
+            ):
+                assert deployment.status == DeploymentStatus.SUCCESS, deployment.status_reason
+                return deployment
+        return None
+
+    def place(self, name: str) -> str:
+        return f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}"
+
+    def image(self, name: str) -> str:
+        spec = self.kubernetes.ask("GET", self.place(name))["spec"]
+        return str(spec["template"]["spec"]["containers"][0]["image"])
+
+
+async def an_image_is_announced(story: Story, front: str, back: str) -> Deployment:
+    """The event becomes a commit, the commit a deployment, and the chain carries it on."""
+    origin = story.bed.origin
+    before = origin.git("rev-parse", "HEAD")
+    event = ("event", "register", "--name", "image", "--labels", "app=shop", "--data", "web:v2")
+    await story.pipectl(*event)
+
+    async def pushed() -> str | None:
+        head = str(origin.git("rev-parse", "HEAD"))
+        return head if head != before else None
+
+    commit = await story.eventually(pushed)
+    assert origin.git("log", "-1", "--format=%s") == "Use web:v2"
+    changed = origin.git("diff", "--unified=0", before, commit).splitlines()[-2:]
+    assert [line.strip() for line in changed] == [
+        "-          image: web:v1 # kept by events",
+        "+          image: web:v2 # kept by events",
+    ]
+    first = await story.eventually(lambda: story.succeeded(front, commit, in_chain=True))
+    assert story.image("front") == "web:v2"
+    second = await story.eventually(lambda: story.succeeded(back, commit, in_chain=True))
+    assert first.deployment_chain_id == second.deployment_chain_id
+    assert (first.deployment_chain_block_index, second.deployment_chain_block_index) == (0, 1)
+    assert first.piped_id != second.piped_id
+    return first
+
+
+async def people_were_told(
+    story: Story, deployment: Deployment, receivers: Receivers, mailbox: Mailbox
+) -> None:
+    """Each of five receivers heard that the deployment went well."""
+
+    async def arrived() -> bool:
+        posted = [d.json for d in receivers.at(WEBHOOK)]
+        mine = {
+            p["Type"]
+            for p in posted
+            if p["Metadata"].get("deployment", {}).get("id") == deployment.id
+        }
+        is_told = {TRIGGERED, PLANNED, SUCCEEDED} <= mine
+        return is_told and PIPED_STARTED in {p["Type"] for p in posted} and everywhere()
+
+    def everywhere() -> bool:
+        words = "completed successfully"
+        by_http = all(
+            any(words in d.body.decode() and deployment.id in d.body.decode() for d in found)
+            for found in (receivers.at(path) for path in (SLACK_HOOK, TEAMS, DISCORD))
+        )
+        return by_http and any(words in mail.subject for mail in mailbox.mails)
+
+    await story.eventually(arrived)
+
+
+async def somebody_tampers(story: Story, front: str, receivers: Receivers) -> None:
+    """What was changed by hand is seen, explained, told of, and put right by a sync."""
+
+    async def status(wanted: SyncStatus) -> Any:
+        state = (await story.application(front)).get("sync_state", {})
+        return state if state.get("status") == wanted else None
+
+    await story.eventually(lambda: status(SyncStatus.SYNCED))
+    patch = {"spec": {"replicas": 5}}
+    form = "application/merge-patch+json"
+    story.kubernetes.ask("PATCH", story.place("front"), patch, form=form)
+    state = await story.eventually(lambda: status(SyncStatus.OUT_OF_SYNC))
+    assert (
+        state["short_reason"] == "There are 1 manifests not synced (0 adds, 0 deletes, 1 changes)"
+    )
+    lines = [line.strip() for line in state["reason"].splitlines()]
+    assert "#spec.replicas" in lines
+    assert [line for line in lines if line[:1] in "+-" and "replicas" in line] == [
+        "-   replicas: 5",
+        "+   replicas: 2",
+    ]
+    assert sum(line.startswith("#spec") for line in lines) == 1
+
+    async def told() -> bool:
+        return any(d.json["Type"] == OUT_OF_SYNC for d in receivers.at(WEBHOOK))
+
+    await story.eventually(told)
+    await story.pipectl("application", "sync", "--app-id", front, "--check-interval", "1s")
+    await story.eventually(lambda: status(SyncStatus.SYNCED))
+
+
+async def the_next_change_is_looked_at(story: Story, directory: Path) -> None:
+    """What the preview of a branch says is what merging it would do."""
+    bed = story.bed
+    text = (bed.origin.path / "front/web.yaml").read_text().replace("web:v2", "web:v3")
+    branch, commit = bed.origin.branch({"front/web.yaml": text})
+    out = directory / "preview.json"
+    shown = await story.pipectl(
+        "plan-preview",
+        f"--repo-remote-url={bed.origin.remote}",
+        f"--head-branch={branch}",
+        f"--head-commit={commit}",
+        "--base-branch=main",
+        f"--out={out}",
+    )
+    (result,) = json.loads(out.read_text())["Applications"]
+    assert result["ApplicationName"] == "front"
+    assert "front" in shown
+    for line in ("-          image: web:v2", "+          image: web:v3"):
+        assert any(line.split() == one.split()[: len(line.split())] for one in shown.splitlines())
+    assert story.image("front") == "web:v2"
+
+
+async def told_from_the_beginning(
+    bed: Any, flags: list[str], cluster: tuple[Kubernetes, str], people: tuple[Receivers, Mailbox],
+    free_port: Callable[[], int],
+) -> None:  # fmt: skip
+    kubernetes, namespace = cluster
+    receivers, mailbox = people
+    bed.origin.commit(
+        {
+            "front/app.pipecd.yaml": FRONT.replace("NAMESPACE", namespace),
+            "front/web.yaml": WEB.replace("NAME", "front"),
+            "back/app.pipecd.yaml": BACK.replace("NAMESPACE", namespace),
+            "back/web.yaml": WEB.replace("NAME", "back"),
+        }
+    )
+    config = {"kubeConfigPath": str(kubernetes.kubeconfig)}
+    plugin = {"name": "kubernetes", "deployTargets": [{"name": "here", "config": config}]}
+    rest = f"  plugins: {json.dumps([plugin])}\n  eventWatcher: {{checkInterval: 5s}}\n"
+    notifications = "".join(
+        f"  {line}\n" for line in five_receivers(receivers, mailbox).splitlines()
+    )
+    first = await bed.enrol("one", rest + notifications)
+    second = await bed.enrol("two", rest)
+    async with AsyncExitStack() as opened:
+        running: list[Program] = []
+        for agent in (first, second):
+            piped = bed.running(
+                OUR_PIPED, "run", f"--config-file={agent.config}", "--insecure=true",
+                f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}",
+                f"--workspace-dir={bed.directory / agent.id}",
+            )  # fmt: skip
+            running.append(await opened.enter_async_context(piped))
+            await bed.eventually(lambda id_=agent.id: bed.introduced(id_), running[-1])
+        story = Story(bed, flags, kubernetes, namespace, running)
+        ids: dict[str, str] = {}
+        for name, agent in (("back", second), ("front", first)):
+            targets = {"kubernetes": DeployTargets(deploy_targets=["here"])}
+            draft = Application(name=name, piped_id=agent.id, deploy_targets_by_plugin=targets)
+            ids[name] = await bed.add_application(name, draft)
+        head = bed.origin.git("rev-parse", "HEAD")
+        for name in ids:
+            await story.eventually(lambda n=name: story.succeeded(ids[n], head, in_chain=True))
+        deployment = await an_image_is_announced(story, ids["front"], ids["back"])
+        await people_were_told(story, deployment, receivers, mailbox)
+        await somebody_tampers(story, ids["front"], receivers)
+        await the_next_change_is_looked_at(story, bed.directory)
+
+
+async def test_the_story_with_our_control_plane(
+    open_bed: Any, kubernetes: Kubernetes, namespace: str, receivers: Receivers, mailbox: Mailbox,
+    free_port: Callable[[], int],
+) -> None:  # fmt: skip
+    async with open_bed() as bed:
+        await told_from_the_beginning(
+            bed, bed.pipectl_flags(), (kubernetes, namespace), (receivers, mailbox), free_port
+        )
+
+
+async def test_the_story_with_a_control_plane_of_upstream(
+    their_bed: UpstreamTrial, kubernetes: Kubernetes, namespace: str, receivers: Receivers,
+    mailbox: Mailbox, free_port: Callable[[], int],
+) -> None:  # fmt: skip
+    bed = their_bed
+    flags = ["--address", bed.api_address, "--insecure", "--api-key", await bed.api_key()]
+    await told_from_the_beginning(
+        bed, flags, (kubernetes, namespace), (receivers, mailbox), free_port
+    )
