@@ -276,6 +276,7 @@ def previewer(shared: Shared, registry: PluginRegistry, counted: CollectorRegist
                 api=shared.api,
                 sources=shared.sources,
                 plugins=registry,
+                masks=shared.callbacks.masks,
                 targets=targets(shared.settings),
             ),
         ),

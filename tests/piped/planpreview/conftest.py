@@ -29,6 +29,7 @@ from pipecd.piped.planpreview.builder import Builder
 from pipecd.piped.planpreview.metrics import PreviewMetrics
 from pipecd.piped.planpreview.previewer import Previewer
 from pipecd.piped.pluginhost.local import LocalPlugin
+from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
 from pipecd.piped.source.configs import Configs
@@ -140,6 +141,7 @@ class Scene:
     within: float = 300
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     applications: ApplicationMirror | None = None
+    masks: Masks = field(default_factory=Masks)
 
     @property
     def workspace(self) -> Path:
@@ -167,6 +169,7 @@ class Scene:
                         api=api,
                         sources=Sources(mirrors, load_catalog(), decrypt=self.decrypt),
                         plugins=self._plugins(),
+                        masks=self.masks,
                         targets={"platform": self.targets},
                     ),
                 ),

@@ -16,6 +16,7 @@ from pipecd.proto.model.planpreview_pb2 import (
     PluginPlanPreviewResult,
 )
 from pipecd.proto.plugin.planpreview_pb2 import PlanPreviewResult
+from pipecd.secrets.masking import Masking
 
 
 def answered(*no_change: bool) -> list[Answer]:
@@ -123,6 +124,6 @@ def test_bytes_that_are_no_text_are_hidden_in_and_made_text() -> None:
         plan_summary=b"password1",
         plugin_plan_results=[PluginPlanPreviewResult(plan_details=b"\xff password1")],
     )
-    hide(result, ["password1"])
+    hide(result, Masking(["password1"]))
     assert "password1" not in str(result)
     assert result.plugin_plan_results[0].plan_details.decode().startswith("\ufffd ")

@@ -3,7 +3,7 @@
 
 import asyncio
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -19,6 +19,7 @@ from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.planning.deployment import Cause, new_deployment
 from pipecd.piped.planning.gather import Planning, Prepared, last_success
 from pipecd.piped.planpreview.result import Answer, described, fill, hide
+from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Source, Sources
@@ -40,6 +41,7 @@ _COMMANDER = "pipectl"
 class Change:
     """What is to be previewed: the merge of a branch, which nobody has pushed yet."""
 
+    command_id: str
     wanted: Command.BuildPlanPreview
     repository: Repository
     merged: Commit
@@ -59,6 +61,7 @@ class ApplicationPreviews:
     api: PipedApi
     sources: Sources
     plugins: PluginRegistry
+    masks: Masks
     targets: KnownTargets
     now: Now = utc_now
 
@@ -67,10 +70,10 @@ class ApplicationPreviews:
     ) -> ApplicationPlanPreviewResult:
         """The result, also of one that fails; the working copies in `into` are removed."""
         result = described(application, change.wanted, now=to_unix(self.now()))
-        deployment, watched = self._deployment(application, spec, change), _Watched(self.sources)
+        deployment = self._deployment(application, spec, change)
         try:
             async with asyncio.timeout_at(change.deadline):
-                await self._fill(result, deployment, watched, into)
+                await self._fill(result, deployment, into)
         except TimeoutError:
             result.error = f"there was no preview within {change.within}"
         except PipecdError as e:
@@ -79,33 +82,31 @@ class ApplicationPreviews:
             result.error = f"failed while planning, {e.strerror or e}"
         finally:
             await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
-        hide(result, watched.secrets)
+            hide(result, self.masks.of(deployment.id))
+            self.masks.forget(deployment.id)
         return result
 
     def _deployment(
         self, application: Application, spec: ApplicationSpec, change: Change
     ) -> Deployment:
-        """The deployment that the merge would trigger."""
+        """The deployment that the merge would trigger; each request has one of its own."""
         return new_deployment(
             application,
             spec,
-            Cause(key=f"preview\0{change.merged.hash}", commander=_COMMANDER),
+            Cause(key=f"preview\0{change.command_id}", commander=_COMMANDER),
             commit=change.merged,
             repository=change.repository,
             now=self.now(),
         )
 
     async def _fill(
-        self,
-        result: ApplicationPlanPreviewResult,
-        deployment: Deployment,
-        sources: "_Watched",
-        into: Path,
+        self, result: ApplicationPlanPreviewResult, deployment: Deployment, into: Path
     ) -> None:
         try:
             running = await last_success(self.api, deployment.application_id)
         except PipecdError as e:
             raise Failed(f"failed while finding the last successful deployment ({e})") from e
+        sources = _MaskedSources(self.sources, self.masks, deployment.id)
         planning = Planning(sources, self.plugins, targets=self.targets, now=self.now)
         try:
             prepared = await planning.prepare(deployment, running, into)
@@ -150,15 +151,16 @@ def _question(prepared: Prepared, plugin: Plugin) -> GetPlanPreviewRequest:
 
 
 @dataclass(frozen=True)
-class _Watched:
-    """Makes working copies and remembers what is secret in them."""
+class _MaskedSources:
+    """Makes working copies of which no log and no result shows what is secret in them."""
 
     sources: Sources
-    secrets: list[str] = field(default_factory=list[str], repr=False)
+    masks: Masks
+    deployment_id: str
 
     async def at(
         self, git_path: ApplicationGitPath, commit: str, *, config_filename: str = "", into: Path
     ) -> Source:
         source = await self.sources.at(git_path, commit, config_filename=config_filename, into=into)
-        self.secrets.extend(source.secrets)
+        self.masks.add(self.deployment_id, source.secrets)
         return source

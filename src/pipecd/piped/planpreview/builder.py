@@ -66,7 +66,7 @@ class Builder:
         async with asyncio.timeout_at(deadline):
             base = await self._base(wanted)
             merged = await self._merge(mirror, base, wanted)
-            change = Change(wanted, mirror.repository, merged, deadline, within)
+            change = Change(command.id, wanted, mirror.repository, merged, deadline, within)
             found = await self._touched(mirror, base, change, applications)
         log.info("plan preview begun", command=command.id, applications=len(found))
         async with asyncio.TaskGroup() as tasks:

@@ -84,9 +84,8 @@ def _where(plugin: str, result: PlanPreviewResult) -> str:
     return f"{plugin}({result.deploy_target})"
 
 
-def hide(result: ApplicationPlanPreviewResult, secrets: Sequence[str]) -> None:
+def hide(result: ApplicationPlanPreviewResult, masking: Masking) -> None:
     """Takes secrets out of everything that people read."""
-    masking = Masking(secrets)
 
     def hidden(content: bytes) -> bytes:
         return masking.hide(content.decode("utf-8", "replace")).encode()
