@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from pipecd.commandline.configsource import from_file
 from pipecd.launcher.desired import Desired
 from pipecd.launcher.launch import Launcher, LaunchSettings
 from pipecd.launcher.plan import Record
 from pipecd.launcher.release import open_releases
-from pipecd.launcher.source import from_file
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.observe.version import build_version
 from pipecd.proto.model.piped_pb2 import Piped
@@ -84,9 +84,12 @@ class Scene:
             )
         )
 
+    async def load(self) -> bytes:
+        return from_file(str(self.config))()
+
     def launcher(self, *, trial: float = 0.3, **settings: Any) -> Launcher:
         return Launcher(
-            from_file(str(self.config)),
+            self.load,
             Desired(insecure=True, default="v1").version,
             open_releases(f"{self.server.address}/files/piped_{{version}}", self.home),
             LaunchSettings(

@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
+from pipecd.model.errors import UserMistake
 from pipecd.piped.command import run, settings_of
 
 CONFIG = """\
@@ -62,6 +64,24 @@ def test_the_cluster_that_piped_runs_in_is_a_deploy_target_when_wanted(tmp_path:
 def test_flags_become_settings(tmp_path: Path) -> None:
     given = settings(tmp_path, "--grace-period=90s", "--metrics=false", "--launcher-version=v1")
     assert (given.grace, given.with_metrics, given.launcher_version) == (90, False, "v1")
+
+
+def test_the_configuration_may_be_kept_by_aws(tmp_path: Path, aws: Any) -> None:
+    content = write_config(tmp_path, piped="of-aws").read_bytes()
+    secrets: Any = boto3.client("secretsmanager")
+    name = f"piped-{tmp_path.name}"
+    secrets.create_secret(Name=name, SecretString=base64.b64encode(content).decode())
+    given = run.make_context("run", ["--config-aws-secret", name]).params
+    assert settings_of(given).config.spec.piped_id == "of-aws"
+
+
+def test_one_source_of_the_configuration_must_be_named() -> None:
+    with pytest.raises(UserMistake, match=r"at least one of the flags in the group \[config-file "):
+        settings_of(run.make_context("run", []).params)
+    two = ["--config-aws-ssm-parameter=a", "--config-data=b"]
+    told = r"\[config-aws-ssm-parameter config-data\] were all set"
+    with pytest.raises(UserMistake, match=told):
+        settings_of(run.make_context("run", two).params)
 
 
 @asynccontextmanager

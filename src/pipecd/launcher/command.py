@@ -3,6 +3,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,25 +16,38 @@ from pipecd.launcher.desired import Desired
 from pipecd.launcher.launch import Launcher, LaunchSettings
 from pipecd.launcher.plan import forwarded
 from pipecd.launcher.release import open_releases
-from pipecd.launcher.source import Load, from_data, from_file
-from pipecd.model.errors import UserMistake
+from pipecd.launcher.source import open_source
 from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.observe.log import configure
 
-_LATER = (
-    "config-from-gcp-secret", "config-from-aws-secret", "config-from-aws-ssm-parameter-store",
-    "config-from-git-repo",
-)  # fmt: skip
+
+def _sources(command: Callable[..., None]) -> Callable[..., None]:
+    """The flags that name another place for the configuration than a file."""
+    for add in reversed(
+        (
+            flags.switch("config-from-gcp-secret", "Load it from Google Cloud Secret Manager."),
+            flags.text("gcp-secret-id", "The secret, projects/P/secrets/S[/versions/V]."),
+            flags.switch("config-from-aws-secret", "Load it from AWS Secrets Manager."),
+            flags.text("aws-secret-id", "The name or ARN of the secret."),
+            flags.switch("config-from-aws-ssm-parameter-store", "Load it from AWS SSM."),
+            flags.text("aws-ssm-parameter", "The name of the parameter."),
+            flags.switch("config-from-git-repo", "Load it from a Git repository."),
+            flags.text("git-repo-url", "The repository."),
+            flags.text("git-branch", "The branch."),
+            flags.text("git-piped-config-file", "The file in the repository."),
+            flags.text("git-ssh-key-file", "The private key for the repository."),
+            flags.text("git-ssh-key-data", "The private key for the repository, in base64."),
+        )
+    ):
+        command = add(command)
+    return command
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @flags.every_command
 @flags.text("config-file", "The configuration file of the piped.")
 @flags.text("config-data", "The configuration of the piped, in base64.")
-@flags.switch("config-from-gcp-secret", "Not available yet.")
-@flags.switch("config-from-aws-secret", "Not available yet.")
-@flags.switch("config-from-aws-ssm-parameter-store", "Not available yet.")
-@flags.switch("config-from-git-repo", "Not available yet.")
+@_sources
 @flags.switch("insecure", "Talk plain text to the control plane.")
 @flags.text("cert-file", "The certificate to trust instead of the system's.")
 @flags.text("home-dir", "Where the launcher keeps its files; a cache directory by default.")
@@ -58,25 +72,15 @@ def launcher(**given: Any) -> None:
         check_interval=given["check_interval"],
         grace_period=given["grace_period"],
     )
-    releases = open_releases(given["piped_release"], home)
-    keeper = Launcher(_source(given), desired.version, releases, settings)
-    run_until_signal(_run(keeper, given["launcher_admin_port"]))
+    run_until_signal(_run(given, desired, settings))
 
 
-async def _run(keeper: Launcher, admin_port: int) -> None:
+async def _run(given: dict[str, Any], desired: Desired, settings: LaunchSettings) -> None:
     async with AsyncExitStack() as opened:
-        if admin_port:
+        load = await opened.enter_async_context(open_source(given, home=settings.home))
+        releases = open_releases(given["piped_release"], settings.home)
+        keeper = Launcher(load, desired.version, releases, settings)
+        if admin_port := given["launcher_admin_port"]:
             pages = {**standard_pages(None), "/status": Page(keeper.status, "application/json")}
             await opened.enter_async_context(admin_server(pages, host="", port=admin_port))
         await keeper.run()
-
-
-def _source(given: dict[str, Any]) -> Load:
-    for name in _LATER:
-        if given[name.replace("-", "_")]:
-            raise UserMistake(f"--{name} is not available yet", hint="use --config-file")
-    if given["config_file"]:
-        return from_file(given["config_file"])
-    if given["config_data"]:
-        return from_data(given["config_data"])
-    raise UserMistake("either config-file or config-data must be set")

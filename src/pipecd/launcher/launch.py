@@ -70,7 +70,7 @@ class Launcher:
 
     async def run(self) -> None:
         """Checks at once, where a failure ends the launcher, and then at every interval."""
-        self._record = Record(await asyncio.to_thread(self._last_good))
+        self._record = Record(await self._last_good())
         try:
             self._wanted = await self._ask()
             await self._follow(self._wanted)
@@ -143,7 +143,7 @@ class Launcher:
             self._trouble = str(e)
 
     async def _ask(self) -> Wanted:
-        config = await asyncio.to_thread(self._load)
+        config = await self._load()
         return Wanted(await self._version_of(identity_of(config)), config)
 
     async def _follow(self, wanted: Wanted) -> None:
@@ -213,8 +213,9 @@ class Launcher:
     def _remember_good(self, version: str) -> None:
         self._good_file.write_text(version)
 
-    def _last_good(self) -> Wanted | None:
+    async def _last_good(self) -> Wanted | None:
         """The version that an earlier launcher saw come up; its configuration is asked for."""
         with suppress(OSError, PipecdError):
-            return Wanted(self._good_file.read_text().strip(), self._load())
+            version = await asyncio.to_thread(self._good_file.read_text)
+            return Wanted(version.strip(), await self._load())
         return None

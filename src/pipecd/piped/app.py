@@ -46,10 +46,7 @@ async def _run(
         metrics=lambda: generate_latest(registry) if registry is not None else b"",
     )
     notifier = await wiring.notifier(settings, await presence.introduce(), opened)
-    if settings.admin_port is not None:
-        pages = standard_pages(registry)
-        admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
-        await opened.enter_async_context(admin)
+    await _open_admin(settings, registry, opened)
     mirrors = await opened.enter_async_context(wiring.mirrors(settings))
     shared = wiring.share(settings, api, mirrors, catalog, decrypter, notifier)
     opened.enter_context(hiding(shared.callbacks.masks.hide_all))
@@ -83,3 +80,12 @@ async def _run(
         log.info("piped is running", piped=spec.piped_id, project=spec.project_id)
         if ready is not None:
             ready()
+
+
+async def _open_admin(
+    settings: PipedSettings, registry: CollectorRegistry | None, opened: AsyncExitStack
+) -> None:
+    if settings.admin_port is not None:
+        pages = standard_pages(registry)
+        admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
+        await opened.enter_async_context(admin)

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands `piped run` and, with first-generation flags, `piped piped`."""
 
-import base64
-import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pipecd.commandline import flags
+from pipecd.commandline import configsource, flags
+from pipecd.commandline.configsource import Read
 from pipecd.commandline.longrunning import run_until_signal
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped.translate import with_default_kubernetes
@@ -19,13 +18,13 @@ from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.piped.app import PipedSettings, run_piped
 
-_SOURCES = (
-    "config-file",
-    "config-data",
-    "config-gcp-secret",
-    "config-aws-secret",
-    "config-aws-ssm-parameter",
-)
+_SOURCES: Mapping[str, Callable[[str], Read]] = {
+    "config-file": configsource.from_file,
+    "config-data": configsource.from_data,
+    "config-gcp-secret": configsource.from_gcp_secret,
+    "config-aws-secret": configsource.from_aws_secret,
+    "config-aws-ssm-parameter": configsource.from_aws_ssm_parameter,
+}
 _HOME = Path.home() / ".piped"
 
 
@@ -34,9 +33,9 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
         (
             flags.text("config-file", "The configuration file."),
             flags.text("config-data", "The configuration, in base64."),
-            flags.text("config-gcp-secret", "Not available yet."),
-            flags.text("config-aws-secret", "Not available yet."),
-            flags.text("config-aws-ssm-parameter", "Not available yet."),
+            flags.text("config-gcp-secret", "A secret of Google Cloud with the configuration."),
+            flags.text("config-aws-secret", "A secret of AWS with the configuration in base64."),
+            flags.text("config-aws-ssm-parameter", "A parameter of AWS SSM, likewise."),
             flags.switch("insecure", "Talk plain text to the control plane."),
             flags.text("cert-file", "The certificate to trust instead of the system's."),
             flags.number("admin-port", "Version, health and metrics.", default=9085),
@@ -112,29 +111,7 @@ def load_config(given: dict[str, Any]) -> PipedConfig:
             f"if any flags in the group [{' '.join(_SOURCES)}] are set none of the others can be; "
             f"[{' '.join(sorted(named))}] were all set"
         )
-    source = named[0]
+    (source,) = named
     value = given[source.replace("-", "_")]
-    match source:
-        case "config-file":
-            text, name = _read(value), value
-        case "config-data":
-            text, name = _decode(value), "--config-data"
-        case _:
-            raise UserMistake(f"--{source} is not available yet", hint="use --config-file")
-    return read_piped(text, file=name, catalog=load_catalog())
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as e:
-        raise UserMistake(
-            f"cannot read the configuration {path}: {e.strerror}", hint="check --config-file"
-        ) from e
-
-
-def _decode(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as e:
-        raise UserMistake("--config-data is not base64") from e
+    name = value if source == "config-file" else f"--{source}"
+    return read_piped(_SOURCES[source](value)(), file=name, catalog=load_catalog())

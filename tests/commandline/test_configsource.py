@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of a piped is found wherever it is kept."""
+
+import base64
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from pipecd.commandline import configsource
+from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
+
+CONFIG = b"kind: Piped\nspec: {projectID: sh\xc3\xb6p}\n"
+ENCODED = base64.b64encode(CONFIG).decode()
+SECRET = "projects/shop/secrets/piped"
+
+
+def client(service: str) -> Any:
+    return boto3.client(service, config=Config(retries={"max_attempts": 0}))
+
+
+def new_secret(**content: Any) -> str:
+    name = f"piped-{uuid4().hex}"
+    client("secretsmanager").create_secret(Name=name, **content)
+    return name
+
+
+def test_a_file_is_read_anew(tmp_path: Path) -> None:
+    file = tmp_path / "piped.yaml"
+    read = configsource.from_file(str(file))
+    with pytest.raises(UserMistake, match=r"cannot read the configuration .*piped.yaml: No such"):
+        read()
+    for content in (b"a", b"b"):
+        file.write_bytes(content)
+        assert read() == content
+
+
+def test_data_is_base64() -> None:
+    assert configsource.from_data(ENCODED)() == CONFIG
+    with pytest.raises(UserMistake, match="--config-data is not base64; write what `base64 -w0"):
+        configsource.from_data("kind: Piped")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        pytest.param(f"{SECRET}/versions/3", b"version 3", id="a version"),
+        pytest.param(SECRET, b"latest", id="the latest version if none is named"),
+    ],
+)
+def test_a_secret_of_google_cloud(google: Any, name: str, content: bytes) -> None:
+    google.secrets[f"{SECRET}/versions/3"] = b"version 3"
+    google.secrets[f"{SECRET}/versions/latest"] = b"latest"
+    assert configsource.from_gcp_secret(name)() == content
+
+
+def test_a_secret_of_google_cloud_is_read_anew(google: Any) -> None:
+    read = configsource.from_gcp_secret(SECRET)
+    for content in (b"a", b"b"):
+        google.secrets[f"{SECRET}/versions/latest"] = content
+        assert read() == content
+
+
+@pytest.mark.parametrize(
+    ("broken", "kind", "told"),
+    [
+        pytest.param(None, NotFound, f"the secret {SECRET}/versions/latest of Google Cloud does not exist; check its full", id="no such secret"),
+        pytest.param((403, {"error": {"message": "no versions.access"}}), Denied, "does not allow the use of the secret .*: no versions.access; check the service account", id="no permission"),
+        pytest.param((500, {}), Unavailable, "Google Cloud cannot answer about the secret", id="Google is away"),
+    ],
+)  # fmt: skip
+def test_what_google_cloud_refuses_is_told(
+    google: Any, broken: Any, kind: type[PipecdError], told: str
+) -> None:
+    google.broken = broken
+    with pytest.raises(kind, match=told):
+        configsource.from_gcp_secret(SECRET)()
+
+
+def test_without_credentials_for_google_cloud_it_is_told_how_to_get_some(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere"))
+    with pytest.raises(UserMistake, match=r"no credentials for Google Cloud: .*; give the machine"):
+        configsource.from_gcp_secret(SECRET)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param({"SecretString": ENCODED}, id="base64"),
+        pytest.param({"SecretString": f"{ENCODED[:20]}\n{ENCODED[20:]}\n"}, id="base64 in lines"),
+        pytest.param({"SecretBinary": CONFIG}, id="bytes, of which upstream dies"),
+    ],
+)
+def test_a_secret_of_aws(aws: Any, content: Any) -> None:
+    assert configsource.from_aws_secret(new_secret(**content))() == CONFIG
+
+
+@pytest.mark.parametrize("kind", ["String", "SecureString"])
+def test_a_parameter_of_aws(aws: Any, kind: str) -> None:
+    name = f"/piped/{uuid4().hex}"
+    client("ssm").put_parameter(Name=name, Type=kind, Value=ENCODED)
+    assert configsource.from_aws_ssm_parameter(name)() == CONFIG
+
+
+def test_what_aws_refuses_is_told(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotFound, match="the secret none of AWS Secrets Manager does not exist"):
+        configsource.from_aws_secret("none")()
+    with pytest.raises(NotFound, match="the parameter none of AWS Systems Manager does not exist"):
+        configsource.from_aws_ssm_parameter("none")()
+    with pytest.raises(UserMistake, match=r"the secret .* is not base64"):
+        configsource.from_aws_secret(new_secret(SecretString="kind: Piped"))()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(Unavailable, match="AWS did not answer about the parameter a"):
+        configsource.from_aws_ssm_parameter("a")()
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """AWS for somebody without permissions."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        content = b'{"__type": "AccessDeniedException", "message": "no GetSecretValue"}'
+        self.send_response(400)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Stays silent."""
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_missing_permission_of_aws_is_told(
+    aws: Any, monkeypatch: pytest.MonkeyPatch, refusing: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", refusing)
+    told = (
+        r"AWS does not allow the use of the secret a .*: no GetSecretValue; check the credentials"
+    )
+    with pytest.raises(Denied, match=told):
+        configsource.from_aws_secret("a")()

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher loads the configuration from where its flags say."""
+
+import base64
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import boto3
+import pytest
+
+from pipecd.launcher.command import launcher
+from pipecd.launcher.source import open_source
+from pipecd.model.errors import NotFound, UserMistake
+
+CONFIG = b"kind: Piped\n"
+ENCODED = base64.b64encode(CONFIG).decode()
+
+
+def given(*flags: str) -> Any:
+    written = [f"{each}=true" if each.startswith("--config-from-") else each for each in flags]
+    return launcher.make_context("launcher", written).params
+
+
+async def loaded(tmp_path: Path, *flags: str) -> bytes:
+    async with open_source(given(*flags), home=tmp_path / "home") as load:
+        return await load()
+
+
+async def test_a_file_counts_before_everything_else(tmp_path: Path) -> None:
+    (tmp_path / "piped.yaml").write_bytes(b"from the file")
+    file = f"--config-file={tmp_path / 'piped.yaml'}"
+    data = f"--config-data={ENCODED}"
+    assert await loaded(tmp_path, data, file, "--config-from-git-repo") == b"from the file"
+    assert await loaded(tmp_path, "--config-from-gcp-secret", data) == CONFIG
+
+
+async def test_the_clouds_are_asked(tmp_path: Path, aws: Any, google: Any) -> None:
+    name = f"piped-{uuid4().hex}"
+    secrets, parameters = boto3.client("secretsmanager"), boto3.client("ssm")
+    secrets.create_secret(Name=name, SecretString=ENCODED)
+    parameters.put_parameter(Name=name, Type="String", Value=ENCODED)
+    google.secrets["projects/p/secrets/s/versions/latest"] = CONFIG
+    for flags in (
+        ("--config-from-gcp-secret", "--gcp-secret-id=projects/p/secrets/s"),
+        ("--config-from-aws-secret", f"--aws-secret-id={name}"),
+        ("--config-from-aws-ssm-parameter-store", f"--aws-ssm-parameter={name}"),
+    ):
+        assert await loaded(tmp_path, *flags) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        pytest.param([], r"either \[config-file, config-data, config-from-gcp-secret, .*, config-from-git-repo\] must be set", id="nothing"),
+        pytest.param(["--config-from-gcp-secret"], "gcp-secret-id must be set", id="no secret of Google"),
+        pytest.param(["--config-from-aws-secret"], "aws-secret-id must be set", id="no secret of AWS"),
+        pytest.param(["--config-from-aws-ssm-parameter-store"], "aws-ssm-parameter must be set", id="no parameter"),
+        pytest.param(["--config-from-git-repo"], "git-repo-url must be set", id="no repository"),
+        pytest.param(["--config-from-git-repo", "--git-repo-url=u"], "git-branch must be set", id="no branch"),
+        pytest.param(["--config-from-git-repo", "--git-repo-url=u", "--git-branch=b"], "git-piped-config-file must be set", id="no file"),
+    ],
+)  # fmt: skip
+async def test_what_is_missing_is_told(tmp_path: Path, flags: list[str], told: str) -> None:
+    with pytest.raises(UserMistake, match=told):
+        await loaded(tmp_path, *flags)
+
+
+GIT = ("--config-from-git-repo", "--git-branch=main", "--git-piped-config-file=pipeds/dev.yaml")
+
+
+class Repository:
+    """A repository with a working tree."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "pipeds").mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+
+    def commit(self, content: str) -> None:
+        (self.path / "pipeds" / "dev.yaml").write_text(content)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "a change")
+
+    def git(self, *arguments: str) -> None:
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        who = ("-c", "user.name=Ann", "-c", "user.email=ann@example.com")
+        subprocess.run(["git", *who, *arguments], cwd=self.path, env=variables, check=True)
+
+
+async def test_a_file_in_git_is_followed(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository")
+    repository.commit("first")
+    flags = given(*GIT, f"--git-repo-url=file://{repository.path}")
+    async with open_source(flags, home=tmp_path / "home") as load:
+        assert await load() == b"first"
+        assert await load() == b"first"
+        repository.commit("second")
+        assert await load() == b"second"
+    async with open_source(flags, home=tmp_path / "home") as load:
+        assert await load() == b"second", "the copy in the home is used again"
+
+
+async def test_git_over_ssh_takes_the_key(tmp_path: Path, git_ssh: Any) -> None:
+    repository = Repository(tmp_path / "repository")
+    repository.commit("over ssh")
+    (tmp_path / "key").write_text(git_ssh.private_key)
+    data = base64.b64encode(git_ssh.private_key.encode()).decode()
+    url = f"--git-repo-url={git_ssh.url(repository.path)}"
+    for key in (f"--git-ssh-key-file={tmp_path / 'key'}", f"--git-ssh-key-data={data}"):
+        assert await loaded(tmp_path, *GIT, url, key) == b"over ssh"
+
+
+async def test_a_file_that_is_not_in_git_is_named(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository")
+    repository.commit("x")
+    flags = (*GIT, "--git-piped-config-file=none.yaml", f"--git-repo-url=file://{repository.path}")
+    with pytest.raises(NotFound, match=r"none\.yaml"):
+        await loaded(tmp_path, *flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        pytest.param(["--git-ssh-key-file=a", "--git-ssh-key-data=YQ=="], "only one of git-ssh-key-file or", id="two keys"),
+        pytest.param(["--git-ssh-key-file=/nowhere"], "cannot read /nowhere: No such file", id="no file"),
+        pytest.param(["--git-ssh-key-data=?"], "--git-ssh-key-data is not base64", id="no base64"),
+    ],
+)  # fmt: skip
+async def test_trouble_with_the_ssh_key_is_told(
+    tmp_path: Path, flags: list[str], told: str
+) -> None:
+    with pytest.raises(UserMistake, match=told):
+        await loaded(tmp_path, *GIT, "--git-repo-url=ssh://h/r", *flags)
