@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pipecd.config.catalog import load_catalog
 from pipecd.git.access import GitAccess
@@ -91,6 +92,28 @@ async def test_unregistered_applications_are_reported(
             await eventually(lambda: has(plane, "new"))
             await plane.add_application("new")
             await eventually(lambda: has_not(plane, "new"))
+
+
+async def test_a_file_that_is_not_usable_is_told_once_with_every_mistake(
+    open_plane: Any, origin: Any, eventually: Any
+) -> None:
+    broken = app("bad", "  labels: 3\n  pipeline: {stages: 5}\n")
+    origin.commit({"bad/app.pipecd.yaml": broken, "nameless/app.pipecd.yaml": app('""')})
+    async with open_plane() as plane:
+        await plane.add_repository("site", origin.remote)
+        with capture_logs() as logs:
+            async with reporting(plane, origin.remote):
+                for name in ("one", "two"):
+                    origin.commit({f"{name}/app.pipecd.yaml": app(name)})
+                    await eventually(lambda name=name: has(plane, name))
+                origin.commit({"bad/app.pipecd.yaml": app("good")})
+                await eventually(lambda: has(plane, "good"))
+    told = {e["path"]: e["error"] for e in logs if e["event"] == "application file is not usable"}
+    assert len([e for e in logs if e["event"] == "application file is not usable"]) == 2
+    assert "spec.labels" in told["bad/app.pipecd.yaml"]
+    assert "spec.pipeline.stages" in told["bad/app.pipecd.yaml"]
+    assert "bad/app.pipecd.yaml:5" in told["bad/app.pipecd.yaml"]
+    assert "spec.name must be set" in told["nameless/app.pipecd.yaml"]
 
 
 async def has(plane: Any, name: str) -> bool:
