@@ -2,7 +2,8 @@
 """How long a sync of many objects takes on a real cluster, and what watching a cluster costs.
 
 Beside it stands what upstream does: one `kubectl apply` for each manifest. A part of the manifests
-is applied so, and the time of all of them is worked out from that.
+is applied so, and the time of all of them is worked out from that. Then whole programs: from a push
+to the end of its deployment, and from a pod that goes to the control plane that tells of it.
 """
 
 import argparse
@@ -12,18 +13,24 @@ import resource
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from pipecd.controlplane.app import ControlPlane
+from pipecd.model.errors import NotFound
+from pipecd.observe.log import configure
 from pipecd.plugins.kubernetes.live.sighting import Sightings, sighting
 from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
 from pipecd.sdk import DeployTarget, PluginEntry, StageStatus, StartContext, SyncStatus
 from pipecd.sdk.testing import MemoryHost, StageBench
+from push import ADMIN, Copy, piped, plane, succeeded
 from rig.cluster import NotInstalled, cluster, program
 
 NAME = "bench"
+APP = "{apiVersion: pipecd.dev/v1beta1, kind: KubernetesApp, spec: {name: hello}}"
 MARKS = {"pipecd.dev/managed-by": "piped", "pipecd.dev/application": NAME}
 
 
@@ -103,6 +110,85 @@ async def measure(count: int, by_kubectl: int) -> None:
         )
 
 
+def workload(image: str) -> str:
+    """Returns a Deployment and its Service as a file."""
+    labels = {"app": "web"}
+    container = {"name": "web", "image": image}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
+    metadata = {"name": "web", "namespace": "default"}
+    web = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    door = {"selector": labels, "ports": [{"port": 80}]}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": door}
+    return "\n---\n".join(map(json.dumps, (web, service)))
+
+
+async def shown_pods(running: ControlPlane, application: str) -> set[str]:
+    """Returns the pods that the control plane knows of."""
+    try:
+        state = await running.cases.livestate.get(application, by=ADMIN)
+    except NotFound:
+        return set()
+    return {each.id for each in state.kubernetes.resources if each.kind == "Pod"}
+
+
+async def until_shown(
+    running: ControlPlane, application: str, is_so: Callable[[set[str]], bool]
+) -> set[str]:
+    """Waits until the control plane tells of pods as asked for."""
+    async with asyncio.timeout(60), running.bus.subscribe(project=ADMIN.project) as signals:
+        while True:
+            shown = await shown_pods(running, application)
+            if is_so(shown):
+                return shown
+            await anext(aiter(signals))
+
+
+async def push_and_watch(rounds: int) -> None:
+    """Prints how long whole programs take to deploy, and to tell of a change on the cluster."""
+    pushed: list[float] = []
+    told: list[float] = []
+    async with AsyncExitStack() as lifetime:
+        kubernetes = cluster()
+        lifetime.callback(kubernetes.close)
+        place = Path(lifetime.enter_context(tempfile.TemporaryDirectory()))
+        copy = Copy(place)
+        (copy.tree / "hello" / "app.pipecd.yaml").write_text(APP)
+        config = {"kubeConfigPath": str(kubernetes.kubeconfig)}
+        provider = {"name": "p", "type": "KUBERNETES", "config": config}
+        running = await lifetime.enter_async_context(plane(place))
+        remote = f"file://{copy.bare}"
+        application = await lifetime.enter_async_context(
+            piped(running, place, remote, platformProviders=[provider])
+        )
+        for number in range(rounds + 2):
+            (copy.tree / "hello" / "web.yaml").write_text(workload(f"web:v{number}"))
+            commit = await asyncio.to_thread(copy.push, f"push {number}")
+            began = time.perf_counter()
+            pushed.append(await succeeded(running, commit) - began)
+            # The rollout goes on after the deployment; what is measured next is one pod.
+            await asyncio.sleep(2)
+            before = await until_shown(running, application, lambda pods: len(pods) == 2)
+            (listed,) = [
+                pod
+                for pod in kubernetes.ask("GET", "/api/v1/namespaces/default/pods")["items"]
+                if pod["metadata"]["uid"] in before
+            ][:1]
+            gone, name = listed["metadata"]["uid"], listed["metadata"]["name"]
+            kubernetes.ask("DELETE", f"/api/v1/namespaces/default/pods/{name}")
+            began = time.perf_counter()
+            await until_shown(running, application, lambda pods, gone=gone: gone not in pods)
+            told.append(time.perf_counter() - began)
+    # The first ones warm up.
+    for what, taken, asked in (
+        ("push to SUCCESS", pushed[2:], 2.5),
+        ("a pod that goes, to the control plane", told[2:], 1.0),
+    ):
+        print(
+            f"{what:38} p50 {median(taken):5.2f} s   worst {max(taken):5.2f} s   (asked: {asked} s)"
+        )
+
+
 def pods(count: int) -> Iterator[dict[str, Any]]:
     """Yields pods as an API server tells them, parsed anew each time as from the wire."""
     container = {
@@ -146,10 +232,13 @@ def main() -> None:
     parser.add_argument("--objects", type=int, default=200)
     parser.add_argument("--by-kubectl", type=int, default=20)
     parser.add_argument("--remembered", type=int, default=10_000)
+    parser.add_argument("--pushes", type=int, default=10)
     given = parser.parse_args()
+    configure("error", "console")
     remember(given.remembered)
     try:
         asyncio.run(measure(given.objects, given.by_kubectl))
+        asyncio.run(push_and_watch(given.pushes))
     except NotInstalled as e:
         print(f"left out: {e}")
 
