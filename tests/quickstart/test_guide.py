@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "quickstart.md").read_text()
-STEPS = re.findall(r"^<!-- (.+?) -->\n(?:```\w+\n(.*?)^```$)?", GUIDE, re.M | re.S)
+GUIDES = Path(__file__).parents[2] / "docs" / "guide"
+GUIDE = (GUIDES / "quickstart.md").read_text()
 BIN = Path(sys.executable).parent
 PATIENCE = 30.0
 END = "the block has ended"
@@ -35,6 +35,11 @@ def alike(line: str) -> str:
     for pattern, word in VARYING:
         line = pattern.sub(word, line)
     return line.strip()
+
+
+def steps(guide: str) -> list[tuple[str, str]]:
+    """What a guide has marked: the kind of each step, and its text."""
+    return re.findall(r"^<!-- (.+?) -->\n(?:```\w+\n(.*?)^```$)?", guide, re.M | re.S)
 
 
 @dataclass
@@ -162,29 +167,44 @@ class Walk:
                 await asyncio.sleep(0.05)
 
 
+@asynccontextmanager
+async def walking(home: Path) -> AsyncGenerator[Walk, None]:
+    """A person who has started the quickstart and opened a shell."""
+    (home / ".gitconfig").write_text("[user]\nname = Ann\nemail = ann@example.com\n")
+    news = asyncio.Event()
+    async with (
+        terminal("pipecd", "quickstart", "--port", "0", home=home, news=news) as quickstart,
+        terminal("bash", "-e", home=home, news=news) as shell,
+    ):
+        yield Walk(quickstart, shell)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_the_guide_is_what_happens(tmp_path: Path) -> None:
-    (tmp_path / ".gitconfig").write_text("[user]\nname = Ann\nemail = ann@example.com\n")
-    news = asyncio.Event()
-    async with (
-        terminal("pipecd", "quickstart", "--port", "0", home=tmp_path, news=news) as quickstart,
-        terminal("bash", "-e", home=tmp_path, news=news) as shell,
-    ):
-        walk = Walk(quickstart, shell)
-        for number, (kind, text) in enumerate(STEPS):
+    async with walking(tmp_path) as walk:
+        for number, (kind, text) in enumerate(steps(GUIDE)):
             await walk.take(kind, text)
             if number == 0:
                 # What the first start leaves is named in the guide.
                 left = {path.name for path in (tmp_path / ".pipecd" / "quickstart").iterdir()}
                 assert left - set(re.findall(r"`([^`\s]+)`", GUIDE)) == set()
-        log = [line for line in shell.lines if line.startswith('{"stage_logs"')]
+        log = [line for line in walk.shell.lines if line.startswith('{"stage_logs"')]
         assert "Good evening" in log[0]
         assert not (tmp_path / ".pipecd" / "quickstart").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_the_guide_to_events_is_what_happens(tmp_path: Path) -> None:
+    async with walking(tmp_path) as walk:
+        await walk.until(lambda: "✓ hello" in "\n".join(walk.quickstart.lines), "a deployment")
+        for kind, text in steps((GUIDES / "event-watcher.md").read_text()):
+            await walk.take(kind, text)
+
+
 def test_every_command_of_the_guide_is_run_or_started_by_hand() -> None:
     blocks = re.findall(r"^```(\w+)$", GUIDE, re.M)
-    marked = [kind for kind, _ in STEPS if kind in ("run", "shown")]
+    marked = [kind for kind, _ in steps(GUIDE) if kind in ("run", "shown")]
     assert len([language for language in blocks if language in ("sh", "text")]) == len(marked)
     assert set(blocks) == {"sh", "text", "console"}

@@ -49,6 +49,8 @@ async def make_repository(path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
     await _git(path, "init", "--quiet", f"--initial-branch={BRANCH}")
+    # The event watcher pushes to the branch that is checked out here, and the files follow.
+    await _git(path, "config", "receive.denyCurrentBranch", "updateInstead")
     await _git(path, "add", "--all")
     await _git(path, "commit", "--quiet", "--message", "Say hello")
 

@@ -210,7 +210,11 @@ class Scribe:
                 continue
             self._latest[event.event_key] = arrival
             self._failing.pop(event.id, None)
-            self._inbox.settle(self.repository_id, {event.id: together(told)})
+            whole = together(told)
+            is_good = whole.status == event_pb2.EVENT_SUCCESS
+            tell = log.info if is_good else log.warning
+            tell("event handled", event_id=event.id, status=whole.description)
+            self._inbox.settle(self.repository_id, {event.id: whole})
         return is_done
 
 
