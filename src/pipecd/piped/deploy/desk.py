@@ -2,14 +2,11 @@
 """What everyone who works on deployments has at hand."""
 
 import asyncio
-import errno
-import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipecd.model.command import CommandKind, CommandStatus
-from pipecd.model.errors import PipecdError
 from pipecd.model.moment import Now, utc_now
 from pipecd.observe.eyes import DeploymentEyes
 from pipecd.piped.api import PipedApi
@@ -18,15 +15,13 @@ from pipecd.piped.deploy.reports import Reports, persistently
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.plan.targets import KnownTargets
+from pipecd.piped.planning.masked import MaskedSources
 from pipecd.piped.pluginhost.callbacks import Callbacks
-from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.source.sources import Source, Sources
-from pipecd.proto.model.common_pb2 import ApplicationGitPath
+from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
 
-_LEAST_ROOM = 64 * 1024
 # A push may touch hundreds of applications; more at once would only fill the disk and the memory.
 _COPIES_AT_ONCE = 16
 
@@ -71,7 +66,7 @@ class Desk:
         """Where the working copies of a deployment lie, secrets and all."""
         return self._place(deployment_id) / "sources"
 
-    def masked_sources(self, deployment_id: str) -> "MaskedSources":
+    def masked_sources(self, deployment_id: str) -> MaskedSources:
         """Sources whose secrets no log or reason of the deployment shows."""
         return MaskedSources(self.sources, self.callbacks.masks, deployment_id, self.copying)
 
@@ -102,35 +97,3 @@ class Desk:
     def _remove(self, pattern: str) -> None:
         for path in (self.workspace / "deployments").glob(pattern):
             shutil.rmtree(path, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class MaskedSources:
-    """Makes working copies for one deployment and hides what is secret in them."""
-
-    sources: Sources
-    masks: Masks
-    deployment_id: str
-    copying: asyncio.Semaphore
-
-    async def at(
-        self, git_path: ApplicationGitPath, commit: str, *, config_filename: str = "", into: Path
-    ) -> Source:
-        try:
-            async with self.copying:
-                source = await self.sources.at(
-                    git_path, commit, config_filename=config_filename, into=into
-                )
-        except PipecdError as e:
-            # Git says which file it could not write, and not why.
-            if await asyncio.to_thread(_is_full, into):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(into)) from e
-            raise
-        self.masks.add(self.deployment_id, source.secrets)
-        return source
-
-
-def _is_full(place: Path) -> bool:
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free < _LEAST_ROOM

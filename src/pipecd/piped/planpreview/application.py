@@ -3,6 +3,7 @@
 
 import asyncio
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +19,14 @@ from pipecd.piped.api import PipedApi
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.planning.deployment import Cause, new_deployment
 from pipecd.piped.planning.gather import Planning, Prepared, last_success
+from pipecd.piped.planning.masked import MaskedSources
 from pipecd.piped.planpreview.result import Answer, described, fill, hide
 from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.source.sources import Source, Sources
+from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
-from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.planpreview_pb2 import ApplicationPlanPreviewResult
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest
@@ -106,7 +107,8 @@ class ApplicationPreviews:
             running = await last_success(self.api, deployment.application_id)
         except PipecdError as e:
             raise Failed(f"failed while finding the last successful deployment ({e})") from e
-        sources = _MaskedSources(self.sources, self.masks, deployment.id)
+        # How many applications are worked on is limited as a whole.
+        sources = MaskedSources(self.sources, self.masks, deployment.id, nullcontext())
         planning = Planning(sources, self.plugins, targets=self.targets, now=self.now)
         try:
             prepared = await planning.prepare(deployment, running, into)
@@ -148,19 +150,3 @@ def _question(prepared: Prepared, plugin: Plugin) -> GetPlanPreviewRequest:
     if given.HasField("running_deployment_source"):
         question.running_deployment_source.CopyFrom(given.running_deployment_source)
     return question
-
-
-@dataclass(frozen=True)
-class _MaskedSources:
-    """Makes working copies of which no log and no result shows what is secret in them."""
-
-    sources: Sources
-    masks: Masks
-    deployment_id: str
-
-    async def at(
-        self, git_path: ApplicationGitPath, commit: str, *, config_filename: str = "", into: Path
-    ) -> Source:
-        source = await self.sources.at(git_path, commit, config_filename=config_filename, into=into)
-        self.masks.add(self.deployment_id, source.secrets)
-        return source
