@@ -3,34 +3,19 @@
 
 import argparse
 import asyncio
-import base64
-import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from pipecd.config.controlplane.storage import DatastoreSpec
-from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
-from pipecd.controlplane.datastore.open import open_datastore
-from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.ids import new_id
-from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
-from pipecd.proto.model.piped_pb2 import Piped, PipedKey
-from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
-from pipecd.secrets.keys import hash_key, new_piped_key
+from rig.agent import Agent, agent, git, settle
 from rig.engines import engine
-from rig.plane import TICKS, plane
-from rig.world import BEGAN, PROJECT
+from rig.plane import plane
 
 PUSHED, IDLE = 200, 500
 ASKED_SECONDS, ASKED_DISK, ASKED_MEMORY, ASKED_PROCESSOR = 60, 1024, 200, 3
@@ -45,41 +30,6 @@ spec:
 """
 
 
-@dataclass(frozen=True)
-class Agent:
-    """The piped that is measured."""
-
-    process: "subprocess.Popen[bytes]"
-    work: Path
-
-    def cpu_seconds(self) -> float:
-        """Processor time that it and the programs it ran have taken."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(int(field) for field in fields[11:15]) / TICKS
-
-    def memory(self) -> float:
-        """Megabytes that it holds now."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
-
-    def disk(self) -> float:
-        """Megabytes in its working directory; what vanishes meanwhile is not counted."""
-        total = 0
-        for directory, _, names in os.walk(self.work):
-            for name in names:
-                try:
-                    total += os.lstat(Path(directory) / name).st_blocks * 512
-                except FileNotFoundError:
-                    continue
-        return total / 1024 / 1024
-
-
-def git(repository: Path, *arguments: str) -> None:
-    who = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
-    subprocess.run(["git", "-C", str(repository), *who, *arguments], check=True)
-
-
 def commit(repository: Path, count: int, text: str, *, quiet: bool = False) -> None:
     """One commit that touches every application."""
     for number in range(count):
@@ -90,72 +40,6 @@ def commit(repository: Path, count: int, text: str, *, quiet: bool = False) -> N
         (place / "app.pipecd.yaml").write_text(written)
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--message", text)
-
-
-async def settle(datastore: DatastoreSpec, remote: str, count: int) -> tuple[str, str]:
-    """Writes a piped and its applications into the database; answers the piped's id and key."""
-    repository = ApplicationGitRepository(id="repo", remote=remote, branch="main")
-    piped, key = new_id(), new_piped_key()
-    with tempfile.TemporaryDirectory() as directory:
-        files = await LocalFiles.open(Path(directory))
-        async with open_datastore(datastore) as database:
-            stores = assemble_stores(database, files, MemoryCache())
-            admin = ProjectStaticUser(username="admin", password_hash="no password")
-            await stores.projects.add(Project(id=PROJECT, desc="d", static_admin=admin))
-            keys = [PipedKey(hash=hash_key(key), creator="c", created_at=BEGAN)]
-            await stores.pipeds.add(
-                Piped(
-                    id=piped,
-                    name="piped",
-                    desc="d",
-                    project_id=PROJECT,
-                    keys=keys,
-                    created_at=BEGAN,
-                    updated_at=BEGAN,
-                )
-            )
-            for number in range(count):
-                await stores.applications.add(application(f"app-{number:03}", piped, repository))
-    return piped, key
-
-
-def application(name: str, piped: str, repository: ApplicationGitRepository) -> Application:
-    path = ApplicationGitPath(repo=repository, path=name, config_filename="app.pipecd.yaml")
-    return Application(
-        id=new_id(),
-        name=name,
-        piped_id=piped,
-        project_id=PROJECT,
-        git_path=path,
-        platform_provider="p",
-        created_at=BEGAN,
-        updated_at=BEGAN,
-    )
-
-
-@contextmanager
-def agent(directory: Path, remote: str, address: str, identity: tuple[str, str]) -> Iterator[Agent]:
-    """`piped run` until the block ends."""
-    piped, key = identity
-    config, work = directory / "piped.yaml", directory / "work"
-    config.write_text(f"""\
-apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: {PROJECT}
-  pipedID: {piped}
-  pipedKeyData: {base64.b64encode(key.encode()).decode()}
-  apiAddress: {address}
-  repositories: [{{repoID: repo, remote: "{remote}", branch: main}}]
-""")
-    places = [f"--workspace-dir={work}", f"--tools-dir={directory / 'tools'}"]
-    flags = ["--insecure", "--admin-port=0", "--log-level=warn", f"--config-file={config}"]
-    process = subprocess.Popen([sys.executable, "-m", "pipecd", "piped", *flags, *places])
-    try:
-        yield Agent(process, work)
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def finished(database: sqlite3.Connection, status: DeploymentStatus) -> int:
@@ -186,10 +70,11 @@ def world(count: int, *, quiet: bool) -> Iterator[tuple[Agent, Path, sqlite3.Con
     remote = f"file://{repository}"
     try:
         with engine("sqlite") as datastore:
-            identity = asyncio.run(settle(datastore, remote, count))
+            names = [f"app-{number:03}" for number in range(count)]
+            settled = asyncio.run(settle(datastore, remote, names))
             with (
                 plane(datastore) as server,
-                agent(directory, remote, server.address("piped-api"), identity) as running,
+                agent(directory, remote, server.address("piped-api"), settled) as running,
             ):
                 database = sqlite3.connect(f"file:{datastore.config.path}?mode=ro", uri=True)
                 yield running, repository, database

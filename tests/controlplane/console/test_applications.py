@@ -17,6 +17,7 @@ from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
 
 Send = Callable[..., Awaitable[httpx2.Response]]
 
@@ -222,3 +223,32 @@ async def test_a_link_for_another_project_says_so(browser_of_admin: httpx2.Async
     page = (await browser_of_admin.get("/applications?project=other")).text
     assert 'data-testid="banner-project"' in page
     assert "banner-project" not in (await browser_of_admin.get("/applications?project=shop")).text
+
+
+async def test_what_runs_and_why_nobody_knows_are_shown(
+    browser_of_admin: httpx2.AsyncClient,
+    cases: UseCases,
+    stores: Stores,
+    application: Application,
+    reports: Any,
+) -> None:
+    await reports.online()
+    page = (await browser_of_admin.get(f"/applications/{application.id}")).text
+    assert "What runs</h2>" not in page
+
+    def unknown(found: Application) -> None:
+        found.sync_state.reason, found.sync_state.timestamp = "the cluster does not answer", 1
+
+    await stores.applications.update(application.id, unknown)
+    snapshot = ApplicationLiveStateSnapshot(application_id=application.id)
+    snapshot.version.timestamp = 1
+    told = snapshot.application_live_state.resources.add(id="1", name="web-<b>", created_at=1)
+    told.health_status, told.health_description = ResourceState.UNHEALTHY, "it crashes"
+    by = PipedCaller(application.project_id, application.piped_id)
+    await cases.livestate.report(snapshot, by=by)
+    page = (await browser_of_admin.get(f"/applications/{application.id}")).text
+    assert "What runs</h2>" in page
+    assert "web-&lt;b&gt;" in page
+    assert "it crashes" in page
+    assert "Unhealthy" in page
+    assert "What runs cannot be compared with Git. The cluster does not answer." in page

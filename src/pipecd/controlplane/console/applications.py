@@ -14,6 +14,7 @@ from pipecd.controlplane.console.view.application import application_page
 from pipecd.controlplane.console.view.command import Notice, notice
 from pipecd.controlplane.console.view.deployment import deployment_row
 from pipecd.controlplane.console.view.listing import application_list
+from pipecd.controlplane.console.view.livestate import LiveTree, live_tree
 from pipecd.controlplane.console.view.marks import kind_word
 from pipecd.controlplane.console.view.query import SIZES, Address, read_applications
 from pipecd.controlplane.stores.deployments import DeploymentFilter
@@ -78,10 +79,18 @@ class ApplicationPages:
             "application.html",
             page=page,
             recent=tuple(deployment_row(found, now) for found in recent),
+            live=await self._live(application.id, person),
             notice=told,
             why_not=page.why_not_sync or await self._door.may(person, _SYNC, application),
             topics=",".join(topics[:20]),
         )
+
+    async def _live(self, application_id: str, person: Person) -> LiveTree | None:
+        try:
+            snapshot = await self._door.cases.livestate.get(application_id, by=person)
+        except NotFound:
+            return None
+        return live_tree(snapshot, self._door.now())
 
     async def _recent(self, application_id: str, person: Person) -> tuple[Deployment, ...]:
         wanted = DeploymentFilter(project=person.project, application_ids=(application_id,))

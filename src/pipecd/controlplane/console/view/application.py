@@ -168,7 +168,10 @@ def story(application: Application, agent: Agent) -> str:
             f"Piped {agent.name} is {agent.mark.word.lower()}, so this is the last known state "
             "and a sync waits until it is back."
         )
-    return f"{_STORIES[sync_status(application)]} {_reason(application)}".strip()
+    status = sync_status(application)
+    if status is SyncStatus.UNKNOWN and application.sync_state.reason:
+        return f"What runs cannot be compared with Git. {sentence(application.sync_state.reason)}"
+    return f"{_STORIES[status]} {_reason(application)}".strip()
 
 
 def _reason(application: Application) -> str:

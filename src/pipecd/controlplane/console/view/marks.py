@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a status looks: always a tone, an icon and a word, never a colour alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pipecd.model.application import ApplicationKind, SyncStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.livestate_pb2 import ResourceState
 
 
 class Tone(StrEnum):
@@ -56,6 +58,11 @@ _SYNC = {
     SyncStatus.OUT_OF_SYNC: Mark(Tone.WAIT, "differ", "Out of sync"),
     SyncStatus.INVALID_CONFIG: Mark(Tone.BAD, "warn", "Invalid configuration"),
 }
+_HEALTH: Mapping[int, Mark] = {
+    ResourceState.UNKNOWN: Mark(Tone.OFF, "question", "Health unknown"),
+    ResourceState.HEALTHY: Mark(Tone.OK, "check", "Healthy"),
+    ResourceState.UNHEALTHY: Mark(Tone.BAD, "cross", "Unhealthy"),
+}
 _KIND = {
     ApplicationKind.KUBERNETES: "Kubernetes",
     ApplicationKind.TERRAFORM: "Terraform",
@@ -83,3 +90,8 @@ def sync_mark(status: SyncStatus) -> Mark:
 def kind_word(kind: ApplicationKind) -> str:
     """The platform of an application of the first generation."""
     return _KIND[kind]
+
+
+def health_mark(status: int) -> Mark:
+    """How a resource is; what a later version calls otherwise is not known."""
+    return _HEALTH.get(status) or _HEALTH[ResourceState.UNKNOWN]

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One piped that keeps an eye on many applications of a real cluster on which nothing changes.
+
+Each application has three objects. They are put on the cluster as a deployment would leave them,
+so that the looks find every application in sync.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipecd.model.application import SyncStatus
+from rig.agent import Agent, Settled, agent, git, settle
+from rig.cluster import NotInstalled, cluster
+from rig.engines import engine
+from rig.plane import plane
+
+APPLICATIONS, ASKED_PROCESSOR, ASKED_SECONDS = 1000, 5, 2
+MEASURED_SECONDS, GIVE_UP = 60.0, 600.0
+CONFIG = """\
+apiVersion: pipecd.dev/v1beta1
+kind: KubernetesApp
+spec:
+  name: {name}
+  trigger: {{onCommit: {{disabled: true}}}}
+"""
+
+
+def objects(name: str) -> Iterator[dict[str, Any]]:
+    """What an application consists of."""
+    for part in ("settings", "texts"):
+        metadata = {"name": f"{name}-{part}", "namespace": "default"}
+        data = {f"key-{number}": "value" for number in range(10)}
+        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+    spec = {"selector": {"app": name}, "type": "ExternalName", "externalName": "example.com"}
+    metadata = {"name": name, "namespace": "default"}
+    yield {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def commit(repository: Path, names: list[str]) -> None:
+    repository.mkdir()
+    git(repository, "init", "--quiet", "--initial-branch=main")
+    for name in names:
+        place = repository / name
+        place.mkdir()
+        (place / "app.pipecd.yaml").write_text(CONFIG.format(name=name))
+        (place / "all.yaml").write_text("\n---\n".join(map(json.dumps, objects(name))))
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message", "first")
+
+
+def apply(kubernetes: Any, settled: Settled) -> None:
+    """Puts the objects of all applications on the cluster, with the marks of their owners."""
+
+    def put(item: tuple[str, str]) -> None:
+        name, id_ = item
+        for body in objects(name):
+            marks = {
+                "pipecd.dev/managed-by": "piped",
+                "pipecd.dev/piped": settled.piped,
+                "pipecd.dev/application": id_,
+            }
+            version = {"pipecd.dev/original-api-version": body["apiVersion"]}
+            body["metadata"] |= {"labels": marks, "annotations": marks | version}
+            plural = f"{body['kind'].lower()}s"
+            kubernetes.ask("POST", f"/api/v1/namespaces/default/{plural}", body)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, settled.applications.items()))
+
+
+def in_state(database: sqlite3.Connection, status: SyncStatus) -> int:
+    query = "SELECT count(*) FROM Application WHERE SyncState_Status = ?"
+    return database.execute(query, (int(status),)).fetchone()[0]
+
+
+def until(database: sqlite3.Connection, running: Agent, status: SyncStatus, count: int) -> float:
+    """Seconds until so many applications are in a state."""
+    began = time.monotonic()
+    while in_state(database, status) < count:
+        if time.monotonic() - began > GIVE_UP or running.process.poll() is not None:
+            sys.exit(f"only {in_state(database, status)} of {count} are {status.name}")
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@contextmanager
+def world(
+    kubernetes: Any, count: int, directory: Path
+) -> Iterator[tuple[Agent, sqlite3.Connection]]:
+    """A server, a repository, a cluster and a piped with that many applications."""
+    names = [f"app-{number:04}" for number in range(count)]
+    repository = directory / "repository"
+    commit(repository, names)
+    remote = f"file://{repository}"
+    place = {"kubeConfigPath": str(kubernetes.kubeconfig)}
+    provider = {"name": "p", "type": "KUBERNETES", "config": place}
+    with engine("sqlite") as datastore:
+        settled = asyncio.run(settle(datastore, remote, names))
+        apply(kubernetes, settled)
+        more = f"  platformProviders: [{json.dumps(provider)}]\n"
+        with (
+            plane(datastore) as server,
+            agent(directory, remote, server.address("piped-api"), settled, more) as running,
+        ):
+            database = sqlite3.connect(f"file:{datastore.config.path}?mode=ro", uri=True)
+            yield running, database
+            database.close()
+
+
+def measure(kubernetes: Any, count: int, seconds: float, directory: Path) -> None:
+    with world(kubernetes, count, directory) as (running, database):
+        first = until(database, running, SyncStatus.SYNCED, count)
+        print(
+            f"first look at {count} applications: {first:.1f} s from the start of piped, "
+            f"{running.cpu_seconds():.1f} s of processor"
+        )
+        time.sleep(5)
+        before = running.cpu_seconds()
+        time.sleep(seconds)
+        share = (running.cpu_seconds() - before) / seconds * 100
+        print(
+            f"{count} applications on which nothing changes: {share:.1f} % of a core "
+            f"(asked {ASKED_PROCESSOR}), {running.memory():.0f} MB of memory, "
+            f"{running.disk():.0f} MB of disk"
+        )
+        kubernetes.ask("DELETE", "/api/v1/namespaces/default/services/app-0000")
+        took = until(database, running, SyncStatus.OUT_OF_SYNC, 1)
+        print(f"a deleted object is told after {took:.2f} s (asked {ASKED_SECONDS})")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--applications", type=int, default=APPLICATIONS)
+    options.add_argument("--seconds", type=float, default=MEASURED_SECONDS)
+    given = options.parse_args()
+    try:
+        kubernetes = cluster()
+    except NotInstalled as e:
+        print(f"left out: {e}")
+        return
+    directory = Path(tempfile.mkdtemp())
+    try:
+        measure(kubernetes, given.applications, given.seconds, directory)
+    finally:
+        kubernetes.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
