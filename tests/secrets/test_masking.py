@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipecd.secrets.forms import is_too_short
-from pipecd.secrets.masking import MASK, Masking
+from pipecd.secrets.masking import MASK, KnownSecrets, Masking
 
 PASSWORD = 'hunter2&co\'s "best"/é'
 PEM = f"-----BEGIN PRIVATE KEY-----\n{'MIIEvQIBADANBg+/' * 4}\n{'x7Kq' * 16}\n-----END PRIVATE KEY-----\n"
@@ -184,3 +184,12 @@ def test_twenty_megabytes_and_hundreds_of_secrets_take_seconds() -> None:
 
 def test_a_secret_that_is_too_short_is_known_as_such() -> None:
     assert [is_too_short(each) for each in ("", " abc\n", "abcd")] == [True, True, False]
+
+
+def test_the_oldest_of_many_secrets_are_forgotten() -> None:
+    known = KnownSecrets(at_most=4)
+    assert known.hide("anything") == "anything"
+    for number in range(5):
+        known.add([f"secret-{number}", "secret-0"])
+    text = " ".join(f"secret-{number}" for number in range(5))
+    assert known.hide(text) == f"{MASK} secret-1 secret-2 secret-3 {MASK}"

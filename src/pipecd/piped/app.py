@@ -49,7 +49,9 @@ async def _run(
     await _open_admin(settings, registry, opened)
     mirrors = await opened.enter_async_context(wiring.mirrors(settings))
     shared = wiring.share(settings, api, mirrors, catalog, decrypter, notifier)
-    opened.enter_context(hiding(shared.callbacks.masks.hide_all))
+    if decrypter is not None:
+        shared.callbacks.masks.known = decrypter.known
+    opened.enter_context(hiding(shared.callbacks.masks.known.hide))
     counted.register(shared.eyes.statuses)
     presence.on_reported = shared.eyes.statuses.reported
     opened.push_async_callback(shared.spans.end)

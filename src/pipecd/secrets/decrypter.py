@@ -17,6 +17,7 @@ from pipecd.config.piped.secret import (
 from pipecd.model.errors import UserMistake
 from pipecd.secrets import hybrid
 from pipecd.secrets.kms import AwsKey, GoogleKey
+from pipecd.secrets.masking import KnownSecrets
 from pipecd.wire.cloud.client import open_aws, open_google
 
 # Working copies are made all the time and key services count their calls.
@@ -39,6 +40,8 @@ class Decrypter:
 
     def __init__(self, public_key: bytes, keys: Sequence[Key]) -> None:
         self.public_key = public_key
+        self.known = KnownSecrets()
+        """What was decrypted so far."""
         self._keys = tuple(keys)
         self._opened: OrderedDict[bytes, bytes] = OrderedDict()
         self._lock = threading.Lock()
@@ -46,7 +49,9 @@ class Decrypter:
     def decrypt(self, text: str) -> str:
         """The secret in an encrypted text."""
         sealed = hybrid.read(text)
-        return sealed.opened(self._recall(sealed.key) or self._unwrap(sealed.key))
+        secret = sealed.opened(self._recall(sealed.key) or self._unwrap(sealed.key))
+        self.known.add([secret])
+        return secret
 
     def _unwrap(self, sealed_key: bytes) -> bytes:
         for key in self._keys:

@@ -3,6 +3,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
 
 from pipecd.secrets.forms import SHORTEST, forms
 
@@ -13,30 +14,19 @@ Span = tuple[int, int]
 
 
 class Masking:
-    """Hides a set of secrets, in whichever form and over however many lines they are written.
-
-    Every form is known by a few of its characters, and only every so many characters of a text
-    are looked up, so that the time does not depend on how many secrets there are.
-    """
+    """Hides a set of secrets, in whichever form and over however many lines they are written."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._forms = sorted({form for secret in secrets for form in forms(secret)})
         self._longest = max(map(len, self._forms), default=0)
         shortest = min(map(len, self._forms), default=SHORTEST)
-        self._step = min(shortest - SHORTEST + 1, _LONGEST_STEP)
-        # Wherever a form lies in a text, one of these is at a place that is looked up.
-        self._marks: dict[str, list[tuple[int, str]]] = {}
+        self._index = _Index(step=min(shortest - SHORTEST + 1, _LONGEST_STEP))
         for form in self._forms:
-            for offset in range(self._step):
-                mark = form[offset : offset + SHORTEST]
-                self._marks.setdefault(mark, []).append((offset, form))
+            self._index.learn(form)
 
     def hide(self, text: str) -> str:
         """The text without the secrets."""
-        if not self._forms:
-            return text
-        lines = text.split("\n")
-        return "\n".join(_covered(lines, self._spans(_joined(lines))))
+        return self._index.hide(text)
 
     def hide_pieces(
         self, pieces: Sequence[str], *, after: str = "", is_end: bool = True
@@ -49,7 +39,7 @@ class Masking:
         if not self._forms:
             return list(pieces)
         text = after + _joined(pieces)
-        spans = self._spans(text)
+        spans = self._index.spans(text)
         if not is_end and (begun := self._begun(text)) is not None:
             spans.append((begun, len(text)))
         return _covered(pieces, spans, start=len(after))
@@ -59,16 +49,6 @@ class Masking:
         text = _joined(texts)
         return text[max(len(text) - self._longest + 1, 0) :] if self._forms else ""
 
-    def _spans(self, text: str) -> list[Span]:
-        """Where the secrets are; spans may overlap."""
-        marks, places = self._marks, range(0, len(text) - SHORTEST + 1, self._step)
-        return [
-            (i - offset, i - offset + len(form))
-            for i in [i for i in places if text[i : i + SHORTEST] in marks]
-            for offset, form in marks[text[i : i + SHORTEST]]
-            if i >= offset and text.startswith(form, i - offset)
-        ]
-
     def _begun(self, text: str) -> int | None:
         """Where a secret begins of which the text has not all, if it has enough to tell."""
         for start in range(max(0, len(text) - self._longest + 1), len(text) - SHORTEST + 1):
@@ -77,6 +57,76 @@ class Masking:
             if place < len(self._forms) and self._forms[place].startswith(rest):
                 return start
         return None
+
+
+class KnownSecrets:
+    """Hides the secrets that a process gets to know, of which it forgets the oldest.
+
+    For texts that belong to no application in particular, such as the log of the process itself.
+    """
+
+    def __init__(self, *, at_most: int = 10_000) -> None:
+        self._at_most = at_most
+        # In the order in which they were last met.
+        self._known: dict[str, bool] = {}
+        self._index = _Index(step=1)
+        self._lock = Lock()
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """Hides these from now on, too; may be called by any thread."""
+        with self._lock:
+            for secret in secrets:
+                if not self._known.pop(secret, False):
+                    self._learn(secret)
+                self._known[secret] = True
+            if len(self._known) > self._at_most:
+                self._known = dict.fromkeys(list(self._known)[-(self._at_most // 2) :], True)
+                self._index = _Index(step=1)
+                for secret in self._known:
+                    self._learn(secret)
+
+    def hide(self, text: str) -> str:
+        """The text without the secrets."""
+        return self._index.hide(text)
+
+    def _learn(self, secret: str) -> None:
+        for form in forms(secret):
+            self._index.learn(form)
+
+
+class _Index:
+    """Finds forms of secrets in a text, in a time that does not depend on how many there are.
+
+    Every form is known by a few of its characters, and only every so many characters of a text
+    are looked up: wherever a form lies, one of its marks is at a place that is looked up.
+    """
+
+    def __init__(self, *, step: int) -> None:
+        self._step = step
+        self._marks: dict[str, list[tuple[int, str]]] = {}
+
+    def learn(self, form: str) -> None:
+        """Finds this form from now on; it must be long enough for the step."""
+        for offset in range(self._step):
+            mark = form[offset : offset + SHORTEST]
+            self._marks.setdefault(mark, []).append((offset, form))
+
+    def hide(self, text: str) -> str:
+        """The text without what is known."""
+        if not self._marks:
+            return text
+        lines = text.split("\n")
+        return "\n".join(_covered(lines, self.spans(_joined(lines))))
+
+    def spans(self, text: str) -> list[Span]:
+        """Where known forms are; spans may overlap."""
+        marks, places = self._marks, range(0, len(text) - SHORTEST + 1, self._step)
+        return [
+            (i - offset, i - offset + len(form))
+            for i in [i for i in places if text[i : i + SHORTEST] in marks]
+            for offset, form in marks[text[i : i + SHORTEST]]
+            if i >= offset and text.startswith(form, i - offset)
+        ]
 
 
 def _joined(pieces: Iterable[str]) -> str:

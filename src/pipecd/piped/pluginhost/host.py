@@ -74,7 +74,7 @@ class PluginHost:
                 programs,
                 store or PluginStore(PLUGINS_DIRECTORY),
                 service_port=service_port,
-                hide=callbacks.masks.hide_all,
+                hide=callbacks.masks.known.hide,
             )
             supervisors = {each.name: PluginSupervisor(each, patience) for each in launches}
             await opened.enter_async_context(_running(list(supervisors.values())))

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 
 from pipecd.proto.model.logblock_pb2 import LogBlock
-from pipecd.secrets.masking import Masking
+from pipecd.secrets.masking import KnownSecrets, Masking
 
 _NOTHING = Masking()
 
@@ -15,11 +15,14 @@ class Masks:
     def __init__(self) -> None:
         self._secrets: dict[str, frozenset[str]] = {}
         self._masking: dict[str, Masking] = {}
+        self.known = KnownSecrets()
+        """Those of all applications, for the log of piped; whoever decrypts more adds them here."""
 
     def add(self, deployment_id: str, secrets: Iterable[str]) -> None:
         """Hides these from now on, too."""
         before = self._secrets.get(deployment_id, frozenset())
         known = before.union(secrets)
+        self.known.add(known)
         if known != before:
             self._secrets[deployment_id], self._masking[deployment_id] = known, Masking(known)
 
@@ -31,12 +34,6 @@ class Masks:
     def hide(self, deployment_id: str, text: str) -> str:
         """The text without the secrets of the deployment."""
         return self.of(deployment_id).hide(text)
-
-    def hide_all(self, text: str) -> str:
-        """The text without the secrets of any deployment; for logs that belong to none."""
-        for masking in tuple(self._masking.values()):
-            text = masking.hide(text)
-        return text
 
     def of(self, deployment_id: str) -> Masking:
         """What hides the secrets of a deployment."""
