@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's plugin for Kubernetes under upstream's piped and under ours, with a real cluster."""
 
+import base64
+import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from servers.trial import OUR_PIPED
 
 # Without upstream no server is started either.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
+
+OUR_PIPECTL = Path(sys.executable).parent / "pipectl"
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -96,3 +101,21 @@ async def test_manifests_are_applied(
             assert await applied(first) == "web:1"
             changed = {"web/web.yaml": MANIFEST.replace("web:1", "web:2")}
             assert await applied(bed.origin.commit(changed)) == "web:2"
+            await a_change_is_previewed(bed, piped)
+
+
+async def a_change_is_previewed(bed: Any, piped: Any) -> None:
+    """The plugin tells either piped what a branch would change, and our pipectl shows it."""
+    branch, head = bed.origin.branch({"web/web.yaml": MANIFEST.replace("web:1", "web:3")})
+    out = bed.directory / "preview.json"
+    line = f"plan-preview --repo-remote-url {bed.origin.remote} --base-branch main"
+    line += f" --head-branch {branch} --head-commit {head} --out {out}"
+    shown = await bed.run(OUR_PIPECTL, *line.split(), *bed.pipectl_flags())
+    assert shown.code == 0, shown.err
+    (web,) = json.loads(out.read_text())["Applications"] or [piped.text]
+    (plan,) = web["PluginPlanResults"]
+    assert (plan["plugin_name"], plan["deploy_target"]) == ("kubernetes", "here")
+    assert plan["diff_language"] == "diff"
+    details = base64.b64decode(plan["plan_details"]).decode()
+    assert "web:2" in details
+    assert "web:3" in details
