@@ -5,7 +5,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import indent
@@ -251,6 +251,8 @@ class WholePiped:
     key_file: Path
     plane: Any
     remote: str
+    again: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """Runs it once more, after it has ended."""
 
     async def add_application(self, name: str, **fields: Any) -> None:
         """Registers the application in the directory of its name."""
@@ -288,11 +290,18 @@ spec:
         config = read_piped(text, file="piped.yaml", catalog=load_catalog())
         work = tmp_path / f"work of {name}"
         settings = PipedSettings(config=config, insecure=True, workspace=work, **chosen)
-        ready = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(run_piped(settings, ready=ready.set))
-            await ready.wait()
+
+        @asynccontextmanager
+        async def running() -> AsyncGenerator[None]:
+            ready = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(run_piped(settings, ready=ready.set))
+                await ready.wait()
+                yield
+                task.cancel()
+
+        piped.again = running
+        async with running():
             yield piped
-            running.cancel()
 
     return run

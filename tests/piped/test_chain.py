@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import chain_pb2
 from pipecd.proto.model.chain_pb2 import DeploymentChain
@@ -107,3 +108,133 @@ async def test_a_block_that_fails_keeps_the_next_from_beginning(
     assert DeploymentStatus(web.status) is DeploymentStatus.CANCELLED
     assert "previous block" in web.status_reason.lower()
     assert "web" not in stage.trace.read_text()
+
+
+async def test_blocks_are_chosen_by_label_and_kind_and_labels_narrow(
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    chain = "  postSync: {chain: {applications: [{labels: {tier: back}}, {kind: TERRAFORM}]}}\n"
+    names = ("cart", "stock", "prices", "web", "network")
+    origin.commit(
+        {
+            f"{name}/app.pipecd.yaml": application(
+                name,
+                f"echo {name} >> {trace}",
+                _labels(LABELS.get(name, {})) + (chain if name == "cart" else FOLLOWS),
+            )
+            for name in names
+        }
+    )
+    async with (
+        start_plane() as plane,
+        whole_piped(plane, origin.remote, "a") as a,
+        whole_piped(plane, origin.remote, "b") as b,
+    ):
+        stage = Stage(plane, trace)
+        for name, piped in (("stock", a), ("prices", b), ("web", b), ("network", b)):
+            kind = {"kind": ApplicationKind.TERRAFORM} if name == "network" else {}
+            labels = LABELS.get(name, {})
+            await piped.add_application(name, platform_provider="p", labels=labels, **kind)
+        await a.add_application("cart")
+        chain = await eventually(stage.ended, 40)
+    assert chain.status == chain_pb2.DEPLOYMENT_CHAIN_SUCCESS
+    blocks = [{n.application_ref.application_name for n in block.nodes} for block in chain.blocks]
+    assert blocks == [{"cart"}, {"stock", "prices"}, {"network"}]
+    said = trace.read_text().split()
+    assert (said[0], set(said[1:3]), said[3:]) == ("cart", {"stock", "prices"}, ["network"])
+
+
+LABELS = {
+    "stock": {"tier": "back", "team": "x"},
+    "prices": {"tier": "back"},
+    "web": {"tier": "front"},
+}
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return f"  labels: {labels}\n" if labels else ""
+
+
+async def test_those_who_follow_deploy_the_commit_that_the_chain_began_with(
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+) -> None:
+    """The second piped comes only after another commit was pushed."""
+    trace, gate = tmp_path / "trace", tmp_path / "gate"
+    wait = f"until [ -e {gate} ]; do sleep 0.02; done"
+    first = origin.commit(
+        {
+            "cart/app.pipecd.yaml": application("cart", wait, CHAIN),
+            "shop/app.pipecd.yaml": application("shop", f"echo first >> {trace}", FOLLOWS),
+            "web/app.pipecd.yaml": application("web", f"echo first >> {trace}", FOLLOWS),
+        }
+    )
+    async with start_plane() as plane:
+        stage = Stage(plane, trace)
+        async with whole_piped(plane, origin.remote, "a") as a:
+            async with whole_piped(plane, origin.remote, "b") as b:
+                await b.add_application("shop")
+                await a.add_application("web")
+            # The second piped is away now, and what it is asked for waits for it.
+            await a.add_application("cart")
+
+            async def begun() -> bool:
+                return "cart" in await stage.deployments()
+
+            await eventually(begun, 20)
+            second = origin.commit(
+                {
+                    "shop/app.pipecd.yaml": application("shop", f"echo x >> {trace}", FOLLOWS),
+                    "web/app.pipecd.yaml": application("web", f"echo x >> {trace}", FOLLOWS),
+                }
+            )
+            gate.touch()
+            async with b.again():
+                chain = await eventually(stage.ended, 40)
+            made = await stage.deployments()
+    assert chain.status == chain_pb2.DEPLOYMENT_CHAIN_SUCCESS
+    assert {made[name].trigger.commit.hash for name in ("cart", "shop", "web")} == {first}
+    assert first != second
+    assert trace.read_text().split() == ["first", "first"]
+
+
+async def test_a_chain_ends_as_a_whole_when_its_first_deployment_is_cancelled(
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    origin.commit(
+        {
+            "cart/app.pipecd.yaml": application("cart", "sleep 60", CHAIN),
+            "shop/app.pipecd.yaml": application("shop", f"echo shop >> {trace}", FOLLOWS),
+            "web/app.pipecd.yaml": application("web", f"echo web >> {trace}", FOLLOWS),
+        }
+    )
+    async with (
+        start_plane() as plane,
+        whole_piped(plane, origin.remote, "a") as a,
+        whole_piped(plane, origin.remote, "b") as b,
+    ):
+        stage = Stage(plane, trace)
+        await b.add_application("shop")
+        await a.add_application("web")
+        await a.add_application("cart")
+
+        async def all_are_there() -> bool:
+            made = await stage.deployments()
+            running = made.get("cart") and made["cart"].status == DeploymentStatus.RUNNING
+            return bool(running and made.keys() == {"cart", "shop", "web"})
+
+        await eventually(all_are_there, 20)
+        cart = (await stage.deployments())["cart"]
+        await plane.running.cases.deployments.cancel(cart.id, False, False, by=plane.admin)
+        chain = await eventually(stage.ended, 20)
+
+        async def all_ended() -> bool:
+            made = await stage.deployments()
+            return all(DeploymentStatus(d.status).is_completed for d in made.values())
+
+        await eventually(all_ended, 20)
+        made = await stage.deployments()
+    assert chain.status == chain_pb2.DEPLOYMENT_CHAIN_CANCELLED
+    assert {d.status for d in made.values()} == {DeploymentStatus.CANCELLED}
+    assert not trace.exists()

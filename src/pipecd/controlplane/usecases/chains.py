@@ -17,6 +17,7 @@ from pipecd.controlplane.usecases.commands import Commands
 from pipecd.controlplane.usecases.enumeration import named
 from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
 from pipecd.model.application import ApplicationKind
+from pipecd.model.command import CHAIN_COMMIT_KEY
 from pipecd.model.errors import AlreadyExists, Denied, NotFound, UserMistake
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import chain_pb2 as pb
@@ -93,7 +94,7 @@ class Chains:
             await self._stores.chains.add(chain)
         if not was_begun:
             await self._reports.create(first, by=by)
-        await self._ask_to_follow(chain.id)
+        await self._ask_to_follow(chain.id, first.trigger.commit.hash)
         await self._bus.publish(Signal(Topic.CHAIN, chain.id, by.project))
         if was_begun:
             raise AlreadyExists(f"deployment {first.id} exists already")
@@ -132,15 +133,18 @@ class Chains:
             raise AlreadyExists(f"deployment {first.id} exists already")
         return True
 
-    async def _ask_to_follow(self, chain_id: str) -> None:
-        """Gives the commands that were not given yet to those who are in the stored chain."""
+    async def _ask_to_follow(self, chain_id: str, commit: str) -> None:
+        """Gives the commands that were not given yet to those who are in the stored chain.
+
+        An application of the same repository follows with the commit that the chain began with.
+        """
         chain = await self._stores.chains.get(chain_id)
         for index, block in enumerate(chain.blocks[1:], start=1):
             ids = tuple(node.application_ref.application_id for node in block.nodes)
             found = await self._stores.applications.get_many(ids)
             for application in (found[id] for id in ids if id in found):
                 with suppress(AlreadyExists):
-                    await self._commands.add(_follow(chain, index, application))
+                    await self._commands.add(_follow(chain, index, application, commit))
 
     async def _matched(self, matcher: Matcher, by: PipedCaller) -> tuple[Application, ...]:
         if not (matcher.name or matcher.kind or matcher.labels):
@@ -199,7 +203,7 @@ def follow_id(chain_id: str, index: int, application_id: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{chain_id}/{index}/{application_id}"))
 
 
-def _follow(chain: DeploymentChain, index: int, application: Application) -> Command:
+def _follow(chain: DeploymentChain, index: int, application: Application, commit: str) -> Command:
     return Command(
         id=follow_id(chain.id, index, application.id),
         piped_id=application.piped_id,
@@ -207,6 +211,7 @@ def _follow(chain: DeploymentChain, index: int, application: Application) -> Com
         project_id=chain.project_id,
         commander=chain.id,
         type=Command.CHAIN_SYNC_APPLICATION,
+        metadata={CHAIN_COMMIT_KEY: commit},
         chain_sync_application=Command.ChainSyncApplication(
             deployment_chain_id=chain.id,
             block_index=index,

@@ -102,14 +102,18 @@ class AppConfigReporter:
     async def _follow(self, command: Command) -> None:
         application = self.applications.get(command.application_id)
         repository = application.git_path.repo.id if application else ""
-        if repository not in self.mirrors:
-            reason = "the application is unknown to this piped, or its repository is"
-            metadata = {REASON_KEY: reason}
-            await self.commands.report(command, CommandStatus.FAILED, metadata=metadata)
-            return
-        await self.heads.look(repository)
-        await self._scan(again=True)
-        await self.commands.report(command, CommandStatus.SUCCEEDED)
+        if command.update_application_config.config:
+            await self._refuse(command, "piped writes no application files, change them in Git")
+        elif repository not in self.mirrors:
+            await self._refuse(command, "the application or its repository is unknown here")
+        else:
+            await self.heads.look(repository)
+            await self._scan(again=True)
+            await self.commands.report(command, CommandStatus.SUCCEEDED)
+
+    async def _refuse(self, command: Command, reason: str) -> None:
+        metadata = {REASON_KEY: reason}
+        await self.commands.report(command, CommandStatus.FAILED, metadata=metadata)
 
     async def _scan(self, *, again: bool) -> None:
         async with self._scanning:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import structlog
 
 from pipecd.config.application.spec import ApplicationSpec
+from pipecd.git.bare import check_hash
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
 from pipecd.model.application import SyncStatus
-from pipecd.model.command import CommandKind
+from pipecd.model.command import CHAIN_COMMIT_KEY, CommandKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable
-from pipecd.model.moment import Now, from_unix
+from pipecd.model.moment import Now, from_unix, to_unix
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.plan import reason
@@ -109,13 +110,42 @@ class Round:
         else:
             self.tools.states.valid(application)
         for command in self.tools.commands.of(application.id):
-            await self._follow(application, config.spec, command)
+            if (then := await self._at_beginning(application, command)) is not None:
+                await then.obey(application, command)
+            else:
+                await self._follow(application, config.spec, command)
         if unclear:
             return unclear
         # A command has moved the baseline to the head, so a commit is not deployed twice.
         if not await self._by_commit(application, config.spec):
             await self._by_drift(application, config.spec)
         return ""
+
+    async def obey(self, application: Application, command: Command) -> None:
+        """Does what a command asks for with the commit of this round, and nothing else."""
+        path = config_path(application.git_path)
+        config = (await self.tools.configs.at(self.mirror, self.head.hash, [path]))[path]
+        if isinstance(config, PipecdError):
+            await self.tools.commands.refused(command, str(config))
+        else:
+            await self._follow(application, config.spec, command)
+
+    async def _at_beginning(self, application: Application, command: Command) -> "Round | None":
+        """The round at the commit that a chain began with, if it is of this repository.
+
+        What was pushed since then is not meant; what was deployed since then is not taken back.
+        """
+        began = command.metadata.get(CHAIN_COMMIT_KEY, "")
+        try:
+            check_hash(began)
+        except NotFound:
+            return None
+        if began == self.head.hash or not await self.mirror.has(began):
+            return None
+        commit = await self.mirror.commit(began)
+        if to_unix(commit.created_at) < self.tools.baselines.of(application).at.written:
+            return None
+        return Round(self.tools, self.mirror, commit)
 
     async def _follow(
         self, application: Application, spec: ApplicationSpec, command: Command
