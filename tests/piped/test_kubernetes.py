@@ -2,6 +2,7 @@
 """A push reaches a real cluster through a whole piped, in both generations of configuration."""
 
 import json
+from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import DeployTargets
+from servers.git_http import GitHttp
 from servers.kubernetes import Kubernetes
 from servers.prometheus import Prometheus
 
@@ -277,3 +279,46 @@ async def test_blue_and_green_of_the_guide_change_places(
         assert DeploymentStatus(second.status) is DeploymentStatus.SUCCESS, second.status_reason
         assert cluster.images() == {"web": "web:v2"}
         assert selected() == "primary"
+
+
+CHART = {
+    "Chart.yaml": "apiVersion: v2\nname: web\nversion: 1.0.0\n",
+    "templates/settings.yaml": settings("{{ .Release.Name }}"),
+}
+
+
+@pytest.fixture
+def helm_is_here(helm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("helm_is_here")
+@pytest.mark.parametrize("cluster", ["first"], indirect=True)
+async def test_a_chart_of_a_private_repository_is_read_as_piped_reads_its_own(
+    start_plane: Any,
+    new_origin: Any,
+    eventually: Any,
+    cluster: Cluster,
+    whole_piped: Any,
+    git_http: GitHttp,
+) -> None:
+    charts, site = new_origin("charts"), new_origin("site")
+    charts.commit({f"web/{name}": text for name, text in CHART.items()})
+    git_http.require("ann", "open sesame")
+
+    def url(origin: Any) -> str:
+        return git_http.url(str(origin.path.relative_to(git_http.root) / ".git"))
+
+    chart = {"gitRemote": url(charts), "ref": "main", "path": "web"}
+    spec = {"name": "web", "input": {"namespace": cluster.namespace, "helmChart": chart}}
+    config = {"apiVersion": "pipecd.dev/v1beta1", "kind": "KubernetesApp", "spec": spec}
+    site.commit({"web/app.pipecd.yaml": json.dumps(config)})
+    password = b64encode(b"open sesame").decode()
+    known = {**cluster.piped, "git": {"username": "ann", "password": password}}
+    more = "".join(f"{key}: {json.dumps(value)}\n" for key, value in known.items())
+    async with start_plane() as plane, whole_piped(plane, url(site), more=more) as piped:
+        await piped.add_application("web", **cluster.fields)
+        (done,) = await eventually(ended(plane, 1), 40)
+        assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
+    assert cluster.live("configmaps")["settings"]["data"] == {"value": "web"}

@@ -27,8 +27,10 @@ _PLACE = re.compile(r"[0-9a-f]{16}(?:\.[0-9a-f]{32})?")
 class Mirrors:
     """The mirrors of a piped by the id of their repository, and whole commits of them."""
 
-    def __init__(self, mirrors: Mapping[str, Mirror], whole: WholeCommits) -> None:
-        self._mirrors, self.whole = dict(mirrors), whole
+    def __init__(
+        self, mirrors: Mapping[str, Mirror], whole: WholeCommits, environment: GitEnvironment
+    ) -> None:
+        self._mirrors, self.whole, self.environment = dict(mirrors), whole, environment
 
     def __iter__(self) -> Iterator[Mirror]:
         return iter(self._mirrors.values())
@@ -95,6 +97,7 @@ async def open_mirrors(
                 for repository in repositories
             },
             WholeCommits(directory / _WHOLE),
+            environment,
         )
         try:
             yield mirrors

@@ -141,6 +141,7 @@ def share(
             metadata=metadata,
             tools=Toolbox(settings.tools_dir or settings.workspace / "tools"),
             logs=partial(logs_of, settings.workspace),
+            git=mirrors.environment.of,
         ),
         notices=notices,
         eyes=DeploymentEyes(DeploymentStatuses(lambda: deployments.all), DeploymentTraces(spans)),

@@ -5,7 +5,8 @@ The methods are the RPCs of upstream's PluginService. A built-in plugin calls th
 piped directly, a plugin in a process of its own goes through `pipecd.sdk.serving.piped`.
 """
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -45,6 +46,13 @@ class Host(LogSink, Protocol):
         """What runs for these applications changed, so that their live state is asked for soon.
 
         It never waits; one that is lost only costs the time until the next look.
+        """
+        ...
+
+    def git_variables(self, remote: str) -> Mapping[str, str]:
+        """The environment of a git program that reads a remote, with what piped proves itself by.
+
+        A plugin in a process of its own gets no credentials, only an environment that asks nobody.
         """
         ...
 
@@ -89,6 +97,11 @@ class Host(LogSink, Protocol):
     async def PutApplicationSharedObject(
         self, request: pb.PutApplicationSharedObjectRequest
     ) -> pb.PutApplicationSharedObjectResponse: ...
+
+
+def plain_git_variables(_remote: str) -> Mapping[str, str]:
+    """The environment of this process for a git program that nobody answers."""
+    return {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
 
 
 class WithTools:

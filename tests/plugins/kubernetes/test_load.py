@@ -13,6 +13,7 @@ from pipecd.plugins.kubernetes.render import kustomize as kustomize_arguments
 from pipecd.plugins.kubernetes.render.load import Loader
 from pipecd.plugins.kubernetes.target import ChartSources
 from pipecd.sdk import Source, UserMistake
+from pipecd.sdk.host import plain_git_variables
 
 CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n"
 
@@ -33,7 +34,7 @@ async def names(
     directory: Path, wanted: ManifestInput | None = None, commit: str = "c1"
 ) -> list[str]:
     """Returns the names of the objects that a directory declares."""
-    loader = Loader(ChartSources(), directory.parent / "kept")
+    loader = Loader(ChartSources(), directory.parent / "kept", plain_git_variables)
     manifests = await loader.load(
         source(directory, commit),
         wanted or ManifestInput(),
@@ -73,7 +74,7 @@ async def test_a_namespace_holds_for_every_object(directory: Path) -> None:
 
 
 async def test_a_commit_is_rendered_once(directory: Path) -> None:
-    loader = Loader(ChartSources(), directory.parent / "kept")
+    loader = Loader(ChartSources(), directory.parent / "kept", plain_git_variables)
 
     async def load(commit: str) -> list[str]:
         wanted = source(directory, commit)
@@ -98,7 +99,7 @@ async def test_a_commit_is_rendered_once_when_it_is_asked_for_several_times_at_o
     builder.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     (directory / "kustomization.yaml").touch()
-    loader = Loader(ChartSources(), tmp_path / "kept")
+    loader = Loader(ChartSources(), tmp_path / "kept", plain_git_variables)
 
     async def load() -> list[str]:
         found = await loader.load(
@@ -115,7 +116,7 @@ async def test_a_commit_is_rendered_once_when_it_is_asked_for_several_times_at_o
 
 
 async def test_two_applications_of_one_name_are_not_mixed_up(directory: Path) -> None:
-    loader = Loader(ChartSources(), directory.parent / "kept")
+    loader = Loader(ChartSources(), directory.parent / "kept", plain_git_variables)
     other = directory.parent / "other"
     other.mkdir()
     (other / "c.yaml").write_text(CONFIG_MAP.format(name="c"))

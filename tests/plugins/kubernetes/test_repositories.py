@@ -11,6 +11,7 @@ from pipecd.plugins.kubernetes.application import HelmChart, ManifestInput
 from pipecd.plugins.kubernetes.render.load import Loader
 from pipecd.plugins.kubernetes.target import ChartRegistry, ChartRepository, ChartSources
 from pipecd.sdk import Source, UserMistake
+from pipecd.sdk.host import plain_git_variables
 from servers.registry import OciRegistry
 
 PASSWORD = "s3cret-of-charts"
@@ -85,7 +86,7 @@ async def test_a_chart_comes_from_a_repository_and_newer_ones_are_found_later(
     kitchen: Kitchen, registry: OciRegistry, tmp_path: Path
 ) -> None:
     kitchen.publish(registry, "1.0.0")
-    loader = Loader(repositories(registry), tmp_path / "kept")
+    loader = Loader(repositories(registry), tmp_path / "kept", plain_git_variables)
     assert await kitchen.render(loader, "ours", "1.0.0") == ["1.0.0"]
     kitchen.publish(registry, "1.1.0")
     assert await kitchen.render(loader, "ours", "1.1.0") == ["1.1.0"]
@@ -105,12 +106,14 @@ async def test_a_chart_comes_from_a_registry_that_wants_a_login(
     kitchen.run("push", str(kitchen.packed("1.0.0")), f"oci://{tls_registry.host}/charts")
     tls_registry.wants_token, tls_registry.login = True, f"cook:{PASSWORD}"
     known = ChartRegistry(address=tls_registry.host, username="cook", password=PASSWORD)
-    loader = Loader(ChartSources(chart_registries=(known,)), tmp_path / "kept")
+    loader = Loader(ChartSources(chart_registries=(known,)), tmp_path / "kept", plain_git_variables)
     place = f"oci://{tls_registry.host}/charts"
     assert await kitchen.render(loader, place, "1.0.0") == ["1.0.0"]
     assert PASSWORD not in kitchen.calls
     wrong = known.model_copy(update={"password": "wrong"})
-    loader = Loader(ChartSources(chart_registries=(wrong,)), tmp_path / "other")
+    loader = Loader(
+        ChartSources(chart_registries=(wrong,)), tmp_path / "other", plain_git_variables
+    )
     with pytest.raises(UserMistake, match="refused the login"):
         await kitchen.render(loader, place, "1.0.0")
 
@@ -118,7 +121,7 @@ async def test_a_chart_comes_from_a_registry_that_wants_a_login(
 async def test_a_repository_that_is_away_is_named_and_disturbs_nobody_else(
     kitchen: Kitchen, registry: OciRegistry, tmp_path: Path
 ) -> None:
-    loader = Loader(repositories(registry), tmp_path / "kept")
+    loader = Loader(repositories(registry), tmp_path / "kept", plain_git_variables)
     with pytest.raises(UserMistake, match=r"the chart repository ours at .*/files was not added"):
         await kitchen.render(loader, "ours", "1.0.0")
     kitchen.packed("2.0.0")

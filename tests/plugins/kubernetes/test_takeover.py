@@ -82,7 +82,7 @@ async def test_an_application_is_taken_over_without_a_restart_and_drifts_by_one_
     run("rollout", "status", "deployment/web", "--timeout=20s")
     pods = run.pods()
     assert len(pods) == 2
-    settings = {"suffixFromVariantLabel": True} if not labelled else {}
+    settings: dict[str, Any] = {"suffixFromVariantLabel": not labelled}
     bench = application.commit("c1", *manifests, **settings)
     assert (await look(bench)).sync.status is SyncStatus.SYNCED
     await succeed(bench, "K8S_SYNC", {"prune": True, "readyWithin": "20s"})

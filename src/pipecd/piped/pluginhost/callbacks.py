@@ -22,7 +22,7 @@ from pipecd.proto.plugin.livestatechanges_pb2 import (
     LiveStateChangedResponse,
 )
 from pipecd.proto.service import piped_pb2
-from pipecd.sdk.host import CommandWatch, Host
+from pipecd.sdk.host import CommandWatch, Host, plain_git_variables
 
 # The one object that has a place of its own in the first generation.
 _ANALYSIS_RESULT = ("analysis", "latest-analysis-result")
@@ -101,8 +101,10 @@ class Callbacks(LogRelay):
         metadata: Metadata,
         tools: Toolbox,
         logs: Callable[[str], Path] | None = None,
+        git: Callable[[str], Mapping[str, str]] = plain_git_variables,
     ) -> None:
         super().__init__(api, logs=logs)
+        self._git = git
         self._commands, self._metadata, self._tools = commands, metadata, tools
         self.on_live_state: Callable[[Collection[str]], None] = _nobody_looks
 
@@ -113,6 +115,10 @@ class Callbacks(LogRelay):
     def live_state_changed(self, application_ids: Collection[str]) -> None:
         """Tells those who look at what runs."""
         self.on_live_state(application_ids)
+
+    def git_variables(self, remote: str) -> Mapping[str, str]:
+        """Lets git of a plugin in this process read what piped itself may read."""
+        return self._git(remote)
 
     async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse:
         tool = Tool(request.name, request.version, request.install_script)

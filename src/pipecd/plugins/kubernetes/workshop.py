@@ -27,7 +27,8 @@ def open_workshop(start: StartContext) -> Workshop:
     lookouts = Lookouts(start.host.live_state_changed)
     watching = asyncio.create_task(lookouts.run(), name="watches of clusters")
     start.lifetime.push_async_callback(_ended, watching)
-    return Workshop(Loader(start.plugin.settings(ChartSources), Path(directory)), lookouts)
+    charts = start.plugin.settings(ChartSources)
+    return Workshop(Loader(charts, Path(directory), start.host.git_variables), lookouts)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -2,7 +2,7 @@
 """The piped of a plugin that runs in a process of its own, reached over gRPC."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -12,6 +12,7 @@ from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.plugin.host_pb2_grpc import PluginServiceStub
 from pipecd.proto.plugin.livestatechanges_pb2 import LiveStateChangedRequest
 from pipecd.proto.plugin.livestatechanges_pb2_grpc import LiveStateChangesStub
+from pipecd.sdk.host import plain_git_variables
 from pipecd.wire.status import from_rpc_error
 
 AnswerT = TypeVar("AnswerT")
@@ -44,6 +45,9 @@ class RemoteHost:
 
     def watch_commands(self) -> PollingWatch:
         return PollingWatch()
+
+    def git_variables(self, remote: str) -> Mapping[str, str]:
+        return plain_git_variables(remote)
 
     def live_state_changed(self, application_ids: Collection[str]) -> None:
         self._changed.update(application_ids)

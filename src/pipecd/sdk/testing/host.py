@@ -2,7 +2,7 @@
 """A piped that keeps everything in memory."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from pipecd.model.ids import new_id
 from pipecd.proto.model import command_pb2
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import host_pb2
+from pipecd.sdk.host import plain_git_variables
 from pipecd.sdk.stage import StageCommandKind
 
 _KINDS = {
@@ -58,6 +59,9 @@ class MemoryHost:
 
     def watch_commands(self) -> "MemoryHost":
         return self
+
+    def git_variables(self, remote: str) -> Mapping[str, str]:
+        return plain_git_variables(remote)
 
     def live_state_changed(self, application_ids: Collection[str]) -> None:
         self.changed_applications += application_ids

@@ -13,7 +13,7 @@ from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, Manife
 from pipecd.plugins.kubernetes.manifest.body import text_at, with_value
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest, read_manifests
 from pipecd.plugins.kubernetes.render import helm, kustomize
-from pipecd.plugins.kubernetes.render.gitchart import fetched
+from pipecd.plugins.kubernetes.render.gitchart import GitCharts, GitVariables
 from pipecd.plugins.kubernetes.render.plain import read_files
 from pipecd.plugins.kubernetes.render.repositories import Repositories
 from pipecd.plugins.kubernetes.render.tool import Installer, find_tool, rendered
@@ -28,9 +28,9 @@ _STALE = "helm repo update"
 class Loader:
     """Renders manifests and remembers them by everything that they are made from."""
 
-    def __init__(self, charts: ChartSources, directory: Path) -> None:
+    def __init__(self, charts: ChartSources, directory: Path, git: GitVariables) -> None:
         self._charts = charts
-        self._directory = directory
+        self._git_charts = GitCharts(charts.chart_repositories, directory / "charts", git)
         self._environment = _environment(directory / "helm")
         self._repositories = Repositories(charts, self._environment)
         self._known: OrderedDict[str, list[Manifest]] = OrderedDict()
@@ -109,7 +109,7 @@ class Loader:
     async def _chart(self, chart: HelmChart) -> helm.Chart:
         repositories = self._charts.chart_repositories
         if chart.git_remote:
-            return helm.Chart(str(await fetched(chart, repositories, self._directory / "charts")))
+            return helm.Chart(str(await self._git_charts.fetched(chart)))
         if chart.repository:
             insecure = any(r.insecure for r in repositories if r.name == chart.repository)
             return helm.remote_chart(chart, insecure=insecure)
