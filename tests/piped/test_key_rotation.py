@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The key for secrets is changed while applications go on."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from pipecd.config.catalog import load_catalog
+from pipecd.config.read import read_piped
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.piped.app import PipedSettings, run_piped
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+pytestmark = pytest.mark.slow
+
+
+def new_pair() -> dict[str, str]:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return {
+        "privateKeyData": base64.b64encode(private).decode(),
+        "publicKeyData": base64.b64encode(public).decode(),
+    }
+
+
+@asynccontextmanager
+async def piped(plane: Any, remote: str, management: dict[str, Any]) -> AsyncGenerator[None]:
+    """The one piped of the plane with these keys."""
+    key = base64.b64encode(plane.registered.key.encode()).decode()
+    spec = {
+        "projectID": "shop",
+        "pipedID": plane.registered.id,
+        "pipedKeyData": key,
+        "apiAddress": plane.address,
+        "repositories": [{"repoId": "site", "remote": remote, "branch": "main"}],
+        "secretManagement": management,
+    }
+    text = json.dumps({"apiVersion": "pipecd.dev/v1beta1", "kind": "Piped", "spec": spec})
+    config = read_piped(text, file="piped.yaml", catalog=load_catalog())
+    settings = PipedSettings(config=config, insecure=True, workspace=plane.directory / "work")
+    ready = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(run_piped(settings, ready=ready.set))
+        await ready.wait()
+        yield
+        running.cancel()
+
+
+def application(sealed: dict[str, str]) -> dict[str, str]:
+    """One whose script ends well if it reads its secrets."""
+    tests = " && ".join(f'test "$(cat {name})" = "{name} secret"' for name in sealed)
+    spec = {
+        "name": "cart",
+        "encryption": {"encryptedSecrets": sealed, "decryptionTargets": list(sealed)},
+        "pipeline": {"stages": [{"name": "SCRIPT_RUN", "with": {"run": tests}}]},
+    }
+    config = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": spec}
+    files = {f"cart/{name}": f"{{{{ .encryptedSecrets.{name} }}}}" for name in sealed}
+    return {"cart/app.pipecd.yaml": json.dumps(config), **files}
+
+
+async def sealed(plane: Any, text: str) -> str:
+    """What `pipectl encrypt` and the console answer."""
+    return await plane.cases.encryption.encrypt(plane.registered.id, text, by=plane.admin)
+
+
+async def ended(plane: Any, eventually: Any, commit: str) -> Deployment:
+    async def found() -> Deployment | None:
+        wanted = DeploymentFilter(project="shop")
+        for each in (await plane.cases.deployments.listed(wanted, by=plane.admin)).items:
+            if each.trigger.commit.hash == commit and DeploymentStatus(each.status).is_completed:
+                return each
+        return None
+
+    return await eventually(found, 30)
+
+
+async def test_a_new_key_is_used_at_once_and_the_old_one_until_it_is_taken_away(
+    open_plane: Any, origin: Any, eventually: Any
+) -> None:
+    origin.commit({"README": ""})
+    first, second = new_pair(), new_pair()
+    old = {"privateKeyData": first["privateKeyData"]}
+    async with open_plane() as plane:
+        async with piped(plane, origin.remote, {"type": "KEY_PAIR", "config": first}):
+            secrets = {"old": await sealed(plane, "old secret")}
+        both = {"type": "KEY_PAIR", "config": {**second, "previousKeys": [old]}}
+        async with piped(plane, origin.remote, both):
+            secrets["new"] = await sealed(plane, "new secret")
+            commit = origin.commit(application(secrets))
+            await plane.add_repository("site", origin.remote)
+            await plane.add_application("cart")
+            done = await ended(plane, eventually, commit)
+            assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
+        async with piped(plane, origin.remote, {"type": "KEY_PAIR", "config": second}):
+            done = await ended(plane, eventually, origin.commit({"cart/x": ""}))
+    assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
+    told = "failed to decrypt old secret (the encrypted secret cannot be read: it was encrypted for"
+    assert f"{told} another key than this piped has" in done.status_reason
+
+
+async def test_a_key_of_a_cloud_works_like_any_other(
+    open_plane: Any, origin: Any, eventually: Any, google: Any
+) -> None:
+    origin.commit({"README": ""})
+    name = "projects/shop/locations/global/keyRings/r/cryptoKeys/piped/cryptoKeyVersions/1"
+    google.add_key(name)
+    management = {"type": "GCP_KMS", "config": {"keyName": name}}
+    async with open_plane() as plane, piped(plane, origin.remote, management):
+        reported = await plane.cases.pipeds.get(plane.registered.id, by=plane.admin)
+        assert reported.secret_encryption.type == "KEY_PAIR", "upstream's control plane knows it"
+        commit = origin.commit(application({"only": await sealed(plane, "only secret")}))
+        await plane.add_repository("site", origin.remote)
+        await plane.add_application("cart")
+        done = await ended(plane, eventually, commit)
+        assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
