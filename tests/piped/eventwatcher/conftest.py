@@ -17,6 +17,7 @@ from pipecd.controlplane.stores.commands import EventFilter
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import open_mirrors
+from pipecd.model.moment import Now, utc_now
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings
@@ -51,7 +52,7 @@ class Registry:
 
     async def ended(self, id_: str, at_most: float = 20) -> Event:
         async def look() -> Event | None:
-            event = (await self.all())[id_]
+            event = await self.plane.cases.events._stores.events.get(id_)
             return event if event.status != event_pb2.EVENT_NOT_HANDLED else None
 
         return await self.eventually(look, at_most)
@@ -93,6 +94,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
         access: GitAccess | None = None,
         directory: str = "mirrors",
         is_woken: bool = True,
+        now: Now = utc_now,
     ) -> AsyncGenerator[Inbox, None]:
         repositories = [Repository(id_, remote, "main") for id_, remote in remotes.items()]
         place = tmp_path / directory
@@ -101,7 +103,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
             open_mirrors(repositories, directory=place, access=access or GitAccess()) as mirrors,
         ):
             applications, heads = ApplicationMirror(api), RepositoryHeads(mirrors)
-            configs, inbox = Configs(load_catalog()), Inbox(api, every=_POLL)
+            configs, inbox = Configs(load_catalog()), Inbox(api, every=_POLL, now=now)
             around = Surroundings(api=api, inbox=inbox, heads=heads, applications=applications)
             scribes = [
                 Scribe(

@@ -2,6 +2,7 @@
 """What may go wrong around events: restarts, outages, crowds, others who act on the same ones."""
 
 import asyncio
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pipecd.controlplane.usecases.events import EventReport
 from pipecd.git.access import GitAccess
+from pipecd.model.moment import utc_now
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.turn import Outcome
 from pipecd.proto.model import event_pb2
@@ -86,6 +88,35 @@ async def test_an_older_event_does_not_follow_a_newer_one_that_was_handled(
     assert ended.status == event_pb2.EVENT_OUTDATED
     assert ended.status_description == f'The new event "{new}" has been created'
     assert tag(shop) == "v1"
+
+
+@pytest.mark.parametrize("minutes", [-5, 5], ids=["slow", "fast"])
+async def test_a_clock_that_is_wrong_keeps_no_event_back(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any, minutes: int
+) -> None:
+    def now() -> datetime:
+        return utc_now() + timedelta(minutes=minutes)
+
+    shop.commit(FILES)
+    async with open_plane() as plane, watching(plane, {"site": shop.remote}, now=now):
+        events = registry_of(plane)
+        for value in ("v2", "v3"):
+            await events.succeeded(await events.register("image", value))
+    assert tag(shop) == "v3"
+
+
+async def test_a_question_that_is_not_answered_is_asked_again(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any, eventually: Any
+) -> None:
+    shop.commit(FILES)
+    async with open_plane() as plane, watching(plane, {"site": shop.remote}):
+        events = registry_of(plane)
+        plane.gate.refusals["ListEvents"] = grpc.StatusCode.INTERNAL
+        before = plane.gate.count("ListEvents")
+        id_ = await events.register("image", "v2")
+        await eventually(lambda: plane.gate.count("ListEvents") > before)
+        plane.gate.refusals.clear()
+        await events.succeeded(id_)
 
 
 async def test_an_event_of_yesterday_is_put_away(
@@ -243,7 +274,7 @@ async def test_events_are_pushed_over_ssh(
 
 @pytest.mark.slow
 async def test_a_crowd_of_events_is_worked_off(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane:
@@ -257,12 +288,10 @@ async def test_a_crowd_of_events_is_worked_off(
         async with watching(plane, {"site": shop.remote}):
             await events.succeeded(crowd[-1])
 
-            async def are_put_away() -> bool:
-                all_ = await events.all()
-                return all(all_[id_].status for id_ in crowd)
-
-            await eventually(are_put_away, 30)
+            outdated = [(await events.ended(id_)).status for id_ in crowd[:-1]]
             nobodys = [e for e in (await events.all()).values() if e.name == "nobody"]
+    assert newest.status == event_pb2.EVENT_SUCCESS
+    assert set(outdated) == {event_pb2.EVENT_OUTDATED}
     assert tag(shop) == "v999"
     assert commits(shop) == 2
     assert {e.status for e in nobodys} == {event_pb2.EVENT_NOT_HANDLED}

@@ -24,15 +24,16 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 # Clocks of several control planes differ, so each look goes back a little behind the last event.
 _OVERLAP = timedelta(minutes=1)
+# By so much the clocks of control planes may differ from the one here.
+_SKEW = timedelta(minutes=10)
 # What nobody acted on is looked through now and then, as far back as it may still be acted on.
 _THOROUGH_EVERY, _THOROUGH = timedelta(seconds=50), timedelta(hours=2)
 # Older events than these are left to whoever cleans up.
 _DEEP = timedelta(days=7)
 _REMEMBERED = timedelta(hours=3)
-# By so much the clock of a control plane may be fast.
-_AHEAD = timedelta(hours=1)
 _REPORTED_AT_ONCE = 100
 _REPORT_PAUSE = 600.0
+_RETRY = 2.0
 
 _ENDED = (event_pb2.EVENT_SUCCESS, event_pb2.EVENT_FAILURE)
 
@@ -49,7 +50,7 @@ class Inbox:
         self.pace = Pace(every)
         self.changes = Changes()
         self.since = to_unix(now())
-        self._newest = self.since
+        self._newest = to_unix(now() - _SKEW)
         self._wanted: dict[str, frozenset[str]] = {}
         self._is_new_wanted = False
         self._thorough_at: datetime | None = None
@@ -97,17 +98,18 @@ class Inbox:
     async def _follow(self) -> None:
         while True:
             await self.pace.wait()
-            if self._all_wanted():
-                await self._refresh()
+            if self._all_wanted() and not await self._refresh():
+                await asyncio.sleep(_RETRY)
+                self.pace.soon()
 
-    async def _refresh(self) -> None:
+    async def _refresh(self) -> bool:
         deep, self._is_new_wanted = self._is_new_wanted, False
         try:
             found = await self._listed(deep=deep)
         except PipecdError as e:
             self._is_new_wanted |= deep
             self._trouble.met(e)
-            return
+            return False
         self._trouble.over()
         wanted, is_new = self._all_wanted(), False
         now = to_unix(self._now())
@@ -119,10 +121,14 @@ class Inbox:
         self._forget(found)
         if is_new:
             self.changes.notify()
+        return True
 
     def _take(self, event: Event) -> bool:
         known = self._arrivals.get(event.id)
         if known is None:
+            if event.status != event_pb2.EVENT_NOT_HANDLED and event.created_at < self.since:
+                # What was dealt with before this piped ran is none of its business.
+                return False
             self._count += 1
         self._arrivals[event.id] = Arrival(event, known.number if known else self._count)
         return known is None
@@ -130,8 +136,8 @@ class Inbox:
     async def _listed(self, *, deep: bool) -> dict[str, Event]:
         """Events by id, oldest first; only what happened lately unless it is time for more."""
         now = self._now()
-        end = to_unix(now + _AHEAD)
-        recent = max(self.since, self._newest - int(_OVERLAP.total_seconds()))
+        end = to_unix(now + _SKEW)
+        recent = self._newest - int(_OVERLAP.total_seconds())
         found = await self._list(pb.ListEventsRequest.ALL, recent, end)
         if deep or self._thorough_at is None or now - self._thorough_at > _THOROUGH_EVERY:
             start = to_unix(now - (_DEEP if deep else _THOROUGH))
@@ -142,7 +148,7 @@ class Inbox:
     async def _list(
         self, status: pb.ListEventsRequest.Status.ValueType, start: int, end: int
     ) -> list[Event]:
-        """Events that were registered in a span of time, which is cut in two if they are many."""
+        """Events that were registered in a span of time, which is cut if they are too many."""
         request = pb.ListEventsRequest(to=end, order=pb.ASC, status=status)
         setattr(request, "from", start)
         try:
@@ -153,8 +159,9 @@ class Inbox:
         if end - start <= 1:
             log.warning("events of one second are too large to be read", created_at=start)
             return []
-        middle = (start + end) // 2
-        return [*await self._list(status, start, middle), *await self._list(status, middle, end)]
+        # Where there are many, most of them are young.
+        cut = end - max(1, (end - start) // 16)
+        return [*await self._list(status, start, cut), *await self._list(status, cut, end)]
 
     def _forget(self, listed: Iterable[str]) -> None:
         """Drops what nobody wants any more and what was settled long ago."""

@@ -105,7 +105,13 @@ class Scribe:
 
     async def _chosen(self) -> tuple[Arrival, ...]:
         """The events to act on now; the others are put away."""
-        turn = choose(self._inbox.pending(self.repository_id), self._latest, self._now())
+        pending = self._inbox.pending(self.repository_id)
+        self._failing = {
+            arrival.event.id: self._failing[arrival.event.id]
+            for arrival in pending
+            if arrival.event.id in self._failing
+        }
+        turn = choose(pending, self._latest, self._now())
         self._inbox.settle(self.repository_id, turn.outdated)
         chosen: list[Arrival] = []
         for arrival in turn.chosen:
@@ -209,7 +215,6 @@ class Scribe:
                 is_done = False
                 continue
             self._latest[event.event_key] = arrival
-            self._failing.pop(event.id, None)
             whole = together(told)
             is_good = whole.status == event_pb2.EVENT_SUCCESS
             tell = log.info if is_good else log.warning
