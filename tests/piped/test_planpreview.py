@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,62 @@ async def test_every_piped_of_the_repository_answers_and_one_that_is_away_is_tol
     [failed] = out["FailurePipeds"]
     assert (failed["PipedName"], failed["Reason"]) == ("away", "Maybe Piped is offline currently.")
     assert f"\n1. piped: away ({away.id})\n  reason: Maybe Piped is offline currently.\n" in text
+
+
+MORTAL = '''#!{python}
+"""A plugin that dies over a preview for as long as there is a certain file."""
+import os, pathlib
+from pipecd.sdk import DeploymentPlugin, PlannedStage, Preview, PreviewPlugin, Stage, StageResult
+from pipecd.sdk import serve
+
+class Mortal(DeploymentPlugin, PreviewPlugin):
+    stages = (Stage("LIVE"),)
+
+    async def strategy(self, plan):
+        return None
+
+    async def versions(self, plan):
+        return []
+
+    async def quick_sync(self, *, rollback):
+        return [PlannedStage("LIVE")]
+
+    async def execute(self, stage):
+        return StageResult.succeeded()
+
+    async def preview(self, change):
+        if pathlib.Path({poison!r}).exists():
+            print("that was poison", flush=True)
+            os._exit(3)
+        return [Preview(target.name, "alive") for target in change.targets]
+
+if __name__ == "__main__":
+    serve(Mortal)
+'''
+
+
+async def test_a_plugin_that_dies_over_a_preview_is_told_and_lives_again(
+    start_plane: Any, whole_piped: Any, origin: Any, tmp_path: Path, previewed: Any
+) -> None:
+    program, poison = tmp_path / "mortal", tmp_path / "poison"
+    program.write_text(MORTAL.format(python=sys.executable, poison=str(poison)))
+    program.chmod(0o755)
+    entry = {"name": "mortal", "url": f"file://{program}", "deployTargets": [{"name": "here"}]}
+    config = SCRIPT.partition("  pipeline")[0].replace("NAME", "cart") + "  plugins: {mortal: {}}\n"
+    origin.commit({"cart/app.pipecd.yaml": config})
+    more = f"plugins: {json.dumps([entry])}\n"
+    async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
+        there = {"mortal": DeployTargets(deploy_targets=["here"])}
+        await piped.add_application("cart", deploy_targets_by_plugin=there)
+        head = branch(origin, {"cart/words": "1"})
+        poison.touch()
+        _, out = await previewed(plane)(head)
+        poison.unlink()
+        _, again = await previewed(plane)(head)
+    [failed], [shown] = out["FailureApplications"], again["Applications"]
+    assert "[mortal] plugin mortal " in failed["Reason"]
+    assert "that was poison" in failed["Reason"]
+    assert shown["PlanSummary"] == "alive"
 
 
 @dataclass(frozen=True)

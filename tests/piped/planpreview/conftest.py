@@ -30,7 +30,6 @@ from pipecd.piped.planpreview.metrics import PreviewMetrics
 from pipecd.piped.planpreview.previewer import Previewer
 from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.masks import Masks
-from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import Sources
@@ -40,7 +39,6 @@ from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymen
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.model.deployment_pb2 import Commit, DeploymentTrigger, DeployTargets
 from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
-from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest, GetPlanPreviewResponse
 from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 from pipecd.proto.service.piped_pb2 import ReportApplicationMostRecentDeploymentRequest
 from pipecd.sdk import (
@@ -115,18 +113,6 @@ def _tag(source: Any) -> str:
     return (source.application_directory / "tag").read_text().strip()
 
 
-class DeadPlugin(LocalPlugin):
-    """A plugin whose process ends when it is asked for a preview."""
-
-    async def GetPlanPreview(self, request: GetPlanPreviewRequest) -> GetPlanPreviewResponse:
-        raise PluginDied(self.name, "ended with exit code 1", output=["panic: oh no"])
-
-
-@pytest.fixture
-def dead_plugin() -> type[LocalPlugin]:
-    return DeadPlugin
-
-
 @dataclass
 class Scene:
     """A control plane, a repository, and a piped of which only the previews run."""
@@ -134,7 +120,6 @@ class Scene:
     plane: Any
     origin: Any
     platform: Platform = field(default_factory=Platform)
-    plugin_type: type[LocalPlugin] = LocalPlugin
     targets: tuple[str, ...] = ("dev",)
     decrypt: Callable[[str], str] | None = None
     workers: int = 3
@@ -190,7 +175,7 @@ class Scene:
 
     def _plugins(self) -> PluginRegistry:
         entry = PluginEntry("platform", {}, tuple(DeployTarget(t, {}, {}) for t in self.targets))
-        platform = self.plugin_type(PluginServer(self.platform, entry, MemoryHost()))
+        platform = LocalPlugin(PluginServer(self.platform, entry, MemoryHost()))
         wait = LocalPlugin(PluginServer(WaitPlugin(), PluginEntry("wait", {}, ()), MemoryHost()))
         return PluginRegistry(
             [

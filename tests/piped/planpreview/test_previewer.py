@@ -186,14 +186,6 @@ async def test_a_plugin_that_fails_is_quoted(open_scene: Any, origin: Any) -> No
     assert shown.sync_strategy == SyncStrategy.PIPELINE
 
 
-async def test_a_plugin_that_dies_is_told(open_scene: Any, origin: Any, dead_plugin: Any) -> None:
-    first = origin.commit(application("cart"))
-    async with open_scene(plugin_type=dead_plugin) as scene, scene.previewing():
-        await scene.add("cart", deployed=first)
-        [shown] = (await scene.preview(scene.branch({"cart/tag": "v2"}))).results
-    assert "[platform] plugin platform ended with exit code 1" in shown.error
-
-
 ENCRYPTED = (
     CONFIG
     + """\
