@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-import servers.shelf
 from pipecd.controlplane.stores.applications import ApplicationFilter
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
+from servers.shelf import contents
 
 PROGRAM = """#!{python}
 import sys
@@ -41,7 +41,7 @@ TARGETS = {"shelf": DeployTargets(deploy_targets=["here"])}
 def more(tmp_path: Path) -> str:
     """The lines about the plugin in the configuration of piped."""
     program = tmp_path / "shelf-plugin"
-    tests = str(Path(servers.shelf.__file__).parent.parent)
+    tests = str(Path(__file__).parent.parent)
     program.write_text(PROGRAM.format(python=sys.executable, path=tests))
     program.chmod(0o755)
     with socket.socket() as probe:
@@ -117,7 +117,7 @@ async def test_drift_is_deployed_away_where_an_application_wants_it(
         await eventually(lambda: time.time() > first.completed_at + 2)
         scene.file.write_text("by hand")
         begun = time.perf_counter()
-        await eventually(lambda: scene.file.read_text() == "1")
+        await eventually(lambda: contents(scene.file.parent) == {"a": "1"})
         took = time.perf_counter() - begun
         await eventually(scene.is_in(SyncStatus.SYNCED))
         _, second = await scene.ended()

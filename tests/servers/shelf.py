@@ -90,9 +90,10 @@ class Shelf(DeploymentPlugin, LiveStatePlugin):
         for target in stage.targets:
             place = _place(target, stage.deployment.application_name)
             place.mkdir(parents=True, exist_ok=True)
-            for name in contents(place):
+            wanted = declared(stage.target)
+            for name in contents(place).keys() - wanted:
                 (place / name).unlink()
-            for name, content in declared(stage.target).items():
+            for name, content in wanted.items():
                 (place / name).write_text(content)
         return StageResult.succeeded()
 

@@ -51,10 +51,8 @@ def test_verdicts_are_merged(verdicts: list[Verdict], expected: Verdict) -> None
             Verdict(SyncStatus.INVALID_CONFIG, "line 1", "line 1\nline 2"),
             id="a wrong configuration is told whatever else is known",
         ),
-        pytest.param(
-            Known(""), BROKEN, Verdict(SyncStatus.UNKNOWN), id="a mended configuration is cleared"
-        ),
-        pytest.param(Known(""), SYNCED, SYNCED, id="a right configuration says nothing else"),
+        pytest.param(Known(""), BROKEN, BROKEN, id="a mended configuration waits for a look"),
+        pytest.param(Known("", seen=DRIFT), BROKEN, DRIFT, id="a look after it was mended counts"),
         pytest.param(
             Known("", seen=BROKEN), SYNCED, BROKEN, id="what a plugin finds wrong is told as well"
         ),

@@ -38,8 +38,8 @@ async def test_an_invalid_configuration_is_told_and_cleared_when_it_is_mended(
             await scene.settle()
             assert plane.gate.count("ReportApplicationSyncState") == 1
             origin.commit({"cart/app.pipecd.yaml": HEAD})
-            await eventually(lambda: is_status(SyncStatus.UNKNOWN))
             await eventually(scene.has_made(1))
+            await eventually(lambda: is_status(SyncStatus.DEPLOYING))
 
 
 async def test_patterns_that_cannot_be_read_are_told_and_keep_nobody_from_asking(

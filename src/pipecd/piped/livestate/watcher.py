@@ -36,6 +36,8 @@ class Rhythm:
     """Between looks that nobody asked for, as upstream has it."""
     net: float = 300.0
     """The same where plugins tell of changes by themselves."""
+    busy: float = 10.0
+    """Between looks at a platform that does not, while a deployment changes it."""
     gap: float = 0.3
     """Between two looks however often they are asked for: changes come in flocks."""
     grace: float = 1.0
@@ -79,7 +81,7 @@ class Watcher:
     def __init__(self, application: Application, tools: Tools) -> None:
         self.application, self._tools = application, tools
         self._watch = Watch()
-        self._is_asked = True
+        self._is_asked, self._next = True, 0.0
         self._commit = ""
         self._ground: Ground | None = None
         self._sight: Sight | None = None
@@ -106,23 +108,30 @@ class Watcher:
         self._tools.heads.changes_of(self.application.git_path.repo.id).add(self._watch)
         while True:
             try:
-                await self._round()
+                has_looked = await self._round()
             except (PipecdError, OSError) as e:
                 self._fail(e)
+                has_looked = True
+            if has_looked:
+                self._next = asyncio.get_running_loop().time() + self._pause()
             await asyncio.sleep(self._tools.rhythm.gap)
-            if not await self._watch.wait(self._pause()):
+            rest = self._next - asyncio.get_running_loop().time()
+            if rest <= 0 or not await self._watch.wait(rest):
                 self._is_asked = True
 
-    async def _round(self) -> None:
+    async def _round(self) -> bool:
+        """Looks if there is a reason to; whether the time to the next look begins anew."""
         head = self._tools.heads.of(self.application.git_path.repo.id).commit
         if head is None:
-            return
+            return True
         if await self._has_moved(head):
             await self._watch.wait(self._tools.rhythm.grace if self._sight else 0)
             self._is_asked = True
-        if self._is_asked and self._ground is not None:
-            self._is_asked = False
-            await self._look(self._ground)
+        if not self._is_asked or self._ground is None:
+            return False
+        self._is_asked = False
+        await self._look(self._ground)
+        return True
 
     async def _has_moved(self, head: Commit) -> bool:
         """Whether what the application needs is another since the last look."""
@@ -204,6 +213,8 @@ class Watcher:
         rhythm = self._tools.rhythm
         is_told = self._sight is not None and self._sight.is_told
         pause = rhythm.net if is_told else rhythm.every
+        if not is_told and self._tools.deployments.open_of(self.application.id):
+            pause = min(pause, rhythm.busy)
         if self._failures:
             pause = min(pause, rhythm.again * 2 ** min(self._failures - 1, 10))
         return self._tools.chance(0.8 * pause, 1.2 * pause)

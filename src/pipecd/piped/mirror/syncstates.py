@@ -71,11 +71,7 @@ def wanted(known: Known, told: Verdict) -> Verdict:
         return Verdict.because(SyncStatus.INVALID_CONFIG, known.mistake)
     if known.is_deploying:
         return Verdict(SyncStatus.DEPLOYING)
-    if known.seen is not None:
-        return known.seen
-    if known.mistake is not None and told.status is SyncStatus.INVALID_CONFIG:
-        return Verdict(SyncStatus.UNKNOWN)
-    return told
+    return known.seen or told
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,8 @@ class SyncStates:
         # The applications of which something else is known now.
         self._news: set[str] = set()
         self._woken, self._mirrored = Watch(), watch_any(applications.changes, deployments.changes)
-        self.changes = Changes()
+        # Tells when an application was found to differ from Git.
+        self.drift = Changes()
 
     def of(self, application: Application) -> Verdict:
         """What the control plane tells of an application, as far as it is known here."""
@@ -212,7 +209,8 @@ class SyncStates:
         )
         if self._on_change is not None:
             self._on_change(application, told, verdict)
-        self.changes.notify()
+        if verdict.status is SyncStatus.OUT_OF_SYNC:
+            self.drift.notify()
 
     def _older(self, application: Application) -> frozenset[Verdict]:
         """The states that a copy which is under way now may show."""

@@ -82,7 +82,7 @@ class Trigger:
             self.heads.changes_of(id_),
             self.applications.changes,
             self._commands.changes,
-            self.states.changes,
+            self.states.drift,
         )
         while True:
             at_most = self.every
