@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -99,13 +100,26 @@ class _Door(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing."""
 
+    def handle(self) -> None:
+        # A sender may be killed at any moment.
+        with suppress(ConnectionError):
+            super().handle()
+
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        length = int(self.headers.get("Content-Length", "0"))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            # The sender was killed.
+            self.close_connection = True
+            return
         headers = {name.lower(): value for name, value in self.headers.items()}
         answer = self.kept.take(Delivery(self.path, headers, body))
         if answer is None:
             self.close_connection = True
             return
+        self._say(answer)
+
+    def _say(self, answer: Answer) -> None:
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)

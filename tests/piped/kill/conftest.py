@@ -22,6 +22,7 @@ import pytest
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.service import piped_pb2 as pb
+from servers.receivers import Receivers
 
 # What a piped asks again and again says nothing about how far it got.
 ROUTINE = frozenset({
@@ -50,6 +51,8 @@ class Case:
     point: Point
     directory: Path
     trace: Path
+    hook: str
+    """Where what people are told arrives."""
     piped_id: str = ""
     key: str = ""
     process: Any = None
@@ -148,6 +151,9 @@ spec:
   apiAddress: {address}
   syncInterval: 1s
   repositories: [{{repoID: site, remote: "{remote}", branch: main}}]
+  notifications:
+    routes: [{{receiver: people, ignoreGroups: [PIPED]}}]
+    receivers: [{{name: people, webhook: {{url: "{case.hook}"}}}}]
 """
         )
         places = [f"--{what}-dir={case.directory / what}" for what in ("tools", "workspace")]
@@ -178,6 +184,6 @@ def ended() -> Callable[[Any], Any]:
 
 
 @pytest.fixture
-def killing() -> SimpleNamespace:
-    """What a test needs to say where pipeds are killed."""
-    return SimpleNamespace(Case=Case, Point=Point, Reaper=Reaper)
+def killing(receivers: Receivers) -> SimpleNamespace:
+    """What a test needs to say where pipeds are killed, and to hear what they tell."""
+    return SimpleNamespace(Case=Case, Point=Point, Reaper=Reaper, receivers=receivers)

@@ -14,9 +14,11 @@ from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.controlplane.stores.stagelogs import StageRun
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.piped.notify.notice import NoticeKind
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.receivers import Receivers
 
 ADMIN = Person("shop", "root", ("Admin",))
 AT_ONCE = 4
@@ -52,10 +54,7 @@ def points(point: Callable[..., Any]) -> list[Any]:
 async def test_a_piped_may_be_killed_anywhere(
     open_plane: Any, origin: Any, tmp_path: Path, killing: Any, start_piped: Any, ended: Any
 ) -> None:
-    cases = [
-        killing.Case(p, tmp_path / p.name.replace(" ", "-"), tmp_path / "trace" / p.name.replace(" ", "-"))
-        for p in points(killing.Point)
-    ]  # fmt: skip
+    cases = [case_of(p, killing, tmp_path) for p in points(killing.Point)]
     (tmp_path / "trace").mkdir()
     trace = f"{tmp_path}/trace/$SR_APPLICATION_NAME"
     origin.commit({f"{c.directory.name}/app.pipecd.yaml": application(trace) for c in cases})
@@ -69,7 +68,8 @@ async def test_a_piped_may_be_killed_anywhere(
                 await register(plane, case, origin.remote)
                 reaper.cases[case.piped_id] = case
                 async with lives(case, plane, origin.remote, start_piped, ended):
-                    return await judged(plane, case)
+                    verdict = await judged(plane, case)
+                    return verdict if verdict != "ok" else await overheard(killing.receivers, case)
 
         async with asyncio.TaskGroup() as tasks:
             verdicts = [tasks.create_task(survive(case)) for case in cases]
@@ -78,6 +78,12 @@ async def test_a_piped_may_be_killed_anywhere(
     sys.stdout.write(f"\n{table}\n")
     assert [row for row in rows if row[2] != "ok"] == []
     assert sum(1 for c in cases if c.killed_at) >= 30
+
+
+def case_of(point: Any, killing: Any, directory: Path) -> Any:
+    name = point.name.replace(" ", "-")
+    hook = killing.receivers.url(f"/{name}")
+    return killing.Case(point, directory / name, directory / "trace" / name, hook)
 
 
 async def register(plane: Any, case: Any, remote: str) -> None:
@@ -144,6 +150,34 @@ async def judged(plane: Any, case: Any) -> str:
         *(w for stage in deployment.stages for w in wrong_stage(case, stage, logs[stage.id])),
     ]
     return "; ".join(wrong) or "ok"
+
+
+TOLD = [
+    "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED",
+    "STAGE_STARTED", "STAGE_SUCCEEDED", "STAGE_STARTED", "STAGE_FAILED", "DEPLOYMENT_ROLLING_BACK",
+    "STAGE_STARTED", "STAGE_SUCCEEDED", "STAGE_STARTED", "STAGE_SUCCEEDED", "DEPLOYMENT_FAILED",
+]  # fmt: skip
+
+
+async def overheard(receivers: Receivers, case: Any) -> str:
+    """What is wrong with what people were told; what a kill cut off may arrive twice."""
+    clock = asyncio.get_running_loop().time
+    told, until = heard(receivers, case), clock() + WITHIN
+    while "DEPLOYMENT_FAILED" not in told and clock() < until:
+        await asyncio.sleep(0.02)
+        told = heard(receivers, case)
+    once = list(dict.fromkeys(told))
+    if [name.split()[0] for name in once] != TOLD or len(told) > len(once) + 1:
+        return f"people heard {told}"
+    return "ok"
+
+
+def heard(receivers: Receivers, case: Any) -> list[str]:
+    """The names of the notices, those of stages with the stage."""
+    return [
+        f"{NoticeKind(d.json['Type']).name} {d.json['Metadata'].get('stage', {}).get('id', '')}".strip()
+        for d in receivers.at(f"/{case.directory.name}")
+    ]
 
 
 async def the_end(plane: Any, case: Any) -> Any:

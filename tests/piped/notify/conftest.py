@@ -8,7 +8,7 @@ import pytest
 
 from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
 from pipecd.piped.notify.notice import Notice, NoticeKind
-from pipecd.piped.notify.transition import deployment_is, stage_became
+from pipecd.piped.notify.transition import deployment_is, stage_became, triggered
 from pipecd.proto.model import notification_pb2
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -25,6 +25,7 @@ MENTIONS = (
     '{"mentions":[{"event":"*","slackusers":["U1"],"slackgroups":["G1"],'
     '"email":["ann@example.com","not an address"]}]}'
 )
+BEYOND_MAKING = [s for s in DeploymentStatus if s is not DeploymentStatus.PENDING]
 GIT = ApplicationGitPath(
     repo=ApplicationGitRepository(id="site", remote="git@github.com:shop/site.git")
 )
@@ -79,7 +80,8 @@ def _every_kind() -> dict[NoticeKind, Notice]:
     state = ApplicationSyncState(short_reason="two differences", reason="long")
     pb = notification_pb2
     found = [
-        *(deployment_is(deployment(status=status), by="bob") for status in DeploymentStatus),
+        triggered(deployment()),
+        *(deployment_is(deployment(status=status), by="bob") for status in BEYOND_MAKING),
         *(n for status in StageStatus for n in _stage(status, **approve)),
         Notice(
             NoticeKind.DEPLOYMENT_TRIGGER_FAILED,

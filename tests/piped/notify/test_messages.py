@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every notice has its words, its links and those it mentions."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,8 @@ from pipecd.piped.notify.mentions import mentions_of
 from pipecd.piped.notify.message import Console, Message, Mood, compose
 from pipecd.piped.notify.notice import Notice, NoticeKind
 from pipecd.piped.notify.outbox import Letter
-from pipecd.piped.notify.template import check
-from pipecd.piped.notify.transition import deployment_is
+from pipecd.piped.notify.template import check, variables
+from pipecd.piped.notify.transition import deployment_is, triggered
 from pipecd.piped.notify.wording import Wording
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentMetadata, DeploymentTrigger
 
@@ -116,14 +118,14 @@ def test_fields_lead_to_what_they_name(notices: Kinds) -> None:
 def test_an_application_of_the_first_generation_shows_its_kind(
     about_deployment: Callable[..., Deployment],
 ) -> None:
-    notice = deployment_is(about_deployment(kind=5, platform_provider="p"))
+    notice = triggered(about_deployment(kind=5, platform_provider="p"))
     assert field_of(words(notice), "Kind").value == "ecs"
 
 
 def test_a_person_who_asked_for_a_deployment_triggered_it(
     about_deployment: Callable[..., Deployment],
 ) -> None:
-    notice = deployment_is(about_deployment(trigger=DeploymentTrigger(commander="eve")))
+    notice = triggered(about_deployment(trigger=DeploymentTrigger(commander="eve")))
     assert field_of(words(notice), "Triggered By").value == "eve"
 
 
@@ -229,3 +231,26 @@ def test_what_others_wrote_is_escaped_and_what_the_operator_wrote_is_not(
     wording = Wording(CONSOLE, (TemplateSpec(text="<https://runbook|help> {{ .Reason }}"),))
     text = wording.of(Letter(notice), lambda text: text.replace("<", "&lt;")).text
     assert text == "<https://runbook|help> &lt;!channel>"
+
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "notifications.md"
+
+
+def test_the_guide_names_every_variable(notices: Kinds) -> None:
+    notice = notices[K.DEPLOYMENT_FAILED]
+    known = variables(compose(notice, CONSOLE, str), notice, str)
+    _, _, section = GUIDE.read_text().partition("| Variable | Meaning |")
+    assert set(re.findall(r"`\.(\w+)`", section)) == set(known)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("{{ .Application }} ({{ .Labels.env }}) is broken", "cart (prod) is broken", id="the sample"),
+        pytest.param('[{{ get .Labels "zone" }}]', "[]", id="a label that may be missing"),
+        pytest.param("{{ if .Stage }}{{ .Stage }}{{ else }}no stage{{ end }}", "no stage", id="a choice"),
+    ],
+)  # fmt: skip
+def test_what_the_guide_shows_works(notices: Kinds, text: str, shown: str) -> None:
+    message = words(notices[K.DEPLOYMENT_FAILED], TemplateSpec(text=text))
+    assert message.text == shown

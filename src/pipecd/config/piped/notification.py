@@ -2,16 +2,17 @@
 """Who is told about what."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipecd.config.application.notification import ANY_EVENT, known_event
+from pipecd.config.application.notification import ANY_EVENT, EVENTS, known_event
 from pipecd.config.rule import must_be_set, refuse
-from pipecd.config.spec import Spec
+from pipecd.config.spec import Advice, Spec
 
 SUBTEAM = "!subteam^"
+GROUPS = ("DEPLOYMENT", "APPLICATION_SYNC", "APPLICATION_HEALTH", "PIPED", "STAGE")
 
 _ADDRESS = re.compile(r"[^\s<>@,;:\\\"\x00-\x1f\x7f-\U0010ffff]+@[A-Za-z0-9.\-\[\]:]+")
 
@@ -48,6 +49,18 @@ class RouteSpec(Spec):
     labels: Mapping[str, str] = Field(default_factory=dict[str, str])
     ignore_labels: Mapping[str, str] = Field(default_factory=dict[str, str])
     templates: tuple[TemplateSpec, ...] = ()
+
+    def advice(self) -> Iterator[Advice]:
+        for key, names, known in (
+            ("events", self.events, EVENTS),
+            ("ignoreEvents", self.ignore_events, EVENTS),
+            ("groups", self.groups, GROUPS),
+            ("ignoreGroups", self.ignore_groups, GROUPS),
+        ):
+            for i, name in enumerate(names):
+                if name not in known:
+                    told = f"{name!r} never happens, use one of {', '.join(known)}"
+                    yield Advice((key, i), told)
 
 
 class SlackSpec(Spec):

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from google.protobuf.message import Message
 
+from pipecd.config.piped.notification import GROUPS
 from pipecd.proto.model import notification_pb2 as pb
 
 
@@ -37,10 +38,7 @@ class NoticeKind(IntEnum):
     @property
     def group(self) -> str:
         """The name by which a route asks for all kinds of a sort."""
-        return _GROUPS[self // 100]
-
-
-_GROUPS = ("DEPLOYMENT", "APPLICATION_SYNC", "APPLICATION_HEALTH", "PIPED", "STAGE")
+        return GROUPS[self // 100]
 
 
 @dataclass(frozen=True)

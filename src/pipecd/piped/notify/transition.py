@@ -13,10 +13,6 @@ from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.sdk import APPROVED_USERS_KEY
 
 _DEPLOYMENTS: Mapping[DeploymentStatus, tuple[NoticeKind, type[Message]]] = {
-    DeploymentStatus.PENDING: (
-        NoticeKind.DEPLOYMENT_TRIGGERED,
-        pb.NotificationEventDeploymentTriggered,
-    ),
     DeploymentStatus.PLANNED: (
         NoticeKind.DEPLOYMENT_PLANNED,
         pb.NotificationEventDeploymentPlanned,
@@ -52,8 +48,14 @@ _STAGES: Mapping[StageStatus, tuple[NoticeKind, type[Message]]] = {
 }
 
 
+def triggered(deployment: Deployment) -> Notice:
+    """That a deployment was made."""
+    facts = pb.NotificationEventDeploymentTriggered(deployment=deployment)
+    return _about(deployment, NoticeKind.DEPLOYMENT_TRIGGERED, facts)
+
+
 def deployment_is(deployment: Deployment, *, by: str = "") -> Notice:
-    """That a deployment has got where it is now; `by` is who stopped it."""
+    """That a deployment has got where it is now, which is beyond its making; `by` stopped it."""
     kind, message = _DEPLOYMENTS[DeploymentStatus(deployment.status)]
     texts = {"summary": deployment.summary, "reason": deployment.status_reason, "commander": by}
     return _about(deployment, kind, message(**_known(message, texts), deployment=deployment))

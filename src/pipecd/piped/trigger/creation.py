@@ -15,7 +15,7 @@ from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.notify.notice import Notices
-from pipecd.piped.notify.transition import deployment_is
+from pipecd.piped.notify.transition import triggered
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.deployment import Cause, chain_request, new_deployment, reference
 from pipecd.proto.model import deployment_pb2
@@ -118,8 +118,8 @@ class Creation:
 
     def _tell_people(self, deployment: Deployment) -> None:
         """One that was made before may have been told or not; its notice is known by its key."""
-        if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
-            self._notices.tell(deployment_is(deployment))
+        if not DeploymentStatus(deployment.status).is_completed:
+            self._notices.tell(triggered(deployment))
 
     async def _remember_last(self, application: Application) -> None:
         """Tells of the last deployment first: a restart finds those after it by it."""
