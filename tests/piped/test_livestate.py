@@ -2,8 +2,6 @@
 """Drift through a whole piped, whose platform is a plugin in a process of its own."""
 
 import json
-import socket
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +15,9 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
-from servers.shelf import contents
+from servers.server import free_port
+from servers.shelf import contents, write_program
 
-PROGRAM = """#!{python}
-import sys
-sys.path.append({path!r})
-from pipecd.sdk import serve
-from servers.shelf import Shelf
-if __name__ == "__main__":
-    serve(Shelf)
-"""
 APP = """\
 apiVersion: pipecd.dev/v1beta1
 kind: Application
@@ -40,15 +31,9 @@ TARGETS = {"shelf": DeployTargets(deploy_targets=["here"])}
 @pytest.fixture
 def more(tmp_path: Path) -> str:
     """The lines about the plugin in the configuration of piped."""
-    program = tmp_path / "shelf-plugin"
-    tests = str(Path(__file__).parent.parent)
-    program.write_text(PROGRAM.format(python=sys.executable, path=tests))
-    program.chmod(0o755)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     target = {"name": "here", "config": {"directory": str(tmp_path / "shelf")}}
-    plugin = {"name": "shelf", "url": f"file://{program}", "port": port, "deployTargets": [target]}
+    url = f"file://{write_program(tmp_path)}"
+    plugin = {"name": "shelf", "url": url, "port": free_port(), "deployTargets": [target]}
     return f"plugins: {json.dumps([plugin])}\n"
 
 

@@ -6,6 +6,7 @@ An application declares files under `files/`. A deployment puts them on the shel
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +33,24 @@ from pipecd.sdk import (
 )
 
 SYNC = "SHELF_SYNC"
+_PROGRAM = """#!{python}
+import sys
+sys.path.append({path!r})
+from pipecd.sdk import serve
+from servers.shelf import Shelf
+if __name__ == "__main__":
+    serve(Shelf)
+"""
 _LOOK_EVERY = 0.02
+
+
+def write_program(directory: Path) -> Path:
+    """The plugin as a program of its own."""
+    program = directory / "shelf-plugin"
+    tests = str(Path(__file__).parent.parent)
+    program.write_text(_PROGRAM.format(python=sys.executable, path=tests))
+    program.chmod(0o755)
+    return program
 
 
 class Place(Spec):

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs, told by our piped to upstream's control plane, and by our plugin to upstream's piped."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from pipecd.model.application import SyncStatus
+from pipecd.model.errors import NotFound
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import DeployTargets
+from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
+from pipecd.proto.service import web_pb2
+from servers.shelf import write_program
+from servers.trial import OUR_PIPED
+from servers.upstream import UpstreamTrial
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  plugins: {shelf: {}}
+"""
+FILES = {"cart/app.pipecd.yaml": APP, "cart/files/a": "1"}
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, free_port: Callable[[], int]) -> str:
+    """The lines about the plugin in the file of a piped."""
+    target = {"name": "here", "config": {"directory": str(tmp_path / "shelf")}}
+    url = f"file://{write_program(tmp_path)}"
+    entry = {"name": "shelf", "url": url, "port": free_port(), "deployTargets": [target]}
+    return f"  plugins: {json.dumps([entry])}\n"
+
+
+def cart(piped_id: str) -> Application:
+    targets = {"shelf": DeployTargets(deploy_targets=["here"])}
+    return Application(name="cart", piped_id=piped_id, deploy_targets_by_plugin=targets)
+
+
+def told(snapshot: ApplicationLiveStateSnapshot) -> list[tuple[str, str, str]]:
+    """The resources that a console of the second generation reads."""
+    return [
+        (r.name, r.deploy_target, r.health_description)
+        for r in snapshot.application_live_state.resources
+    ]
+
+
+async def test_upstreams_control_plane_knows_what_runs_under_our_piped(
+    their_bed: UpstreamTrial, plugin: str, free_port: Callable[[], int], tmp_path: Path
+) -> None:
+    bed = their_bed
+    bed.origin.commit(FILES)
+    agent = await bed.enrol("ours", plugin)
+    flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
+    async with bed.running(OUR_PIPED, "run", *flags) as piped:
+        await bed.eventually(lambda: bed.introduced(agent.id), piped)
+        id_ = await bed.add_application("cart", cart(agent.id))
+
+        async def is_in(status: SyncStatus) -> Any:
+            asked = web_pb2.GetApplicationRequest(application_id=id_)
+            state = (await bed.admin.call("GetApplication", asked)).application.sync_state
+            return state if state.status == status else None
+
+        async def runs(content: str) -> Any:
+            asked = web_pb2.GetApplicationLiveStateRequest(application_id=id_)
+            try:
+                snapshot = (await bed.admin.call("GetApplicationLiveState", asked)).snapshot
+            except grpc.aio.AioRpcError:
+                return None
+            return snapshot if told(snapshot) == [("a", "here", content)] else None
+
+        await bed.eventually(lambda: is_in(SyncStatus.SYNCED), piped)
+        await bed.eventually(lambda: runs("1"), piped)
+        (tmp_path / "shelf" / "cart" / "a").write_text("by hand")
+        state = await bed.eventually(lambda: is_in(SyncStatus.OUT_OF_SYNC), piped)
+        assert "- a: by hand\n+ a: 1" in state.reason
+        await bed.eventually(lambda: runs("by hand"), piped)
+
+
+async def test_our_plugin_tells_upstreams_piped_what_runs(
+    open_bed: Any, plugin: str, upstream_pipedv1: Path, free_port: Callable[[], int]
+) -> None:
+    async with open_bed() as bed:
+        bed.origin.commit(FILES)
+        agent = await bed.enrol("theirs", plugin)
+        id_ = await bed.add_application("cart", cart(agent.id))
+        ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
+        flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
+        async with bed.running(upstream_pipedv1, "run", *flags) as piped:
+
+            async def runs() -> Any:
+                try:
+                    return told(await bed.cases.livestate.get(id_, by=bed.admin))
+                except NotFound:
+                    return None
+
+            async def is_synced() -> bool:
+                application = await bed.cases.applications.get(id_, by=bed.admin)
+                return application.sync_state.status == SyncStatus.SYNCED
+
+            assert await bed.eventually(runs, piped) == [("a", "here", "1")]
+            await bed.eventually(is_synced, piped)
