@@ -5,7 +5,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
 # Hiding shorter texts would blot out words that happen to contain them.
@@ -18,6 +18,9 @@ _SAFE_IN_URLS = ("", "/", "!'()*", "$&+:=@")
 _URL_ESCAPE = re.compile("%[0-9A-F]{2}")
 _URL_SAFE = str.maketrans("+/", "-_")
 _HTML_IN_JSON = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+# Most of a long secret needs no look at how it would be escaped.
+_WRITTEN_ALIKE_EVERYWHERE = re.compile(r"[A-Za-z0-9_.~-]*")
+_WRITTEN_ALIKE_IN_JSON = re.compile(r"[A-Za-z0-9_.~ +/=:,;-]*")
 # How many characters of base64 hold bits of the one or two bytes before a secret.
 _MIXED = (0, 2, 3)
 
@@ -59,18 +62,18 @@ def _pieces(text: str) -> Iterator[str]:
     yield text[-_PIECE:]
 
 
-def _encoded(text: str) -> Iterable[str]:
+def _encoded(text: str) -> Iterator[str]:
     if len(text) < SHORTEST:
-        return ()
-    in_json = _in_json(text)
-    return (
-        text,
-        text.replace("'", "'\\''"),
-        *in_json,
-        *(again for once in in_json for again in _in_json(once)),
-        *_in_urls(text),
-        *_in_base64(text.encode("utf-8", "surrogateescape")),
-    )
+        return
+    yield text
+    yield from _in_base64(text.encode("utf-8", "surrogateescape"))
+    if not _WRITTEN_ALIKE_IN_JSON.fullmatch(text):
+        in_json = _in_json(text)
+        yield from in_json
+        yield from (again for once in in_json for again in _in_json(once))
+    if not _WRITTEN_ALIKE_EVERYWHERE.fullmatch(text):
+        yield text.replace("'", "'\\''")
+        yield from _in_urls(text)
 
 
 def _in_json(text: str) -> tuple[str, ...]:

@@ -132,5 +132,5 @@ def _decoded(text: str) -> bytes:
 def _unreadable(why: str) -> UserMistake:
     return UserMistake(
         f"the encrypted secret cannot be read: {why}",
-        hint="encrypt the value again for this piped, with the console or `pipectl encrypt`",
+        hint="encrypt the value again for this piped, with `pipectl encrypt`",
     )
