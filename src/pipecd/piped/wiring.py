@@ -308,7 +308,6 @@ def events(shared: Shared) -> EventWatcher:
     overrides = {repository.repo_id: repository for repository in spec.event_watcher.git_repos}
     inbox = Inbox(shared.api, every=spec.event_watcher.check_interval or _DEFAULT_EVERY)
     around = Surroundings(
-        api=shared.api,
         inbox=inbox,
         heads=shared.heads,
         applications=shared.applications,

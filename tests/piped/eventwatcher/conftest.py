@@ -104,7 +104,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
         ):
             applications, heads = ApplicationMirror(api), RepositoryHeads(mirrors)
             configs, inbox = Configs(load_catalog()), Inbox(api, every=_POLL, now=now)
-            around = Surroundings(api=api, inbox=inbox, heads=heads, applications=applications)
+            around = Surroundings(inbox=inbox, heads=heads, applications=applications)
             scribes = [
                 Scribe(
                     mirror, Definitions(mirror, configs, settings or EventWatcherRepoSpec()), around

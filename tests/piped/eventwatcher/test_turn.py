@@ -19,6 +19,10 @@ def arrival(id_: str, key: str = "k", *, age: int = 0, number: int = 0) -> Arriv
     return Arrival(Event(id=id_, event_key=key, created_at=NOON - age), number)
 
 
+def newest_of(arrivals: list[Arrival]) -> dict[str, Arrival]:
+    return {each.event.event_key: each for each in sorted(arrivals, key=lambda each: each.rank)}
+
+
 def told(turn: Turn) -> tuple[list[str], dict[str, str]]:
     outdated = {id_: outcome.description for id_, outcome in turn.outdated.items()}
     assert all(outcome.status == pb.EVENT_OUTDATED for outcome in turn.outdated.values())
@@ -45,7 +49,7 @@ OLD_A = 'Too much time has passed since the event "a" was created'
 def test_choice(
     pending: list[Arrival], latest: list[Arrival], chosen: list[str], outdated: dict[str, str]
 ) -> None:
-    turn = choose(pending, {each.event.event_key: each for each in latest}, NOW)
+    turn = choose(pending, newest_of([*latest, *pending]), NOW)
     assert told(turn) == (chosen, outdated)
 
 
@@ -54,7 +58,7 @@ def test_every_event_is_chosen_or_outdated_and_of_a_key_at_most_one_is_chosen(
     given_: list[tuple[str, int]],
 ) -> None:
     pending = [arrival(str(n), key, age=age, number=n) for n, (key, age) in enumerate(given_)]
-    turn = choose(pending, {}, NOW)
+    turn = choose(pending, newest_of(pending), NOW)
     chosen, outdated = told(turn)
     assert sorted([*chosen, *outdated]) == sorted(each.event.id for each in pending)
     keys = [each.event.event_key for each in turn.chosen]

@@ -12,7 +12,7 @@ import structlog
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
-from pipecd.piped.eventwatcher.turn import Arrival, Outcome, together
+from pipecd.piped.eventwatcher.turn import TOO_OLD, Arrival, Outcome, together
 from pipecd.piped.mirror.changes import Changes, Watch
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.trouble import Trouble
@@ -55,6 +55,7 @@ class Inbox:
         self._is_new_wanted = False
         self._thorough_at: datetime | None = None
         self._arrivals: dict[str, Arrival] = {}
+        self._newest_by_key: dict[str, Arrival] = {}
         self._count = 0
         self._settled: dict[str, dict[str, Outcome]] = {}
         self._reports: dict[str, Outcome] = {}
@@ -78,6 +79,10 @@ class Inbox:
             and repository_id not in self._settled.get(id_, {})
             and arrival.event.status != event_pb2.EVENT_OUTDATED
         )
+
+    def newest(self) -> Mapping[str, Arrival]:
+        """The newest event of each wanted key, whatever became of it."""
+        return self._newest_by_key
 
     def settle(self, repository_id: str, outcomes: Mapping[str, Outcome]) -> None:
         """Takes over what became of events in a repository; the control plane learns it soon."""
@@ -124,20 +129,31 @@ class Inbox:
         return True
 
     def _take(self, event: Event) -> bool:
+        """Keeps an event that is to be acted on; whether there is one more of these."""
         known = self._arrivals.get(event.id)
         if known is None:
-            if event.status != event_pb2.EVENT_NOT_HANDLED and event.created_at < self.since:
-                # What was dealt with before this piped ran is none of its business.
-                return False
             self._count += 1
-        self._arrivals[event.id] = Arrival(event, known.number if known else self._count)
+        arrival = Arrival(event, known.number if known else self._count)
+        newest = self._newest_by_key.get(event.event_key)
+        if newest is None or newest.rank < arrival.rank:
+            self._newest_by_key[event.event_key] = arrival
+        is_past = event.status != event_pb2.EVENT_NOT_HANDLED and event.created_at < self.since
+        if known is None and is_past:
+            # What was dealt with before this piped ran is none of its business.
+            return False
+        self._arrivals[event.id] = arrival
         return known is None
 
     async def _listed(self, *, deep: bool) -> dict[str, Event]:
-        """Events by id, oldest first; only what happened lately unless it is time for more."""
+        """Events by id, oldest first; only what happened lately unless it is time for more.
+
+        With a key that is new here, everything of it that may still count is asked for.
+        """
         now = self._now()
         end = to_unix(now + _SKEW)
         recent = self._newest - int(_OVERLAP.total_seconds())
+        if deep:
+            recent = min(recent, to_unix(now - TOO_OLD - _SKEW))
         found = await self._list(pb.ListEventsRequest.ALL, recent, end)
         if deep or self._thorough_at is None or now - self._thorough_at > _THOROUGH_EVERY:
             start = to_unix(now - (_DEEP if deep else _THOROUGH))
@@ -168,10 +184,12 @@ class Inbox:
         kept, wanted = frozenset(listed), self._all_wanted()
         since = to_unix(self._now() - _REMEMBERED)
         for id_, arrival in tuple(self._arrivals.items()):
-            is_over = id_ in self._settled and arrival.event.created_at < since
-            if id_ not in kept and (is_over or arrival.event.event_key not in wanted):
+            is_over = arrival.event.created_at < since
+            is_idle = is_over if id_ in self._settled else arrival.event.event_key not in wanted
+            if id_ not in kept and is_idle:
                 del self._arrivals[id_]
                 self._settled.pop(id_, None)
+        self._newest_by_key = {k: a for k, a in self._newest_by_key.items() if k in wanted}
 
     def _all_wanted(self) -> frozenset[str]:
         return frozenset[str]().union(*self._wanted.values())

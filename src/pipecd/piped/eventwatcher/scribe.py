@@ -10,20 +10,18 @@ import structlog
 
 from pipecd.git.mirror import Mirror
 from pipecd.git.push import Change
-from pipecd.model.errors import Conflict, NotFound, PipecdError, Unavailable
+from pipecd.model.errors import Conflict, PipecdError, Unavailable
 from pipecd.model.moment import Now, utc_now
-from pipecd.piped.api import PipedApi
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.edits import Edits, Result, Task
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.pullrequest import Wanted, asked_for
-from pipecd.piped.eventwatcher.turn import Arrival, Outcome, choose, superseded, together
+from pipecd.piped.eventwatcher.turn import Arrival, Outcome, choose, together
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import watch_any
 from pipecd.piped.mirror.heads import RepositoryHeads
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
-from pipecd.proto.service.piped_pb2 import GetLatestEventRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -38,7 +36,6 @@ _NOT_IN_BRANCHES = re.compile(r"[^\w.-]+|\.(?=\.)")
 class Surroundings:
     """What the scribes of all repositories share."""
 
-    api: PipedApi
     inbox: Inbox
     heads: RepositoryHeads
     applications: ApplicationMirror
@@ -60,7 +57,6 @@ class Scribe:
         self._mirror, self._definitions, self._around, self._now = mirror, definitions, around, now
         self.repository_id = mirror.repository.id
         self._inbox = around.inbox
-        self._latest: dict[str, Arrival] = {}
         self._failing: dict[str, datetime] = {}
         self._retry = _RETRY
 
@@ -87,10 +83,10 @@ class Scribe:
             applications = self._around.applications.of_repository(self.repository_id)
             definitions = await self._definitions.at(head.hash, applications)
             self._inbox.want(self.repository_id, frozenset(d.key for d in definitions))
-            chosen = await self._chosen()
         except PipecdError as e:
             log.warning("events not looked at", repository=self.repository_id, error=str(e))
             return False
+        chosen = self._chosen()
         tasks = [
             Task(arrival.event, definition)
             for arrival in chosen
@@ -103,7 +99,7 @@ class Scribe:
                 outcomes.setdefault(event.id, []).append(outcome)
         return self._settle(chosen, outcomes)
 
-    async def _chosen(self) -> tuple[Arrival, ...]:
+    def _chosen(self) -> tuple[Arrival, ...]:
         """The events to act on now; the others are put away."""
         pending = self._inbox.pending(self.repository_id)
         self._failing = {
@@ -111,28 +107,9 @@ class Scribe:
             for arrival in pending
             if arrival.event.id in self._failing
         }
-        turn = choose(pending, self._latest, self._now())
+        turn = choose(pending, self._inbox.newest(), self._now())
         self._inbox.settle(self.repository_id, turn.outdated)
-        chosen: list[Arrival] = []
-        for arrival in turn.chosen:
-            newer = await self._newer(arrival)
-            if newer is not None:
-                self._inbox.settle(self.repository_id, {arrival.event.id: superseded(newer)})
-            else:
-                chosen.append(arrival)
-        return tuple(chosen)
-
-    async def _newer(self, arrival: Arrival) -> Event | None:
-        """A later event of the same key that was acted on before this piped ran."""
-        event = arrival.event
-        if event.created_at >= self._inbox.since or event.event_key in self._latest:
-            return None
-        request = GetLatestEventRequest(name=event.name, labels=event.labels)
-        try:
-            latest = (await self._around.api.get_latest_event(request)).event
-        except NotFound:
-            return None
-        return latest if latest.created_at > event.created_at else None
+        return turn.chosen
 
     def _by_branch(self, tasks: Iterable[Task]) -> dict[str, list[Task]]:
         found: dict[str, list[Task]] = {}
@@ -214,7 +191,6 @@ class Scribe:
                 # It is tried again as a whole: what was done already is then found done.
                 is_done = False
                 continue
-            self._latest[event.event_key] = arrival
             whole = together(told)
             is_good = whole.status == event_pb2.EVENT_SUCCESS
             tell = log.info if is_good else log.warning

@@ -43,36 +43,24 @@ class Turn:
     outdated: Mapping[str, Outcome] = field(default_factory=dict[str, Outcome])
 
 
-def choose(pending: Iterable[Arrival], latest: Mapping[str, Arrival], now: datetime) -> Turn:
-    """Takes the newest event of every key, unless it is too old or one after it was acted on.
+def choose(pending: Iterable[Arrival], newest: Mapping[str, Arrival], now: datetime) -> Turn:
+    """Takes the newest event of every key, unless it is too old.
 
-    `latest` are the newest events of before by their key.
+    `newest` are the newest events by their key, pending or acted on.
     """
-    newest = dict(latest)
-    arrivals = sorted(pending, key=lambda arrival: arrival.rank)
-    for arrival in arrivals:
-        known = newest.get(arrival.event.event_key)
-        if known is None or known.rank < arrival.rank:
-            newest[arrival.event.event_key] = arrival
     chosen: list[Arrival] = []
     outdated: dict[str, Outcome] = {}
-    for arrival in arrivals:
-        event, newer = arrival.event, newest[arrival.event.event_key]
-        if newer.event.id != event.id:
-            outdated[event.id] = superseded(newer.event)
+    for arrival in sorted(pending, key=lambda arrival: arrival.rank):
+        event, newer = arrival.event, newest.get(arrival.event.event_key, arrival).event
+        if newer.id != event.id:
+            description = f'The new event "{newer.id}" has been created'
         elif now - from_unix(event.created_at) > TOO_OLD:
-            outdated[event.id] = Outcome(
-                pb.EVENT_OUTDATED,
-                f'Too much time has passed since the event "{event.id}" was created',
-            )
+            description = f'Too much time has passed since the event "{event.id}" was created'
         else:
             chosen.append(arrival)
+            continue
+        outdated[event.id] = Outcome(pb.EVENT_OUTDATED, description)
     return Turn(tuple(chosen), outdated)
-
-
-def superseded(newer: Event) -> Outcome:
-    """What became of an event that came before another one of its key."""
-    return Outcome(pb.EVENT_OUTDATED, f'The new event "{newer.id}" has been created')
 
 
 _WORST_FIRST = (pb.EVENT_FAILURE, pb.EVENT_SUCCESS, pb.EVENT_OUTDATED)
