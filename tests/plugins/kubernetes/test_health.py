@@ -165,6 +165,53 @@ ISSUER = "cert-manager.io/v1"
         (thing("Issuer", ISSUER, status={"observedGeneration": 1}), BAD, "not seen"),
         (thing("Issuer", ISSUER), UNKNOWN, "tells nothing"),
         ({**thing("ConfigMap"), "metadata": {"deletionTimestamp": "now"}}, BAD, "being deleted"),
+        (
+            thing(
+                "Pod",
+                status={
+                    "phase": "Pending",
+                    "conditions": [condition("PodScheduled", "False", message="0/1 nodes fit")],
+                },
+            ),
+            BAD,
+            "0/1 nodes fit",
+        ),
+        (thing("Lease", "coordination.k8s.io/v1"), OK, ""),
+        (thing("ValidatingWebhookConfiguration", "admissionregistration.k8s.io/v1"), OK, ""),
+        (thing("VirtualService", "networking.istio.io/v1"), OK, ""),
+        (
+            thing(
+                "VirtualService",
+                "networking.istio.io/v1",
+                status={"conditions": [condition("Ready", "False", message="no such host")]},
+            ),
+            BAD,
+            "no such host",
+        ),
+        (thing("HTTPRoute", "gateway.networking.k8s.io/v1"), BAD, "no Gateway has taken it up"),
+        (
+            thing(
+                "HTTPRoute",
+                "gateway.networking.k8s.io/v1",
+                status={"parents": [{"conditions": [condition("Accepted", "True")]}]},
+            ),
+            OK,
+            "",
+        ),
+        (
+            thing(
+                "HTTPRoute",
+                "gateway.networking.k8s.io/v1",
+                status={
+                    "parents": [
+                        {"conditions": [condition("Accepted", "True")]},
+                        {"conditions": [condition("ResolvedRefs", "False", reason="NoService")]},
+                    ]
+                },
+            ),
+            BAD,
+            "NoService",
+        ),
     ],
 )
 def test_an_object_is(body: dict[str, Any], expected: Health, why: str) -> None:

@@ -130,6 +130,24 @@ async def test_a_canary_runs_where_its_stage_says(
     assert [version.version for version in found] == ["v2"]
 
 
+async def test_the_versions_of_several_clusters_are_those_of_all_containers(
+    application: Application,
+) -> None:
+    web = deployment("web:v1")
+    web["spec"]["template"]["spec"]["initContainers"] = [{"name": "i", "image": "migrate:v2"}]
+    pod = {"containers": [{"name": "c", "image": "report:v3"}], "restartPolicy": "Never"}
+    job = {"spec": {"template": {"spec": pod}}}
+    nightly = {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": "nightly"},
+        "spec": {"schedule": "0 3 * * *", "jobTemplate": job},
+    }
+    bench = application.commit("c1", web, nightly)
+    found = await application.plugin.versions(bench.plan_context())
+    assert [f"{v.name}:{v.version}" for v in found] == ["migrate:v2", "web:v1", "report:v3"]
+
+
 async def test_the_worst_of_the_clusters_counts_and_one_that_is_away_hides_no_other(
     application: Application,
     other: Kubernetes,

@@ -3,18 +3,32 @@
 
 import asyncio
 import json
+import re
+import ssl
+import threading
 import urllib.error
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from pipecd.plugins.kubernetes.manifest.body import with_value
 from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
 from pipecd.sdk import PipecdError, PluginEntry, StageResult, StageStatus, StartContext, SyncStatus
 from pipecd.sdk.testing import MemoryHost, StageBench
-from plugins.kubernetes.bed import Application, config_map, deployment, succeed, until
+from plugins.kubernetes.bed import (
+    Application,
+    config_map,
+    deployment,
+    service,
+    succeed,
+    until,
+)
 from servers.fixtures import running
 from servers.kubernetes import Kubernetes
 
@@ -140,6 +154,177 @@ async def test_a_policy_that_refuses_is_quoted(application: Application) -> None
     assert "denied request: be nice" in result.message
     assert "an admission webhook or policy of the cluster refused it" in result.message
     assert "pretty" in application.live("configmaps", "api/v1")
+
+
+class Webhook(BaseHTTPRequestHandler):
+    """Refuses whatever it is asked about."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = {"message": "no objects on Sundays", "code": 403}
+        answer = {"uid": asked["request"]["uid"], "allowed": False, "status": status}
+        content = json.dumps({**asked, "request": None, "response": answer}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keeps quiet."""
+
+
+@pytest.fixture
+def webhook(
+    application: Application, certificate: tuple[str, str]
+) -> Iterator[ThreadingHTTPServer]:
+    """An admission webhook for ConfigMaps of the namespace."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    client = {
+        "url": f"https://127.0.0.1:{server.server_port}/",
+        "caBundle": b64encode(Path(certificate[0]).read_bytes()).decode(),
+    }
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["configmaps"],
+    }
+    hook = {
+        "name": "sundays.tests.pipecd.dev",
+        "clientConfig": client,
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "namespaceSelector": {
+            "matchLabels": {"kubernetes.io/metadata.name": application.namespace}
+        },
+    }
+    body = {"metadata": {"name": application.namespace}, "webhooks": [hook]}
+    place = f"{POLICIES}/validatingwebhookconfigurations"
+    application.kubernetes.ask("POST", place, body)
+    yield server
+    application.kubernetes.ask("DELETE", f"{place}/{application.namespace}")
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+async def test_a_webhook_that_refuses_or_is_away_is_told(
+    application: Application, webhook: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await until_denied(application)
+    bench = application.commit("c1", config_map("ugly"), service())
+    result = await refused(bench)
+    assert "ConfigMap ugly" in result.message
+    assert "denied the request: no objects on Sundays; an admission webhook" in result.message
+    assert "web" not in application.live("services", "api/v1")
+    webhook.shutdown()
+    webhook.server_close()
+    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._FIRST_PAUSE", 0.001)
+    result = await refused(bench)
+    assert "failed calling webhook" in result.message
+    assert "an admission webhook of the cluster does not answer" in result.message
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """Returns a Deployment with another value at a path."""
+    return with_value(deployment(), path.split("."), value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        pytest.param(
+            {"apiVersion": "apps/v1", "kind": "Deploymnet", "metadata": {"name": "web"}},
+            "the cluster does not know Deploymnet of apps/v1; correct apiVersion and kind",
+            id="a kind that is not there",
+        ),
+        pytest.param(
+            {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}},
+            "Widget of example.com/v1; .*install the CustomResourceDefinition first",
+            id="a kind without its definition",
+        ),
+        pytest.param(
+            changed("spec.replica", 3),
+            r"\.spec\.replica: field not declared in schema; correct the manifest in Git",
+            id="a field that is not there",
+        ),
+        pytest.param(
+            changed("spec.replicas", "three"),
+            r"\.spec\.replicas: expected numeric .*; correct the manifest in Git",
+            id="a value of the wrong type",
+        ),
+        pytest.param(
+            changed("spec.strategy", {"type": "Sometimes"}),
+            "spec.strategy: Unsupported value: .*; correct the manifest in Git",
+            id="a value that is none of those",
+        ),
+    ],
+)
+async def test_a_manifest_that_does_not_fit_is_told_at_once_with_its_field(
+    application: Application, wrong: dict[str, Any], message: str
+) -> None:
+    result = await refused(application.commit("c1", config_map(), wrong))
+    assert re.search(message, result.message), result.message
+    assert "settings" in application.live("configmaps", "api/v1")
+
+
+async def test_yaml_that_is_none_is_told_with_its_line_and_nothing_is_applied(
+    application: Application,
+) -> None:
+    bench = application.commit("c1", config_map())
+    (bench.directory / "broken.yaml").write_text("kind: Service\nmetadata: {name: web\nspec:\n")
+    result = await refused(bench)
+    assert "broken.yaml:3" in result.message
+    assert "settings" not in application.live("configmaps", "api/v1")
+
+
+async def test_a_field_that_cannot_change_is_told_and_may_be_forced(
+    application: Application,
+) -> None:
+    await succeed(application.commit("c1", deployment()), "K8S_SYNC")
+    other = deployment("web:v2", tier="front")
+    result = await refused(application.commit("c2", other))
+    assert "spec.selector: Invalid value" in result.message
+    assert "annotate the manifest with pipecd.dev/force-sync-by-replace: enabled" in result.message
+    other["metadata"]["annotations"] = {"pipecd.dev/force-sync-by-replace": "enabled"}
+    await succeed(application.commit("c3", other), "K8S_SYNC")
+    labels = application.live("deployments")["web"]["spec"]["selector"]["matchLabels"]
+    assert labels == {"app": "web", "tier": "front"}
+
+
+async def test_a_field_of_another_manager_is_set_back_and_told(application: Application) -> None:
+    await succeed(application.commit("c1", deployment()), "K8S_SYNC")
+    place = f"/apis/apps/v1/namespaces/{application.namespace}/deployments/web"
+    theirs = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 7}}
+    query = "fieldManager=somebody&force=true"
+    form = "application/apply-patch+yaml"
+    application.kubernetes.ask("PATCH", f"{place}?{query}", theirs, form=form)
+    bench = application.commit("c2", deployment())
+    await succeed(bench, "K8S_SYNC")
+    assert application.live("deployments")["web"]["spec"]["replicas"] == 2
+    told = next(line for line in bench.host.lines if "is set back" in line)
+    assert ".spec.replicas is set back to what Git says" in told
+    assert "somebody" in told
+
+
+async def test_variables_that_are_named_twice_are_applied_as_kubectl_does(
+    application: Application,
+) -> None:
+    web = deployment()
+    repeated = [{"name": "A", "value": "1"}, {"name": "B"}, {"name": "A", "value": "2"}]
+    web["spec"]["template"]["spec"]["containers"][0]["env"] = repeated
+    bench = application.commit("c1", web)
+    await succeed(bench, "K8S_SYNC")
+    (container,) = application.live("deployments")["web"]["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "B"}, {"name": "A", "value": "2"}]
+    await until(bench, lambda state: state.sync.status is SyncStatus.SYNCED)
 
 
 @pytest.fixture

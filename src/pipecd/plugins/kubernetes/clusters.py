@@ -3,13 +3,14 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from pipecd.plugins.kubernetes.aim import Aim, limited
 from pipecd.plugins.kubernetes.live.drift import preview
 from pipecd.plugins.kubernetes.live.state import Declared, live_state, merged, without_manifests
+from pipecd.plugins.kubernetes.manifest.image import Image, images
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.plan.strategy import strategy
 from pipecd.plugins.kubernetes.plan.versions import versions
@@ -63,6 +64,10 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     tells_changes = True
     _workshop: Workshop
 
+    def images(self, manifest: Manifest) -> Iterable[Image]:
+        """Returns the images of an object that are versions of the application."""
+        return images(manifest)
+
     @abstractmethod
     def aims(self, asked: Asked, source: Source) -> list[Aim]:
         """Returns where the application of a source goes."""
@@ -73,7 +78,7 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     async def versions(self, plan: PlanContext) -> Sequence[Version]:
         aims = self.aims(plan, plan.target)
         found = [await self._manifests(plan, aim, plan.target) for aim in aims]
-        return versions(manifest for manifests in found for manifest in manifests)
+        return versions((m for manifests in found for m in manifests), self.images)
 
     async def strategy(self, plan: PlanContext) -> Strategy | None:
         """The first cluster that needs the pipeline decides."""

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deploys to several Kubernetes clusters at the same time."""
 
+from collections.abc import Iterable
+
 import structlog
 
 from pipecd.plugins.kubernetes.aim import Aim, aims, unknown_targets
 from pipecd.plugins.kubernetes.application import MulticlusterApplication
 from pipecd.plugins.kubernetes.clusters import ROLLBACK, Asked, ClusterPlugin
 from pipecd.plugins.kubernetes.config import MULTICLUSTER_CONFIG
+from pipecd.plugins.kubernetes.manifest.image import Image, all_images
+from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.sdk import Source, Stage, StageContext
 
 logger = structlog.get_logger()
@@ -27,6 +31,10 @@ class KubernetesMulticlusterPlugin(ClusterPlugin):
         Stage(_PREFIX + ROLLBACK),
     )
     config = MULTICLUSTER_CONFIG
+
+    def images(self, manifest: Manifest) -> Iterable[Image]:
+        """Upstream's plugin for several clusters counts all containers."""
+        return all_images(manifest)
 
     def aims(self, asked: Asked, source: Source) -> list[Aim]:
         settings = source.application_settings(asked.plugin.name, MulticlusterApplication)

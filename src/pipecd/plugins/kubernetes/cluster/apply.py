@@ -138,16 +138,21 @@ async def _merge(client: Client, path: str, manifest: Manifest, say: Say) -> Non
 
 
 async def _replace(client: Client, path: str, manifest: Manifest) -> None:
-    try:
-        live = await client.get(path)
-    except Refusal as e:
-        if not e.is_missing:
-            raise
-        await _create(client, path, manifest)
-        return
-    version = live["metadata"]["resourceVersion"]
-    body = with_value(manifest.body, ("metadata", "resourceVersion"), version)
-    await client.replace(path, body, fieldManager=MANAGER)
+    for is_last in (False, False, True):
+        try:
+            live = await client.get(path)
+            version = live["metadata"]["resourceVersion"]
+            body = with_value(manifest.body, ("metadata", "resourceVersion"), version)
+            await client.replace(path, body, fieldManager=MANAGER)
+        except Refusal as e:
+            if e.is_missing:
+                await _create(client, path, manifest)
+                return
+            # Somebody changed the object meanwhile.
+            if not e.is_conflict or is_last:
+                raise
+        else:
+            return
 
 
 async def _recreate(client: Client, path: str, manifest: Manifest) -> None:
@@ -248,8 +253,12 @@ def _explained(manifest: Manifest, refusal: Refusal) -> UserMistake:
             f"this field cannot be changed; annotate the manifest with {FORCE_REPLACE}: enabled "
             "to delete and create the object anew"
         )
+    elif refusal.is_malformed:
+        hint = _HINTS["Invalid"]
     elif "being terminated" in refusal.message:
         hint = "wait until the namespace is gone, then sync again"
+    elif "failed calling webhook" in refusal.message:
+        hint = "an admission webhook of the cluster does not answer; check that its pods run"
     elif "denied the request" in refusal.message or "denied request" in refusal.message:
         hint = "an admission webhook or policy of the cluster refused it; its words say why"
     return UserMistake(f"{manifest.key}{where} was not applied: {refusal.message}", hint=hint)

@@ -124,7 +124,8 @@ class Client:
         if refusal.code == 401 and attempt == 0:
             self._credentials.forget()
             return True
-        return refusal.code in _BUSY and attempt + 1 < _TRIES
+        is_busy = refusal.code in _BUSY and not refusal.is_malformed
+        return is_busy and attempt + 1 < _TRIES
 
     async def _headers(self, accept: str) -> dict[str, str]:
         headers = {"accept": accept}

@@ -37,6 +37,11 @@ class Refusal(PipecdError):
         return self.code == 409 and self.reason == "AlreadyExists"
 
     @property
+    def is_malformed(self) -> bool:
+        """Reports whether the object does not fit its kind, which servers tell as their failure."""
+        return self.code == 500 and "failed to create typed patch object" in self.message
+
+    @property
     def is_immutable(self) -> bool:
         """Reports whether a field was to change that cannot."""
         return self.code == 422 and any("immutable" in message for _, message in self.causes)

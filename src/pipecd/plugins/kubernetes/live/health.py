@@ -99,6 +99,22 @@ def _definition(body: Any) -> Verdict:
     return FINE
 
 
+def _route(body: Any) -> Verdict:
+    """A route tells of each Gateway whether it takes it, and knows all that it leads to."""
+    parents = list_at(body, "status", "parents")
+    for parent in parents:
+        for condition in list_at(parent, "conditions"):
+            is_of_use = text_at(condition, "type") in ("Accepted", "ResolvedRefs")
+            if is_of_use and text_at(condition, "status") == "False":
+                return unhealthy(_told(condition))
+    return FINE if parents else unhealthy("no Gateway has taken it up")
+
+
+def _setting(body: Any) -> Verdict:
+    """What only controls others is fine once it is there, unless its controller complains."""
+    return _by_conditions(body) if list_at(body, "status", "conditions") else FINE
+
+
 def _by_conditions(body: Any) -> Verdict:
     """Judges a custom resource by what controllers agree to write: Ready, or something like it."""
     conditions = list_at(body, "status", "conditions")
@@ -169,8 +185,32 @@ _TABLE = (
     ),
     _Kinds("networking.k8s.io", ("NetworkPolicy", "IngressClass"), _applied),
     _Kinds("discovery.k8s.io", ("EndpointSlice",), _applied),
-    _Kinds("storage.k8s.io", ("StorageClass",), _applied),
+    _Kinds("storage.k8s.io", ("StorageClass", "CSIDriver"), _applied),
     _Kinds("scheduling.k8s.io", ("PriorityClass",), _applied),
+    _Kinds("node.k8s.io", ("RuntimeClass",), _applied),
+    _Kinds("coordination.k8s.io", ("Lease",), _applied),
+    _Kinds(
+        "admissionregistration.k8s.io",
+        (
+            *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+            *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+            *("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"),
+        ),
+        _applied,
+    ),
+    _Kinds(
+        "gateway.networking.k8s.io",
+        ("HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"),
+        _route,
+    ),
+    _Kinds(
+        "networking.istio.io",
+        (
+            *("VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar"),
+            *("EnvoyFilter", "ProxyConfig", "WorkloadEntry", "WorkloadGroup"),
+        ),
+        _setting,
+    ),
     _Kinds("apps", ("ControllerRevision",), _applied),
 )
 _RULES: Mapping[tuple[str, str], Rule] = {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pipecd.plugins.kubernetes.manifest.body import list_at, text_at
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
+from pipecd.plugins.kubernetes.manifest.pod import CONTAINERS, INIT_CONTAINERS, pod_path
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,17 @@ class Image:
 
 def images(manifest: Manifest) -> Iterator[Image]:
     """Yields the images of the containers of a pod template."""
-    for container in list_at(manifest.body, "spec", "template", "spec", "containers"):
+    return _images(manifest, ("spec", "template", "spec"), CONTAINERS)
+
+
+def all_images(manifest: Manifest) -> Iterator[Image]:
+    """Yields the images of all containers, also of those that come first and of Jobs to be."""
+    for field in (INIT_CONTAINERS, CONTAINERS):
+        yield from _images(manifest, pod_path(manifest), field)
+
+
+def _images(manifest: Manifest, path: tuple[str, ...], field: str) -> Iterator[Image]:
+    for container in list_at(manifest.body, *path, field):
         reference = text_at(container, "image")
         if reference:
             yield Image.of(reference)

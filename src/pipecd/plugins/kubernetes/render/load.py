@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
 from pipecd.plugins.kubernetes.manifest.body import text_at, with_value
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest, read_manifests
+from pipecd.plugins.kubernetes.manifest.pod import with_single_variables
 from pipecd.plugins.kubernetes.render import helm, kustomize
 from pipecd.plugins.kubernetes.render.gitchart import GitCharts, GitVariables
 from pipecd.plugins.kubernetes.render.plain import read_files
@@ -80,7 +81,7 @@ class Loader:
             manifests = read_manifests(text, file="kustomize build")
         else:
             manifests = read_files(directory, wanted.manifests, source.config_filename)
-        return [_placed(manifest, wanted.namespace) for manifest in manifests]
+        return [with_single_variables(_placed(m, wanted.namespace)) for m in manifests]
 
     async def _helm(
         self,
