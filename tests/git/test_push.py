@@ -136,6 +136,16 @@ async def test_several_commits_are_pushed_together(mirrored: Any, shared: Any) -
     assert shared.git("show", "main:a", "main^:a") == "21"
 
 
+async def test_files_may_be_many_and_contain_anything(
+    mirrored: Any, shared: Any, change: Any
+) -> None:
+    files = {f"many/{n}": bytes([n, 10, 0]) * n for n in range(256)}
+    async with mirrored(shared.remote) as mirror:
+        made = await mirror.push(change(files))
+        assert {f.path: f.blob_id for f in await mirror.files(made, "many")}.keys() == files.keys()
+    assert all((shared.path / name).read_bytes() == content for name, content in files.items())
+
+
 @pytest.mark.parametrize(
     ("draft", "message"),
     [

@@ -2,7 +2,7 @@
 """Changes that piped itself makes to a repository: files in, a commit, a push, no working copy."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipecd.git.bare import BareCopy
@@ -85,12 +85,12 @@ class Pushing(BareCopy):
     async def _commit(self, base: str, draft: Draft) -> str:
         """The commit of a draft, or the one before it when nothing is different."""
         lines: list[bytes] = []
-        for path, content in draft.files.items():
+        blobs = await self._stored(draft.files.values())
+        for path, blob in zip(draft.files, blobs, strict=True):
             entry = await self.entry(base, path)
             mode = entry.mode if entry is not None else _NEW_FILE
-            blob = await self._told("hash-object", "-w", "--stdin", stdin=content)
             name = inside(path).encode("utf-8", "surrogateescape")
-            lines.append(f"{mode:o} {blob.decode().strip()}\t".encode() + name + b"\0")
+            lines.append(f"{mode:o} {blob}\t".encode() + name + b"\0")
         with self._index(None) as index:
             where = {"GIT_INDEX_FILE": str(index)}
             await self._told("read-tree", base, variables=where)
@@ -110,6 +110,15 @@ class Pushing(BareCopy):
             variables=self._identity(),
         )
         return made.decode().strip()
+
+    async def _stored(self, contents: Iterable[bytes]) -> list[str]:
+        """Puts contents into the object database, by one program; returns their ids."""
+        orders = [
+            b"blob\nmark :%d\ndata %d\n%b\nget-mark :%d\n" % (mark, len(content), content, mark)
+            for mark, content in enumerate(contents, 1)
+        ]
+        arguments = ("fast-import", "--quiet", "--cat-blob-fd=1")
+        return (await self._told(*arguments, stdin=b"".join(orders))).decode().split()
 
     def _identity(self) -> dict[str, str]:
         """Who makes the commits of piped."""
