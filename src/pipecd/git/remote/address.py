@@ -130,5 +130,5 @@ def check_branch_name(branch: str) -> None:
     if not branch or branch.startswith(("-", "/")) or any(c in branch for c in " *?[:^~\\\n\0"):
         raise UserMistake(
             f"{branch!r} is not the name of a branch",
-            hint="set repositories[].branch in the piped configuration",
+            hint="write it as `git branch` shows it",
         )
