@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pipecd.plugins.kubernetes.application import WorkloadReference
+from pipecd.plugins.kubernetes.manifest.image import images
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.plan.strategy import strategy
 from pipecd.plugins.kubernetes.plan.versions import versions
@@ -152,6 +153,6 @@ def test_only_the_workloads_that_are_named_count() -> None:
 
 
 def test_every_image_is_a_version_once() -> None:
-    assert versions([deployment(), deployment(), config()]) == [
+    assert versions([deployment(), deployment(), config()], images) == [
         Version("v1", name="web", url="a/web:v1")
     ]
