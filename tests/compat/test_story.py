@@ -30,7 +30,7 @@ from servers.receivers import (
 from servers.trial import OUR_PIPED, Program
 from servers.upstream import UpstreamTrial
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 OURS = OUR_PIPED.parent / "pipectl"
 
@@ -101,7 +101,11 @@ class Story:
         return str(done.out)
 
     async def eventually(self, question: Any) -> Any:
-        return await self.bed.eventually(question, self.running[0])
+        try:
+            # Without wake-ups everybody looks once a minute, one after the other.
+            return await self.bed.eventually(question, within=300)
+        except AssertionError as e:
+            raise AssertionError("\n".join(piped.text for piped in self.running)) from e
 
     async def application(self, id_: str) -> Any:
         return json.loads(await self.pipectl("application", "get", "--app-id", id_))
@@ -296,6 +300,7 @@ async def test_the_story_with_a_control_plane_of_upstream(
 ) -> None:  # fmt: skip
     bed = their_bed
     flags = ["--address", bed.api_address, "--insecure", "--api-key", await bed.api_key()]
-    await told_from_the_beginning(
-        bed, flags, (kubernetes, namespace), (receivers, mailbox), free_port
-    )
+    async with bed.ops():
+        await told_from_the_beginning(
+            bed, flags, (kubernetes, namespace), (receivers, mailbox), free_port
+        )

@@ -175,11 +175,15 @@ spec:
         return Ended(process.returncode or 0, out.decode(), err.decode())
 
     async def eventually(
-        self, question: Callable[[], Awaitable[T | None]], program: Program | None = None
+        self,
+        question: Callable[[], Awaitable[T | None]],
+        program: Program | None = None,
+        *,
+        within: float = PATIENCE,
     ) -> T:
         """Asks until the answer is true; tells what the program printed if that never comes."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(within):
                 while not (answer := await question()):
                     if program is not None:
                         assert program.process.returncode is None, program.text

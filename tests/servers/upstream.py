@@ -5,7 +5,7 @@ import asyncio
 import json
 import subprocess
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from pipecd.proto.service import web_pb2
 from servers.databases import Dolt, Redis
 from servers.objects import S3
 from servers.server import Server, free_port
-from servers.trial import Origin, Trial
+from servers.trial import OUR_PIPED, Origin, Program, Trial
 
+OUR_PIPECD = OUR_PIPED.parent / "pipecd"
 KEY = "k" * 32
 PASSWORD = "hello-demo"
 SERVICE = web_pb2.DESCRIPTOR.services_by_name["WebService"]
@@ -192,6 +193,12 @@ class UpstreamTrial(Trial):
             admin = Visitor(f"http://{address}", address)
             await admin.sign_in()
             yield admin, address
+
+    def ops(self) -> AbstractAsyncContextManager[Program]:
+        """Our upkeep on its stores; that of upstream gives up over the indexes of Dolt."""
+        cache = f"--cache-address=127.0.0.1:{self.plane.redis.port}"
+        ports = ("--http-port=0", "--admin-port=0")
+        return self.running(OUR_PIPECD, "ops", f"--config-file={self.plane.config}", cache, *ports)
 
     async def register(self, name: str) -> tuple[str, str]:
         made = await self.admin.call("RegisterPiped", web_pb2.RegisterPipedRequest(name=name))
