@@ -41,7 +41,9 @@ class MaskedSources:
             if await asyncio.to_thread(_is_full, into):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(into)) from e
             raise
-        self.masks.add(self.deployment_id, source.secrets)
+        if source.secrets:
+            # A large one has many forms to look for.
+            await asyncio.to_thread(self.masks.add, self.deployment_id, source.secrets)
         return source
 
 
