@@ -3,12 +3,16 @@
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import UserMistake
+from pipecd.model.moment import utc_now
+from pipecd.piped.planning.deployment import commit_cause, new_deployment
+from pipecd.piped.planning.gather import Planning, last_success
 from pipecd.proto.model.command_pb2 import Command
 
 CONFIG = """\
@@ -105,6 +109,44 @@ async def test_an_application_without_plugins_that_preview_has_a_strategy(
     assert (list(shown.plugin_names), shown.error) == (["wait"], "")
     assert shown.sync_strategy == SyncStrategy.PIPELINE
     assert not shown.no_change, "nobody has said so"
+
+
+@pytest.mark.parametrize(
+    ("more", "is_deployed", "strategy"),
+    [
+        pytest.param("", True, SyncStrategy.PIPELINE, id="the platform wants the pipeline"),
+        pytest.param("", False, SyncStrategy.QUICK_SYNC, id="it is the first deployment"),
+        pytest.param(
+            "  planner: {alwaysUsePipeline: true}\n", False, SyncStrategy.PIPELINE, id="always"
+        ),
+    ],
+)
+async def test_a_deployment_of_the_merge_is_planned_as_it_was_previewed(
+    open_scene: Any, origin: Any, tmp_path: Path, more: str, is_deployed: bool, strategy: Any
+) -> None:
+    first = origin.commit(application("cart", config=CONFIG + more))
+    async with open_scene() as scene, scene.previewing() as previewer:
+        id_ = await scene.add("cart", deployed=first if is_deployed else "")
+        [shown] = (await scene.preview(scene.branch({"cart/tag": "v2"}))).results
+        origin.git("merge", "-q", "--no-ff", "-m", "for real", "feature")
+        previews, builder = previewer.builder.previews, previewer.builder
+        mirror = builder.mirrors.of("site")
+        head = await mirror.update()
+        known = builder.applications.get(id_)
+        config = await previews.sources.config(known.git_path, head.hash)
+        plan = await Planning(previews.sources, previews.plugins, targets=previews.targets).plan(
+            new_deployment(
+                known,
+                config.spec,
+                commit_cause("d", head.hash),
+                commit=head,
+                repository=mirror.repository,
+                now=utc_now(),
+            ),
+            await last_success(previews.api, id_),
+            tmp_path / "for real",
+        )
+    assert SyncStrategy(shown.sync_strategy) is plan.strategy is strategy
 
 
 @pytest.mark.parametrize(
