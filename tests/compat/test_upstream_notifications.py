@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receivers made for upstream's piped get from ours what they know."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.piped.notify.notice import NoticeKind
+from pipecd.proto.model.application_pb2 import Application
+from servers.receivers import Receivers
+from servers.trial import OUR_PIPED
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
+
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  labels: {env: prod}
+  planner: {alwaysUsePipeline: true}
+  notification:
+    mentions:
+      - {event: DEPLOYMENT_SUCCEEDED, slackUsers: [U1], slackGroups: [G1]}
+  pipeline:
+    stages:
+      - {name: WAIT, with: {duration: 1s}}
+      - {name: WAIT_APPROVAL, with: {approvers: [admin]}}
+"""
+PLUGINS = ("wait", "waitapproval")
+MENTIONS = {"mentioned_accounts", "mentioned_groups"}
+SLACK_MENTIONS = {"Mention To Users", "Mention To Groups"}
+
+Told = dict[str, Any]
+
+
+async def story(
+    bed: Any, piped: Path, receivers: Receivers, rest: str, flags: tuple[str, ...]
+) -> tuple[Told, Told]:
+    """One deployment by one piped: what a program and what Slack got, by event."""
+    name = "ours" if piped == OUR_PIPED else "theirs"
+    notifications = f"""\
+  webAddress: https://cd.example.com
+  notifications:
+    routes: [{{name: a, receiver: program}}, {{name: b, receiver: slack}}]
+    receivers:
+      - name: program
+        webhook: {{url: "{receivers.url(f"/{name}")}", signatureValue: shared}}
+      - name: slack
+        slack: {{hookURL: "{receivers.url(f"/{name}-slack")}", mentionedAccounts: ["@U2"]}}
+"""
+    commit = bed.origin.commit({f"{name}/app.pipecd.yaml": APP}, f"by {name}")
+    agent = await bed.enrol(name, rest + notifications)
+    await bed.add_application(name, Application(name="cart", piped_id=agent.id))
+    async with bed.running(piped, "run", f"--config-file={agent.config}", "--insecure=true", *flags) as running:  # fmt: skip
+        waiting = await bed.eventually(lambda: bed.stage(commit, "WAIT_APPROVAL"), running)
+        await bed.cases.deployments.approve(*waiting, by=bed.admin)
+        done = await bed.eventually(lambda: bed.ended(commit), running)
+        assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
+    facts, words = receivers.at(f"/{name}"), receivers.at(f"/{name}-slack")
+    assert all(d.headers["pipecd-signature"] == "shared" for d in facts)
+    assert all(list(d.json) == ["Type", "Metadata"] and d.body.endswith(b"}\n") for d in facts)
+    kinds = [NoticeKind(d.json["Type"]).name for d in facts]
+    assert len(facts) == len(words)
+    return (
+        {kind: d.json["Metadata"] for kind, d in zip(kinds, facts, strict=True)},
+        {d.json["attachments"][0]["title"]: d.json for d in words},
+    )
+
+
+async def test_a_program_and_slack_see_the_same_as_from_upstream(
+    open_bed: Any,
+    free_port: Callable[[], int],
+    receivers: Receivers,
+    upstream_pipedv1: Path,
+    upstream_plugins: Path,
+) -> None:
+    async with open_bed() as bed:
+        told: list[tuple[Told, Told]] = []
+        for piped in (upstream_pipedv1, OUR_PIPED):
+            entries = "".join(
+                f"    - {{name: {name}, url: 'file://{upstream_plugins / name}', port: {free_port()}}}\n"
+                for name in PLUGINS
+            )
+            flags = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
+            told.append(await story(bed, piped, receivers, f"  plugins:\n{entries}", flags))
+    (their_facts, their_words), (our_facts, our_words) = told
+    assert set(their_facts) <= set(our_facts)
+    for kind, theirs in their_facts.items():
+        # Upstream mentions those of another event, and those whom only Slack should.
+        assert set(our_facts[kind]) - MENTIONS == set(theirs) - MENTIONS, kind
+        assert set(theirs.get("deployment", {})) - {"running_commit_hash", "metadata"} <= set(our_facts[kind].get("deployment", {})), kind  # fmt: skip
+    assert our_facts["DEPLOYMENT_SUCCEEDED"]["mentioned_accounts"] == ["U1"]
+    assert our_facts["DEPLOYMENT_APPROVED"]["approver"] == their_facts["DEPLOYMENT_APPROVED"]["approver"]  # fmt: skip
+    assert set(their_words) <= set(our_words)
+    for title, theirs in their_words.items():
+        same_words(our_words[title], theirs)
+
+
+def same_words(ours: Any, theirs: Any) -> None:
+    assert set(theirs) == set(ours)
+    assert theirs["username"] == ours["username"]
+    (their_attachment,), (our_attachment,) = theirs["attachments"], ours["attachments"]
+    title = their_attachment["title"]
+    assert set(their_attachment) - {"text"} <= set(our_attachment), title
+    for key in ("color", "mrkdwn_in"):
+        assert their_attachment[key] == our_attachment[key], title
+    assert their_attachment["title_link"].split("/")[:4] == our_attachment["title_link"].split("/")[:4]  # fmt: skip
+    names = [{f["title"] for f in a["fields"] if f["value"]} for a in (their_attachment, our_attachment)]  # fmt: skip
+    assert names[0] - SLACK_MENTIONS == names[1] - SLACK_MENTIONS, title
+    assert all(field["short"] for field in our_attachment["fields"])
