@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.kubernetes import Kubernetes
@@ -88,7 +90,7 @@ async def test_manifests_are_applied(
             piped_id=agent.id,
             deploy_targets_by_plugin={"kubernetes": DeployTargets(deploy_targets=["here"])},
         )
-        await bed.add_application("web", draft)
+        id_ = await bed.add_application("web", draft)
         async with bed.running(*command, f"--config-file={agent.config}") as piped:
 
             async def applied(commit: str) -> str:
@@ -101,7 +103,29 @@ async def test_manifests_are_applied(
             assert await applied(first) == "web:1"
             changed = {"web/web.yaml": MANIFEST.replace("web:1", "web:2")}
             assert await applied(bed.origin.commit(changed)) == "web:2"
+            await what_runs_is_told(bed, piped, id_)
             await a_change_is_previewed(bed, piped)
+
+
+async def what_runs_is_told(bed: Any, piped: Any, application_id: str) -> None:
+    """The plugin tells either piped what runs, and that it is what Git says."""
+
+    async def kinds() -> set[str]:
+        try:
+            snapshot = await bed.cases.livestate.get(application_id, by=bed.admin)
+        except NotFound:
+            return set()
+        return {each.resource_type for each in snapshot.application_live_state.resources}
+
+    async def has_pods() -> bool:
+        return await kinds() >= {"Deployment", "ReplicaSet", "Pod"}
+
+    async def is_synced() -> bool:
+        application = await bed.cases.applications.get(application_id, by=bed.admin)
+        return application.sync_state.status == SyncStatus.SYNCED
+
+    await bed.eventually(has_pods, piped)
+    await bed.eventually(is_synced, piped)
 
 
 async def a_change_is_previewed(bed: Any, piped: Any) -> None:
