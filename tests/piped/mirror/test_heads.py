@@ -69,6 +69,23 @@ async def test_heads_survive_a_remote_that_goes_and_comes_back(
             await eventually(lambda: heads.of("one").error is None)
 
 
+async def test_a_push_of_this_piped_is_seen_at_once(
+    new_origin: Any, tmp_path: Path, running: Any, eventually: Any
+) -> None:
+    origin = new_origin("one")
+    origin.commit({"a": "1"})
+    repository = Repository("one", origin.remote, "main")
+    async with open_mirrors([repository], directory=tmp_path / "m", access=GitAccess()) as mirrors:
+        heads = RepositoryHeads(mirrors)
+        for mirror in mirrors:
+            mirror._branch.every = 600.0
+        async with running(heads):
+            await eventually(lambda: heads.of("one").commit)
+            pushed = origin.commit({"a": "2"})
+            heads.pushed("one")
+            await eventually(lambda: hash_of(heads.of("one")) == pushed)
+
+
 async def test_trouble_is_told_once_and_so_is_its_end(new_origin: Any, tmp_path: Path) -> None:
     origin = new_origin("one")
     first = origin.commit({"a": "1"})
@@ -112,6 +129,9 @@ async def test_a_server_is_asked_less_often_where_wakeups_tell_of_pushes(
         await heads.look("one")
         assert heads.pause_of("one") < 2
         heads.look_soon("one")
+        assert heads.pause_of("one") == 30
+        # A push of this piped, which it is told of too.
+        heads.pushed("one")
         assert heads.pause_of("one") == 30
         heads.streaming(False)
         assert heads.pause_of("one") < 2

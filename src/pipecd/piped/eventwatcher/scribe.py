@@ -152,7 +152,7 @@ class Scribe:
             events=events,
         )
         if branch == base:
-            await self._around.heads.look(self.repository_id)
+            self._around.heads.pushed(self.repository_id)
             return ""
         made = await self._mirror.commit(commit)
         remote = self._mirror.repository.remote

@@ -77,6 +77,11 @@ class RepositoryHeads:
             self._news.add(repository_id)
             self._asked[repository_id].mark()
 
+    def pushed(self, repository_id: str) -> None:
+        """This piped has pushed; where pushes are told of, it hears of this one like of any."""
+        if not (self._is_streaming and repository_id in self._told):
+            self._asked[repository_id].mark()
+
     def streaming(self, is_up: bool) -> None:
         """Wake-ups began or ceased to arrive; what happened in between is not known."""
         self._is_streaming = is_up
