@@ -2,7 +2,10 @@
 """Drift through a whole piped, whose platform is a plugin in a process of its own."""
 
 import json
+import os
+import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,3 +111,36 @@ async def test_drift_is_deployed_away_where_an_application_wants_it(
         _, second = await scene.ended()
         assert second.trigger.commit.hash == first.trigger.commit.hash
         assert took < 4
+
+
+def processes_of(program: Path) -> list[int]:
+    """The ids of the processes that run a program."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and str(program).encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.slow
+async def test_a_plugin_that_was_killed_is_asked_again(
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, more: str, tmp_path: Path
+) -> None:
+    quiet = APP + "  trigger: {onCommit: {disabled: true}}\n"
+    origin.commit({"cart/app.pipecd.yaml": quiet, "cart/files/a": "1"})
+    file = tmp_path / "shelf" / "cart" / "a"
+    file.parent.mkdir(parents=True)
+    file.write_text("1")
+    async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
+        await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
+        scene = Scene(plane, file)
+        await eventually(scene.is_in(SyncStatus.SYNCED), 30)
+        killed = processes_of(tmp_path / "shelf-plugin")
+        for process in killed:
+            os.kill(process, signal.SIGKILL)
+        origin.commit({"cart/files/a": "2"})
+        state = await eventually(scene.is_in(SyncStatus.OUT_OF_SYNC), 30)
+        assert "- a: 1\n+ a: 2" in state.reason
+        assert killed
+        assert not set(killed) & set(processes_of(tmp_path / "shelf-plugin"))

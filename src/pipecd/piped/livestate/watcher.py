@@ -87,6 +87,8 @@ class Watcher:
         self._sight: Sight | None = None
         self._shipped: _Shipped | None = None
         self._failures, self._failing_since, self._error = 0, 0.0, ""
+        # So often the control plane could not be told of what runs.
+        self._unheard = 0
 
     def ask(self) -> None:
         """Asks for a look as soon as possible."""
@@ -182,10 +184,10 @@ class Watcher:
             )
         except PipecdError as e:
             self._tools.trouble.met(e)
-            self._failures += 1
+            self._unheard += 1
             return
         self._tools.trouble.over()
-        self._shipped = _Shipped(self.application, tidy, clock)
+        self._shipped, self._unheard = _Shipped(self.application, tidy, clock), 0
 
     def _fail(self, error: PipecdError | OSError) -> None:
         """Tells what is wrong: the user's mistakes at once, other trouble when it lasts."""
@@ -215,8 +217,8 @@ class Watcher:
         pause = rhythm.net if is_told else rhythm.every
         if not is_told and self._tools.deployments.open_of(self.application.id):
             pause = min(pause, rhythm.busy)
-        if self._failures:
-            pause = min(pause, rhythm.again * 2 ** min(self._failures - 1, 10))
+        if failures := self._failures or self._unheard:
+            pause = min(pause, rhythm.again * 2 ** min(failures - 1, 10))
         return self._tools.chance(0.8 * pause, 1.2 * pause)
 
 
