@@ -110,6 +110,14 @@ def test_a_parameter_of_aws(aws: Any, kind: str) -> None:
     assert configsource.from_aws_ssm_parameter(name)() == CONFIG
 
 
+def test_the_region_is_found_where_upstream_finds_it(
+    aws: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = new_secret(SecretString=ENCODED)
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    assert configsource.from_aws_secret(name)() == CONFIG
+
+
 def test_what_aws_refuses_is_told(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound, match="the secret none of AWS Secrets Manager does not exist"):
         configsource.from_aws_secret("none")()

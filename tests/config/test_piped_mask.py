@@ -64,6 +64,13 @@ HIDDEN = [
     (WEBHOOK % "signatureValueFile: s3cret", f"{RECEIVER}.webhook.signatureValueFile"),
     (KEYS % "publicKeyFile: p, privateKeyFile: s3cret", "secretManagement.config.privateKeyFile"),
     (KEYS % "publicKeyFile: p, privateKeyData: s3cret", "secretManagement.config.privateKeyData"),
+    *(
+        (
+            KEYS % f"publicKeyFile: p, privateKeyFile: k, previousKeys: [{{{key}: s3cret}}]",
+            f"secretManagement.config.previousKeys.0.{key}",
+        )
+        for key in ("privateKeyFile", "privateKeyData")
+    ),
     (
         "secretManagement: {type: GCP_KMS, config: {keyName: k, decryptServiceAccountFile: s3cret, "
         "encryptServiceAccountFile: e}}",

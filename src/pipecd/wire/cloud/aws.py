@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One service of AWS; needs boto3."""
 
+import os
 from typing import Any
 
 import boto3
@@ -39,6 +40,8 @@ class AwsApi:
         self._name = service
         try:
             session: Any = boto3.Session()
+            # Every other SDK knows this variable, and boto3 does not.
+            region = region or os.environ.get("AWS_REGION", "")
             self._client = session.client(service, region_name=region or None, config=_CONFIG)
         except NoRegionError as e:
             raise UserMistake(
