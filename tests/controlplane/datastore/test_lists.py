@@ -320,7 +320,7 @@ def test_a_list_is_asked_for_as_upstream_asks() -> None:
         Position("f47ac10b-58cc-4372-a567-0e02b2c3d479", 1_700_000_100),
         30,
     )
-    ready = STATEMENTS.ready(selection.statement())
+    ready = STATEMENTS.ready(selection.statement)
     plain = " ".join(ready.text.replace('"Deployment".', "").replace('"', "").split())
     assert plain == (
         "SELECT Data FROM Deployment WHERE ProjectId = ? AND Status IN (?, ?, ?, ?) AND "
@@ -328,7 +328,7 @@ def test_a_list_is_asked_for_as_upstream_asks() -> None:
         "ORDER BY UpdatedAt DESC, Id ASC LIMIT ? OFFSET ?"
     )
     assert list(ready.names)[5:9] == ["after_value", "after_value", "after_id", "limit"]
-    assert selection.values()["after_id"] == bytes.fromhex("437258ccf47ac10ba5670e02b2c3d479")
+    assert selection.values["after_id"] == bytes.fromhex("437258ccf47ac10ba5670e02b2c3d479")
 
 
 async def test_a_long_list_of_ids_is_one_question(

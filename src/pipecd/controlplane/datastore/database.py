@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine must offer: pieces of work, each of them one transaction.
+"""What an engine must offer: single statements, and pieces of work that are one transaction each.
 
 A piece of work is a plain function over statements of SQLAlchemy Core. It may run on another thread
 and, after a deadlock or a lost transaction, more than once; it must not touch anything but its
@@ -17,6 +17,7 @@ Value = str | int | float | bytes | bool | None
 Values = Mapping[str, Value]
 Row = tuple[Any, ...]
 AnySelect = Select[*tuple[Any, ...]]
+Lone = Insert | Update
 
 NOTHING: Values = {}
 
@@ -31,6 +32,13 @@ class Duplicate(Exception):
 
     Some engines end a transaction with it: work that catches it must write nothing else. Work that
     lets it out was overtaken by another, and is done once more where there can be others.
+    """
+
+
+class Doubtful(Exception):
+    """A statement that stood alone may have been done or not: its answer was lost, or it collided.
+
+    Whoever ran it looks at what is stored, in a transaction.
     """
 
 
@@ -49,15 +57,6 @@ class Writing(Reading, Protocol):
         """How many rows were changed; Duplicate when a primary key is taken."""
         ...
 
-    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
-        """How many rows were changed by a statement that may be all there is to do.
-
-        It comes first, and nothing follows once it has changed a row, so that an engine need not
-        begin and end a transaction for it. After no change, or Duplicate, the work may go on. When
-        its answer is lost it is run again; the work must take what it finds done for its own.
-        """
-        ...
-
     def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
         """Runs the statement once for each of the values, in as few steps as the engine can."""
         ...
@@ -65,6 +64,17 @@ class Writing(Reading, Protocol):
 
 class Database(Protocol):
     """One database with the tables of `schema`."""
+
+    async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
+        """The few rows that an index finds at once; an engine may answer on the event loop."""
+        ...
+
+    async def change(self, statement: Lone, values: Values = NOTHING) -> int:
+        """How many rows a statement by itself has changed, once it is committed.
+
+        Duplicate when a primary key is taken; Doubtful when nobody knows whether it was done.
+        """
+        ...
 
     async def read(self, work: Callable[[Reading], T]) -> T: ...
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of documents: what all nine of them have in common."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -10,10 +10,11 @@ from sqlalchemy import Table, delete, insert, select, update
 
 from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode_cursor
 from pipecd.controlplane.datastore.database import (
-    AnySelect,
     Database,
+    Doubtful,
     Duplicate,
     Reading,
+    Row,
     Values,
     Writing,
     given,
@@ -25,7 +26,6 @@ from pipecd.controlplane.datastore.query import (
     LABELLED,
     NEWEST_UPDATE,
     OLDEST,
-    USUAL_LIST,
     Condition,
     Order,
     Selection,
@@ -44,6 +44,8 @@ M = TypeVar("M", bound=Message)
 
 # How many documents are read at a time when all of them are wanted.
 PART = 500
+# Some engines take very long to make a plan for a long list.
+IDS_AT_ONCE = 512
 # As many documents with a label are better looked at one by one.
 FEW = 1024
 # The fields behind the columns of times.
@@ -114,13 +116,14 @@ class SqlDocuments(Generic[M]):
         self._known = Known(kind.message)
 
     async def get(self, id: str) -> M:
-        return await self._database.read(lambda reading: self._one(reading, id))
+        rows = await self._database.glance(self._get, {"id": row_id(id)})
+        return self._known.parsed(self._only_text(rows))
 
     async def get_many(self, ids: tuple[str, ...]) -> dict[str, M]:
         wanted = tuple({row_id(id): None for id in ids})
         found: dict[str, M] = {}
-        for start in range(0, len(wanted), USUAL_LIST):
-            among = when_given("Id", *wanted[start : start + USUAL_LIST])
+        for start in range(0, len(wanted), IDS_AT_ONCE):
+            among = when_given("Id", *wanted[start : start + IDS_AT_ONCE])
             for document in await self.all_of(among, OLDEST):
                 found[_stored(document).id] = document
         return found
@@ -135,11 +138,19 @@ class SqlDocuments(Generic[M]):
 
     async def update(self, id: str, change: Callable[[M], None], *, touch: bool = True) -> M:
         update = _Update(id, change, to_unix(self._now()) if touch else 0)
+        swap = self._swap_of(update)
+        if swap is not None and await self._swapped(update, swap):
+            return swap.after
         return await self._database.write(lambda writing: self._change(writing, update))
 
     async def all_of(self, conditions: Iterable[Condition], order: Order) -> tuple[M, ...]:
         """Every document that meets the conditions."""
         return await self._select(Selection(self._kind.table.name, tuple(conditions), order))
+
+    async def few_of(self, selection: Selection) -> tuple[M, ...]:
+        """Every document of a selection of which an index finds a few at once."""
+        rows = await self._database.glance(selection.statement, selection.values)
+        return tuple(self._known.parsed(data) for (data,) in rows)
 
     async def page_of(self, conditions: Iterable[Condition], page: PageRequest) -> Page[M]:
         """One page of the documents that meet the conditions, newest update first."""
@@ -184,7 +195,7 @@ class SqlDocuments(Generic[M]):
             await self._database.catch_up(self._kind.table.name, project)
         if (narrowed := await self._narrowed(selection)) is None:
             return ()
-        statement, values = narrowed.statement(), narrowed.values()
+        statement, values = narrowed.statement, narrowed.values
         parsed = self._known.parsed
 
         def work(reading: Reading) -> tuple[M, ...]:
@@ -208,11 +219,7 @@ class SqlDocuments(Generic[M]):
                 return replace(selection, conditions=(*among, *selection.conditions))
         return selection
 
-    def _one(self, reading: Reading, id: str) -> M:
-        return self._known.parsed(self._stored_text(reading, id, self._get))
-
-    def _stored_text(self, reading: Reading, id: str, statement: AnySelect) -> str:
-        rows = reading.rows(statement, {"id": row_id(id)})
+    def _only_text(self, rows: Sequence[Row]) -> str:
         if not rows:
             raise NotFound(f"{self._kind.table.name} is not found")
         return rows[0][0]
@@ -228,11 +235,7 @@ class SqlDocuments(Generic[M]):
 
     def _change(self, writing: Writing, update: "_Update[M]") -> M:
         row = row_id(update.id)
-        swap = self._swap_of(update)
-        if swap is not None and self._swapped(writing, update, swap):
-            return swap.after
-        stored = self._stored_text(writing, update.id, self._get_locked)
-        before = self._known.parsed(stored)
+        before = self._known.parsed(self._only_text(writing.rows(self._get_locked, {"id": row})))
         # Some engines store a text in a form of their own.
         if update.in_doubt and before == self._known.parsed(update.in_doubt):
             return before
@@ -265,14 +268,14 @@ class SqlDocuments(Generic[M]):
             return None
         return _Swap(known, text, after)
 
-    def _swapped(self, writing: Writing, update: "_Update[M]", swap: "_Swap[M]") -> bool:
+    async def _swapped(self, update: "_Update[M]", swap: "_Swap[M]") -> bool:
         row = row_id(update.id)
         values = {"id": row, "known": swap.known, "data": swap.text}
         try:
-            done = writing.run_alone(self._swap, values) > 0
-        except Exception:
+            done = await self._database.change(self._swap, values) > 0
+        except Doubtful:
             update.in_doubt = swap.text
-            raise
+            return False
         if done:
             self._known.written(row, swap.text, swap.after)
         return done

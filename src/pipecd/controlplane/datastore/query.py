@@ -8,7 +8,7 @@ values, so that an engine compiles it once.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from sqlalchemy import BindParameter, Column, ColumnElement, String, Table, exists, false, select
@@ -57,6 +57,8 @@ FIRST_ENDED = Order("CompletedAt")
 BY_EXTRA = Order("Extra")
 
 USUAL_LIST = 4096
+# What pipeds ask again and again is put together once for each of so many of them.
+MOST_PIPEDS = 4096
 
 NOT_DELETED = Condition("Data", Is.NOT_DELETED)
 
@@ -120,10 +122,12 @@ class Selection:
         projects = [c.values[0] for c in self.conditions if c.column == "ProjectId"]
         return str(projects[0]) if projects else ""
 
+    @cached_property
     def statement(self) -> AnySelect:
         shape = tuple((c.column, c.test, _places(c)) for c in self.conditions)
         return _statement(self.table, shape, self.order, self.after is not None, self.limit > 0)
 
+    @cached_property
     def values(self) -> Values:
         found: dict[str, Value] = {}
         for i, condition in enumerate(self.conditions):

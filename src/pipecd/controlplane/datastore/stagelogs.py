@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Table, and_, delete, false, insert, select
 
 from pipecd.controlplane.datastore.database import (
     Database,
+    Doubtful,
     Duplicate,
     Reading,
     Value,
@@ -121,6 +122,8 @@ class SqlStageLogs:
         self._takers: Counter[StageRun] = Counter()
 
     async def append(self, run: StageRun, blocks: Sequence[LogBlock]) -> None:
+        if len(blocks) == 1 and await self._added(run, blocks[0]):
+            return
         if not await self._database.write(lambda writing: _append(writing, run, blocks)):
             file = await self._file(run)
             await self._database.write(lambda writing: _begin(writing, run, file or LogFile()))
@@ -154,6 +157,14 @@ class SqlStageLogs:
         saved = file or LogFile()
         blocks = merge_blocks((b for b in saved.blocks if b.index >= from_index), waiting)
         return StageLogPart(blocks, saved.completed or (head is not None and head.completed))
+
+    async def _added(self, run: StageRun, block: LogBlock) -> bool:
+        """Whether a block could be added at once: its log is open and it is new."""
+        values = {**_run_values(run), "index": block.index, "data": _block_text(block)}
+        try:
+            return await self._database.change(ADD_TO_OPEN_LOG, values) > 0
+        except (Duplicate, Doubtful):
+            return False
 
     async def _file(self, run: StageRun) -> LogFile | None:
         path = log_path(run)
@@ -235,8 +246,6 @@ def _begin(writing: Writing, run: StageRun, file: LogFile) -> Head:
 
 def _append(writing: Writing, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
     """Adds rows for new blocks; False when the log is not known here yet."""
-    if len(blocks) == 1 and _added(writing, run, blocks[0]):
-        return True
     head = _head(writing, run, locked=True)
     if head is None:
         return False
@@ -244,15 +253,6 @@ def _append(writing: Writing, run: StageRun, blocks: Sequence[LogBlock]) -> bool
         raise already_completed()
     _add_blocks(writing, run, blocks)
     return True
-
-
-def _added(writing: Writing, run: StageRun, block: LogBlock) -> bool:
-    """Whether a block could be added at once: its log is open and it is new."""
-    values = {**_run_values(run), "index": block.index, "data": _block_text(block)}
-    try:
-        return writing.run_alone(ADD_TO_OPEN_LOG, values) > 0
-    except Duplicate:
-        return False
 
 
 def _gather(

@@ -29,17 +29,17 @@ class Outcome(NamedTuple):
 class Job(Generic[C]):
     """A piece of work on a `C`, and who waits for it."""
 
-    __slots__ = ("_context", "_work", "waiter")
+    __slots__ = ("_context", "waiter", "work")
 
     def __init__(self, work: Callable[[C], Any], waiter: asyncio.Future[Any]) -> None:
-        self._work = work
+        self.work = work
         self._context = copy_context()
         self.waiter = waiter
 
     def attempt(self, on: C) -> Outcome:
         """Does the work; an error belongs to the one who waits, not to the thread."""
         try:
-            return Outcome(self._context.run(self._work, on))
+            return Outcome(self._context.run(self.work, on))
         except Exception as e:  # noqa: BLE001 - it is raised again where the work is awaited.
             return Outcome(error=e)
 

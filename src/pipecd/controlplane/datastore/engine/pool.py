@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from pipecd.controlplane.datastore.engine.link import Link
 from pipecd.model.errors import PipecdError, StoreAway
 
 # Networks forget connections over which nothing goes; servers move while old ones stay open.
@@ -16,44 +16,79 @@ LONGEST_LIFE = 1800.0
 PAUSE = 0.5
 
 
+class Endable(Protocol):
+    """What a pool has to know of a connection."""
+
+    def close(self) -> None:
+        """Never fails."""
+        ...
+
+    def abort(self) -> None:
+        """Ends whatever is waited for on this connection; whoever waits sees Lost."""
+        ...
+
+
+L = TypeVar("L", bound=Endable)
+
+
 @dataclass
-class Held:
+class Held(Generic[L]):
     """A connection, the generation and the moments it belongs to."""
 
-    link: Link
+    link: L
     generation: int
     opened_at: float
     used_at: float
 
 
-class Pool:
+class Pool(Generic[L]):
     """Opens connections when they are needed and keeps those that are in order.
 
-    Its threads bound their number: each of them takes one at a time.
+    Its users bound their number: each of them takes one at a time.
     """
 
     def __init__(
-        self, connect: Callable[[], Link], *, clock: Callable[[], float] = time.monotonic
+        self, connect: Callable[[], L], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._connect = connect
         self._clock = clock
         self._lock = threading.Lock()
         self._generation = 0
-        self._idle: list[Held] = []
-        self._busy: dict[Link, Held] = {}
+        self._idle: list[Held[L]] = []
+        self._busy: dict[L, Held[L]] = {}
         self._refused_until = 0.0
         self._refusal = ""
 
-    def take(self) -> Link:
-        """A connection for one thread; Unavailable at once while the server is known to be away."""
-        held = self._take_idle()
-        if held is None:
-            held = self._open()
+    def take(self) -> L:
+        """A connection for one user; Unavailable at once while the server is known to be away."""
+        return self.take_idle() or self.take_new()
+
+    def take_idle(self) -> L | None:
+        """A connection that is open already, without waiting for anything."""
+        old: list[Held[L]] = []
+        found: L | None = None
+        with self._lock:
+            now = self._clock()
+            while self._idle and found is None:
+                held = self._idle.pop()
+                if now - held.used_at > LONGEST_IDLE or now - held.opened_at > LONGEST_LIFE:
+                    old.append(held)
+                else:
+                    found = held.link
+                    held.used_at = now
+                    self._busy[found] = held
+        for held in old:
+            held.link.close()
+        return found
+
+    def take_new(self) -> L:
+        """A connection that is opened now."""
+        held = self._open()
         with self._lock:
             self._busy[held.link] = held
         return held.link
 
-    def give_back(self, link: Link) -> None:
+    def give_back(self, link: L) -> None:
         with self._lock:
             held = self._busy.pop(link)
             held.used_at = self._clock()
@@ -63,11 +98,11 @@ class Pool:
         if not is_current:
             link.close()
 
-    def discard(self, link: Link) -> None:
+    def discard(self, link: L) -> None:
         """Closes a broken connection and all that were opened with it: their server is gone."""
         with self._lock:
             held = self._busy.pop(link)
-            stale: list[Held] = []
+            stale: list[Held[L]] = []
             if held.generation == self._generation:
                 self._generation += 1
                 stale, self._idle = self._idle, []
@@ -90,23 +125,7 @@ class Pool:
         for held in idle:
             held.link.close()
 
-    def _take_idle(self) -> Held | None:
-        old: list[Held] = []
-        found: Held | None = None
-        with self._lock:
-            now = self._clock()
-            while self._idle and found is None:
-                held = self._idle.pop()
-                if now - held.used_at > LONGEST_IDLE or now - held.opened_at > LONGEST_LIFE:
-                    old.append(held)
-                else:
-                    found = held
-                    held.used_at = now
-        for held in old:
-            held.link.close()
-        return found
-
-    def _open(self) -> Held:
+    def _open(self) -> Held[L]:
         with self._lock:
             if self._clock() < self._refused_until:
                 raise StoreAway(self._refusal)

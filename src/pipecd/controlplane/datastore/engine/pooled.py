@@ -16,7 +16,9 @@ from sqlalchemy import Delete, Insert, Update
 from pipecd.controlplane.datastore.database import (
     NOTHING,
     AnySelect,
+    Doubtful,
     Duplicate,
+    Lone,
     Reading,
     Row,
     Values,
@@ -26,7 +28,7 @@ from pipecd.controlplane.datastore.engine.lane import Batch, Job, Lane, Outcome
 from pipecd.controlplane.datastore.engine.link import Begin, Collided, Link, Lost
 from pipecd.controlplane.datastore.engine.pool import Pool
 from pipecd.controlplane.datastore.engine.question import AskedTwice, OneQuestion
-from pipecd.controlplane.datastore.engine.statement import Statements
+from pipecd.controlplane.datastore.engine.statement import Alone, Statements
 from pipecd.model.errors import StoreAway, Unavailable
 
 T = TypeVar("T")
@@ -56,46 +58,17 @@ class Transaction:
         ready = self._statements.ready(statement)
         return self._link.run(ready.text, ready.arguments(values))
 
-    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
-        return self.run(statement, values)
-
     def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
         ready = self._statements.ready(statement)
         self._link.run_many(ready.text, [ready.arguments(v) for v in values])
 
 
-class WriteTransaction(Transaction):
-    """Begins with its first statement, unless that one stands alone."""
-
-    def __init__(self, link: Link, statements: Statements) -> None:
-        super().__init__(link, statements)
-        self.begun = False
-
-    def rows(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
-        self._begin()
-        return super().rows(statement, values)
-
-    def run(self, statement: Insert | Update | Delete, values: Values = NOTHING) -> int:
-        self._begin()
-        return super().run(statement, values)
-
-    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
-        return Transaction.run(self, statement, values)
-
-    def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
-        self._begin()
-        super().run_many(statement, values)
-
-    def _begin(self) -> None:
-        if not self.begun:
-            self._link.begin(Begin.WRITE)
-            self.begun = True
-
-
 class PooledDatabase:
     """A database that other processes use at the same time."""
 
-    def __init__(self, pool: Pool, statements: Statements, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, pool: Pool[Link], statements: Statements, *, patience: float = PATIENCE
+    ) -> None:
         self._pool = pool
         self._statements = statements
         self._patience = patience
@@ -115,6 +88,12 @@ class PooledDatabase:
             patience=WRITE_PATIENCE,
         )
 
+    async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
+        return await self.read(lambda reading: reading.rows(statement, values))
+
+    async def change(self, statement: Lone, values: Values = NOTHING) -> int:
+        return await self.write(Alone(statement, values))
+
     async def read(self, work: Callable[[Reading], T]) -> T:
         return await self._in_time(self._reads.do(work))
 
@@ -131,14 +110,7 @@ class PooledDatabase:
         await asyncio.to_thread(self._pool.close)
 
     async def _in_time(self, answer: Coroutine[Any, Any, T]) -> T:
-        try:
-            async with asyncio.timeout(self._patience):
-                return await answer
-        except TimeoutError as e:
-            self._pool.abort_stuck(self._patience)
-            raise StoreAway(
-                f"the database gave no answer in {self._patience:g} s", hint="try again later"
-            ) from e
+        return await in_time(answer, self._pool, self._patience)
 
     def _read_batch(self, batch: Batch[Reading]) -> Sequence[Outcome]:
         link: Link | None = None
@@ -182,9 +154,11 @@ class PooledDatabase:
 
     def _write(self, job: Job[Writing]) -> Outcome:
         """Does the work until it is committed or refused for good."""
+        if isinstance(job.work, Alone):
+            return doubted(self._attempt(job, self._alone))
         losses = collisions = duplicates = 0
         while True:
-            outcome = self._attempt(job)
+            outcome = self._attempt(job, self._transaction)
             match outcome.error:
                 case Lost() if losses < MOST_LOSSES:
                     losses += 1
@@ -197,24 +171,25 @@ class PooledDatabase:
                 case _:
                     return Outcome(outcome.result, for_the_caller(outcome.error))
 
-    def _attempt(self, job: Job[Writing]) -> Outcome:
+    def _attempt(self, job: Job[Writing], do: Callable[[Job[Writing], Link], Outcome]) -> Outcome:
         try:
             link = self._pool.take()
         except Unavailable as e:
             return Outcome(error=e)
-        outcome = self._transaction(job, link)
+        outcome = do(job, link)
         if isinstance(outcome.error, Lost | InDoubt):
             self._pool.discard(link)
         else:
             self._pool.give_back(link)
         return outcome
 
+    def _alone(self, job: Job[Writing], link: Link) -> Outcome:
+        return job.attempt(Transaction(link, self._statements))
+
     def _transaction(self, job: Job[Writing], link: Link) -> Outcome:
-        transaction = WriteTransaction(link, self._statements)
-        outcome = job.attempt(transaction)
-        if not transaction.begun:
-            return outcome
         try:
+            link.begin(Begin.WRITE)
+            outcome = job.attempt(Transaction(link, self._statements))
             if outcome.error is None:
                 _commit(link)
             elif not isinstance(outcome.error, Lost):
@@ -222,6 +197,18 @@ class PooledDatabase:
         except (Lost, Collided, InDoubt) as e:
             return Outcome(error=e)
         return outcome
+
+
+async def in_time(answer: Coroutine[Any, Any, T], pool: Pool[Any], patience: float) -> T:
+    """The answer, if it comes before the patience is at an end; else what is stuck is ended."""
+    try:
+        async with asyncio.timeout(patience):
+            return await answer
+    except TimeoutError as e:
+        pool.abort_stuck(patience)
+        raise StoreAway(
+            f"the database gave no answer in {patience:g} s", hint="try again later"
+        ) from e
 
 
 class InDoubt(Exception):
@@ -233,6 +220,15 @@ def _commit(link: Link) -> None:
         link.commit()
     except Lost as e:
         raise InDoubt(str(e)) from e
+
+
+def doubted(outcome: Outcome) -> Outcome:
+    """How a statement by itself ended; it is not run again before somebody has looked."""
+    if not isinstance(outcome.error, Lost | Collided):
+        return outcome
+    doubt = Doubtful(str(outcome.error))
+    doubt.__cause__ = outcome.error
+    return Outcome(error=doubt)
 
 
 def for_the_caller(error: BaseException | None) -> BaseException | None:

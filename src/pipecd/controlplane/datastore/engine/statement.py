@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from sqlalchemy import Delete, Dialect, Insert, Update
 
-from pipecd.controlplane.datastore.database import AnySelect, Value, Values
+from pipecd.controlplane.datastore.database import AnySelect, Lone, Value, Values, Writing
 from pipecd.model.errors import UserMistake
 
 AnyStatement = AnySelect | Insert | Update | Delete
@@ -31,6 +31,17 @@ class Ready:
             if isinstance(value, str) and "\0" in value:
                 raise UserMistake("a text with a zero byte cannot be stored or searched for")
         return found
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The work of one statement, for which no transaction has to be begun and ended."""
+
+    statement: Lone
+    values: Values
+
+    def __call__(self, writing: Writing) -> int:
+        return writing.run(self.statement, self.values)
 
 
 class Statements:

@@ -4,7 +4,16 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from pipecd.controlplane.datastore.database import Database, Reading, Writing
+from pipecd.controlplane.datastore.database import (
+    NOTHING,
+    AnySelect,
+    Database,
+    Lone,
+    Reading,
+    Row,
+    Values,
+    Writing,
+)
 from pipecd.observe.watch import Watched, Watcher
 
 T = TypeVar("T")
@@ -16,6 +25,14 @@ class WatchedDatabase:
 
     def __init__(self, database: Database, watchers: Sequence[Watcher]) -> None:
         self._database, self._watchers = database, tuple(watchers)
+
+    async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
+        with Watched(self._watchers, _PART, "read"):
+            return await self._database.glance(statement, values)
+
+    async def change(self, statement: Lone, values: Values = NOTHING) -> int:
+        with Watched(self._watchers, _PART, "write"):
+            return await self._database.change(statement, values)
 
     async def read(self, work: Callable[[Reading], T]) -> T:
         with Watched(self._watchers, _PART, "read"):

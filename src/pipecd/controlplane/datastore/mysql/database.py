@@ -9,7 +9,7 @@ from functools import partial
 from sqlalchemy.dialects.mysql.base import MySQLDialect
 
 from pipecd.controlplane.datastore.engine.ensurer import ensure_version
-from pipecd.controlplane.datastore.engine.link import Begin
+from pipecd.controlplane.datastore.engine.link import Begin, Link
 from pipecd.controlplane.datastore.engine.opening import in_the_end
 from pipecd.controlplane.datastore.engine.pool import Pool
 from pipecd.controlplane.datastore.engine.pooled import (
@@ -39,7 +39,7 @@ async def open_mysql(
 ) -> AsyncIterator["MySqlDatabase"]:
     """Connects, adds the tables that are missing, and closes everything at the end."""
     statements = await in_the_end(lambda: prepare(address))
-    pool = Pool(partial(connect, address))
+    pool: Pool[Link] = Pool(partial(connect, address))
     database = MySqlDatabase(pool, statements, patience=patience)
     try:
         yield database
@@ -50,7 +50,9 @@ async def open_mysql(
 class MySqlDatabase(PooledDatabase):
     """A database that upstream may be using too."""
 
-    def __init__(self, pool: Pool, statements: Statements, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, pool: Pool[Link], statements: Statements, *, patience: float = PATIENCE
+    ) -> None:
         super().__init__(pool, statements, patience=patience)
         self._labels = LabelWatch(self)
 

@@ -2,23 +2,35 @@
 """The `Database` on PostgreSQL."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
+from pipecd.controlplane.datastore.database import NOTHING, AnySelect, Lone, Row, Values
 from pipecd.controlplane.datastore.engine.ensurer import Found, ensure_version, missing
 from pipecd.controlplane.datastore.engine.link import Begin
 from pipecd.controlplane.datastore.engine.opening import in_the_end
 from pipecd.controlplane.datastore.engine.pool import Pool
-from pipecd.controlplane.datastore.engine.pooled import PATIENCE, PooledDatabase, Transaction
+from pipecd.controlplane.datastore.engine.pooled import (
+    PATIENCE,
+    PooledDatabase,
+    Transaction,
+    in_time,
+)
 from pipecd.controlplane.datastore.engine.statement import Statements
 from pipecd.controlplane.datastore.postgres.address import shown
+from pipecd.controlplane.datastore.postgres.line import Line
+from pipecd.controlplane.datastore.postgres.lines import Lines
 from pipecd.controlplane.datastore.postgres.link import PostgresLink, connect
 from pipecd.model.errors import UserMistake
 
 STATEMENTS = Statements(PGDialect(paramstyle="format"))
+# As the server itself wants them; the driver translates the others.
+PLAIN_STATEMENTS = Statements(PGDialect(paramstyle="numeric_dollar"))
+
+# A change may wait for a lock, and must not hold up those who only look.
+GLANCES, CHANGES = 2, 6
 
 # Locks of this kind are numbers; this one says "pipecd" in ASCII.
 SCHEMA_LOCK = int.from_bytes(b"pipecd")
@@ -32,14 +44,40 @@ INDEXES = "SELECT tablename, indexname FROM pg_indexes WHERE schemaname = curren
 @asynccontextmanager
 async def open_postgres(
     conninfo: str, *, patience: float = PATIENCE
-) -> AsyncIterator[PooledDatabase]:
+) -> AsyncIterator["PostgresDatabase"]:
     """Connects, adds the tables that are missing, and closes everything at the end."""
     await in_the_end(lambda: prepare(conninfo))
-    database = PooledDatabase(Pool(partial(connect, conninfo)), STATEMENTS, patience=patience)
+    database = PostgresDatabase(conninfo, patience=patience)
     try:
         yield database
     finally:
         await database.close()
+
+
+class PostgresDatabase(PooledDatabase):
+    """Transactions on threads, single statements on the event loop."""
+
+    def __init__(self, conninfo: str, *, patience: float = PATIENCE) -> None:
+        super().__init__(Pool(lambda: connect(conninfo)), STATEMENTS, patience=patience)
+        self._lines: Pool[Line] = Pool(lambda: Line(connect(conninfo)))
+        self._glances = Lines(self._lines, GLANCES)
+        self._changes = Lines(self._lines, CHANGES)
+
+    async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
+        ready = PLAIN_STATEMENTS.ready(statement)
+        answer = self._glances.rows(ready.text, ready.arguments(values))
+        return await in_time(answer, self._lines, self._patience)
+
+    async def change(self, statement: Lone, values: Values = NOTHING) -> int:
+        ready = PLAIN_STATEMENTS.ready(statement)
+        answer = self._changes.run(ready.text, ready.arguments(values))
+        return await in_time(answer, self._lines, self._patience)
+
+    async def close(self) -> None:
+        await self._glances.close()
+        await self._changes.close()
+        self._lines.close()
+        await super().close()
 
 
 def prepare(conninfo: str) -> None:

@@ -31,7 +31,7 @@ class PostgresLink:
     """One connection; statements outside of a transaction commit by themselves."""
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
-        self._connection = connection
+        self.connection = connection
 
     def rows(self, text: str, arguments: Arguments) -> Sequence[Row]:
         return self._told(lambda: self._execute(text, arguments).fetchall())
@@ -44,7 +44,7 @@ class PostgresLink:
             self.run(text, arguments[0])
             return
         statement = cast("LiteralString", text)
-        self._told(lambda: self._connection.cursor().executemany(statement, arguments))
+        self._told(lambda: self.connection.cursor().executemany(statement, arguments))
 
     def begin(self, what: Begin) -> None:
         self.statement(WRITE if what is Begin.WRITE else SNAPSHOT)
@@ -61,16 +61,16 @@ class PostgresLink:
 
     def close(self) -> None:
         with suppress(Exception):
-            self._connection.close()
+            self.connection.close()
 
     def abort(self) -> None:
         # The other thread waits for the socket; shutting it down is what wakes it.
-        with suppress(Exception), socket.socket(fileno=os.dup(self._connection.fileno())) as same:
+        with suppress(Exception), socket.socket(fileno=os.dup(self.connection.fileno())) as same:
             same.shutdown(socket.SHUT_RDWR)
 
     def _execute(self, text: str, arguments: Arguments | None) -> "psycopg.Cursor[Any]":
         # Statements are composed by SQLAlchemy; values go beside them.
-        return self._connection.execute(cast("LiteralString", text), arguments)
+        return self.connection.execute(cast("LiteralString", text), arguments)
 
     def _told(self, work: Callable[[], T]) -> T:
         try:

@@ -68,9 +68,6 @@ class Transaction:
         except sqlite3.Error as e:
             raise while_running(e, self._path) from e
 
-    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
-        return self.run(statement, values)
-
     def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
         ready = STATEMENTS.ready(statement)
         try:
@@ -81,29 +78,3 @@ class Transaction:
     def _execute(self, statement: AnyStatement, values: Values) -> sqlite3.Cursor:
         ready = STATEMENTS.ready(statement)
         return self._connection.execute(ready.text, ready.arguments(values))
-
-
-class WriteTransaction(Transaction):
-    """Begins with its first statement, unless that one stands alone."""
-
-    def rows(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
-        self._begin()
-        return super().rows(statement, values)
-
-    def run(self, statement: Insert | Update | Delete, values: Values = NOTHING) -> int:
-        self._begin()
-        return super().run(statement, values)
-
-    def run_alone(self, statement: Insert | Update, values: Values = NOTHING) -> int:
-        return super().run(statement, values)
-
-    def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
-        self._begin()
-        super().run_many(statement, values)
-
-    def _begin(self) -> None:
-        if not self._connection.in_transaction:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.Error as e:
-                raise while_running(e, self._path) from e

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `Database` on one SQLite file: reads on a few threads, writes on one with group commit."""
+"""The `Database` on one SQLite file: reads on a few threads, writes on one with group commit.
+
+A glance is answered on the event loop: it takes less than waking a thread does.
+"""
 
 import asyncio
 import sqlite3
@@ -9,12 +12,22 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pipecd.controlplane.datastore.database import Reading, Writing
+from pipecd.controlplane.datastore.database import (
+    NOTHING,
+    AnySelect,
+    Lone,
+    Reading,
+    Row,
+    Values,
+    Writing,
+)
 from pipecd.controlplane.datastore.engine.lane import Batch, Job, Lane, Outcome
 from pipecd.controlplane.datastore.engine.question import AskedTwice, OneQuestion
-from pipecd.controlplane.datastore.sqlite.connection import Transaction, WriteTransaction
+from pipecd.controlplane.datastore.engine.statement import Alone
+from pipecd.controlplane.datastore.sqlite.connection import Transaction
 from pipecd.controlplane.datastore.sqlite.errors import while_running
 from pipecd.controlplane.datastore.sqlite.files import SqliteFiles
+from pipecd.model.errors import Unavailable
 
 T = TypeVar("T")
 
@@ -43,6 +56,8 @@ class SqliteDatabase:
 
     def __init__(self, files: SqliteFiles) -> None:
         self._files = files
+        self._closed = False
+        self._at_hand = Transaction(files.at_hand, files.path)
         self._reads: Lane[Reading] = Lane(
             "sqlite-read",
             self._read_batch,
@@ -53,6 +68,14 @@ class SqliteDatabase:
         self._writes: Lane[Writing] = Lane(
             "sqlite-write", self._write_batch, threads=1, most_at_once=MOST_WRITES_AT_ONCE
         )
+
+    async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
+        if self._closed:
+            raise Unavailable("the database is closed")
+        return self._at_hand.rows(statement, values)
+
+    async def change(self, statement: Lone, values: Values = NOTHING) -> int:
+        return await self.write(Alone(statement, values))
 
     async def read(self, work: Callable[[Reading], T]) -> T:
         return await self._reads.do(work)
@@ -65,6 +88,7 @@ class SqliteDatabase:
 
     async def close(self) -> None:
         """Finishes what was accepted; later work is refused."""
+        self._closed = True
         await self._writes.close()
         await self._reads.close()
         await asyncio.to_thread(self._files.close)
@@ -134,7 +158,9 @@ def _commit_together(
 
 def _commit_alone(connection: sqlite3.Connection, path: Path, job: Job[Writing]) -> Outcome:
     try:
-        outcome = job.attempt(WriteTransaction(connection, path))
+        if not isinstance(job.work, Alone):
+            connection.execute("BEGIN IMMEDIATE")
+        outcome = job.attempt(Transaction(connection, path))
         if outcome.error is None and connection.in_transaction:
             connection.execute("COMMIT")
     except sqlite3.Error as e:

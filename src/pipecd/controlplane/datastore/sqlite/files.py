@@ -27,7 +27,7 @@ class SqliteFiles:
             self._lock = _lock(path)
             opened.append(connect(path, busy_seconds=busy_seconds))
             _ensure_schema(opened[0], path)
-            for _ in range(readers):
+            for _ in range(readers + 1):
                 opened.append(connect(path, busy_seconds=busy_seconds, read_only=True))
         except Exception as e:
             for connection in opened:
@@ -36,10 +36,12 @@ class SqliteFiles:
                 os.close(self._lock)
             raise while_opening(e, path) from e
         self.writer = opened[0]
-        self.readers = deque(opened[1:])
+        # For the event loop alone.
+        self.at_hand = opened[1]
+        self.readers = deque(opened[2:])
 
     def close(self) -> None:
-        for reader in self.readers:
+        for reader in (self.at_hand, *self.readers):
             reader.close()
         # The last connection to close moves the write-ahead log into the file.
         self.writer.close()

@@ -2,13 +2,16 @@
 """Commands and events on SQL."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.documents import Kind, SqlDocuments
 from pipecd.controlplane.datastore.query import (
+    MOST_PIPEDS,
     NEWEST,
     OLDEST,
     Condition,
+    Selection,
     at_least,
     below,
     equal,
@@ -34,7 +37,7 @@ class SqlCommands(SqlDocuments[Command]):
         super().__init__(database, Kind(COMMAND, Command), now=now)
 
     async def unhandled_of(self, piped_id: str) -> tuple[Command, ...]:
-        return await self.all_of((equal("PipedId", piped_id), UNHANDLED), OLDEST)
+        return await self.few_of(_unhandled_of(piped_id))
 
     async def unhandled_before(self, created_before: int) -> tuple[Command, ...]:
         if created_before <= 0:
@@ -66,6 +69,11 @@ class SqlEvents(SqlDocuments[Event]):
 
     async def listed(self, wanted: EventFilter, page: PageRequest = EVERYTHING) -> Page[Event]:
         return await self.page_of(_conditions(wanted), page)
+
+
+@lru_cache(MOST_PIPEDS)
+def _unhandled_of(piped_id: str) -> Selection:
+    return Selection(COMMAND.name, (equal("PipedId", piped_id), UNHANDLED), OLDEST)
 
 
 def _conditions(wanted: EventFilter) -> Iterator[Condition]:

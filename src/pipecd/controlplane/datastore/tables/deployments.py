@@ -2,12 +2,15 @@
 """Deployments, chains and traces on SQL."""
 
 from collections.abc import AsyncIterator
+from functools import lru_cache
 
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.documents import Kind, SqlDocuments
 from pipecd.controlplane.datastore.query import (
     FIRST_ENDED,
+    MOST_PIPEDS,
     OLDEST,
+    Selection,
     at_least,
     below,
     equal,
@@ -36,8 +39,7 @@ class SqlDeployments(SqlDocuments[Deployment]):
         super().__init__(database, kind, now=now)
 
     async def not_completed_of(self, piped_id: str) -> tuple[Deployment, ...]:
-        conditions = (equal("PipedId", piped_id), *when_given("Status", *NOT_COMPLETED))
-        return await self.all_of(conditions, OLDEST)
+        return await self.few_of(_not_completed_of(piped_id))
 
     async def listed(
         self, wanted: DeploymentFilter, page: PageRequest = EVERYTHING
@@ -60,6 +62,12 @@ class SqlDeployments(SqlDocuments[Deployment]):
         # A deployment that has not ended has no such time, so there is always a lower bound.
         within = (*at_least("CompletedAt", max(start, 1)), *below("CompletedAt", end + 1))
         return self.parts_of(within, FIRST_ENDED)
+
+
+@lru_cache(MOST_PIPEDS)
+def _not_completed_of(piped_id: str) -> Selection:
+    conditions = (equal("PipedId", piped_id), *when_given("Status", *NOT_COMPLETED))
+    return Selection(DEPLOYMENT.name, conditions, OLDEST)
 
 
 class SqlChains(SqlDocuments[DeploymentChain]):

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single statements, which need no transaction: a glance at few rows, a change by itself."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+
+import psycopg
+import pytest
+from sqlalchemy import func, insert, select, update
+
+from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.controlplane.datastore.database import Database, Doubtful, Duplicate, Row
+from pipecd.controlplane.datastore.postgres.address import postgres_conninfo
+from pipecd.controlplane.datastore.postgres.database import CHANGES, GLANCES, open_postgres
+from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_META
+from pipecd.model.errors import StoreAway, Unavailable, UserMistake
+from servers.databases import Postgres
+
+CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pipecd'"
+
+
+def adding(name: str, value: str = "v"):
+    return insert(EXT_META).values(Name=name, Value=value)
+
+
+def renaming(name: str, value: str):
+    return update(EXT_META).where(EXT_META.c.Name == name).values(Value=value)
+
+
+def value_of(name: str):
+    return select(EXT_META.c.Value).where(EXT_META.c.Name == name)
+
+
+async def seen(database: Database, name: str) -> list[Row]:
+    return list(await database.glance(value_of(name)))
+
+
+async def test_a_glance_sees_what_was_changed(database: Database) -> None:
+    assert await seen(database, "a") == []
+    assert await database.change(adding("a", "old")) == 1
+    assert await seen(database, "a") == [("old",)]
+    assert await database.change(renaming("a", "new")) == 1
+    assert await seen(database, "a") == [("new",)]
+
+
+async def test_a_change_that_fits_no_row_changes_none(database: Database) -> None:
+    assert await database.change(renaming("a", "new")) == 0
+
+
+async def test_a_key_that_is_taken_is_a_duplicate(database: Database) -> None:
+    await database.change(adding("a"))
+    for _ in range(2):
+        with pytest.raises(Duplicate):
+            await database.change(adding("a"))
+    assert await seen(database, "a") == [("v",)]
+
+
+async def test_values_of_every_kind_come_back_as_they_went(database: Database) -> None:
+    table = EXT_LOG_BLOCK
+    text = "é\n'\\%s$1 " + "x" * 1_000_000
+    row = {"DeploymentId": "d", "StageId": "s", "RetriedCount": 0, "BlockIndex": -(2**63)}
+    await database.change(insert(table).values(**row, Data=text))
+    found = await database.glance(
+        select(table.c.Data, table.c.BlockIndex, table.c.BlockIndex < 0, func.nullif(1, 1))
+    )
+    assert [(a, b, bool(c), d) for a, b, c, d in found] == [(text, -(2**63), True, None)]
+
+
+async def test_a_zero_byte_is_refused_before_it_is_sent(database: Database) -> None:
+    with pytest.raises(UserMistake, match="zero byte"):
+        await database.change(adding("a\0b"))
+    with pytest.raises(UserMistake, match="zero byte"):
+        await seen(database, "a\0b")
+
+
+async def test_single_statements_and_transactions_see_each_other(database: Database) -> None:
+    await database.write(lambda writing: writing.run(adding("a")))
+    assert await seen(database, "a") == [("v",)]
+    await database.change(renaming("a", "new"))
+    assert await database.read(lambda reading: reading.rows(value_of("a"))) == [("new",)]
+
+
+async def test_many_at_once_are_all_done(database: Database) -> None:
+    await asyncio.gather(*(database.change(adding(f"n{i}")) for i in range(60)))
+    found = await asyncio.gather(*(seen(database, f"n{i}") for i in range(60)))
+    assert found == [[("v",)]] * 60
+
+
+async def test_nothing_is_accepted_after_the_end(
+    open_database: Callable[[], AbstractAsyncContextManager[Database]],
+) -> None:
+    async with open_database() as database:
+        await database.change(adding("a"))
+        await seen(database, "a")
+    with pytest.raises(Unavailable, match="the database is closed"):
+        await database.change(adding("x"))
+    with pytest.raises(Unavailable, match="the database is closed"):
+        await seen(database, "x")
+
+
+class TestOnTheEventLoop:
+    """PostgreSQL is asked without threads."""
+
+    @pytest.fixture
+    def engine(self) -> str:
+        return "postgres"
+
+    async def test_a_glance_outlives_its_connection(
+        self, postgres: Postgres, database: Database
+    ) -> None:
+        await database.change(adding("a"))
+        await seen(database, "a")
+        cut(postgres)
+        assert await seen(database, "a") == [("v",)]
+
+    async def test_a_change_whose_connection_broke_is_in_doubt_once(
+        self, postgres: Postgres, database: Database
+    ) -> None:
+        await database.change(adding("a"))
+        cut(postgres)
+        with pytest.raises(Doubtful):
+            await database.change(renaming("a", "new"))
+        assert await database.change(renaming("a", "newer")) == 1
+
+    async def test_a_server_that_hangs_is_not_waited_for(
+        self, postgres: Postgres, spec: DatastoreSpec
+    ) -> None:
+        async with open_postgres(postgres_conninfo(spec.config), patience=0.4) as database:
+            await database.change(adding("a"))
+            postgres.signal(signal.SIGSTOP)
+            try:
+                hanging = [seen(database, "a"), database.change(renaming("a", "new"))]
+                results = await asyncio.gather(*hanging, return_exceptions=True)
+                assert [type(r) for r in results] == [StoreAway] * 2
+                assert "no answer in 0.4 s" in str(results[0])
+            finally:
+                postgres.signal(signal.SIGCONT)
+            await in_the_end(database, lambda rows: rows in ([("v",)], [("new",)]))
+
+    async def test_whoever_waits_for_a_lock_does_not_hold_up_those_who_look(
+        self, postgres: Postgres, database: Database
+    ) -> None:
+        await database.change(adding("a"))
+        with psycopg.connect(postgres.url("pipecd")) as other:
+            other.execute("""UPDATE "ExtMeta" SET "Value" = 'theirs' WHERE "Name" = 'a'""")
+            waiting = [
+                asyncio.create_task(database.change(renaming("a", f"ours {i}")))
+                for i in range(CHANGES + 2)
+            ]
+            assert await seen(database, "a") == [("v",)]
+            assert not any(task.done() for task in waiting)
+            other.commit()
+            assert await asyncio.gather(*waiting) == [1] * (CHANGES + 2)
+
+    async def test_what_was_begun_is_finished_when_nobody_waits_any_more(
+        self, postgres: Postgres, database: Database
+    ) -> None:
+        await database.change(adding("a"))
+        with psycopg.connect(postgres.url("pipecd")) as other:
+            other.execute("""UPDATE "ExtMeta" SET "Value" = 'theirs' WHERE "Name" = 'a'""")
+            waiting = asyncio.create_task(database.change(renaming("a", "ours")))
+            await asyncio.to_thread(wait_for_a_lock, postgres)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            other.commit()
+        await in_the_end(database, lambda rows: rows == [("ours",)])
+        assert await database.change(renaming("a", "again")) == 1
+
+    async def test_it_takes_few_connections(self, postgres: Postgres, database: Database) -> None:
+        await asyncio.gather(*(database.change(adding(f"n{i}")) for i in range(200)))
+        await asyncio.gather(*(seen(database, f"n{i}") for i in range(200)))
+        with psycopg.connect(postgres.url("pipecd"), autocommit=True) as other:
+            used = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pipecd'"
+            (count,) = other.execute(used).fetchone() or (0,)
+        assert 0 < count <= GLANCES + CHANGES
+
+    async def test_a_statement_that_the_server_does_not_understand_harms_no_other(
+        self, database: Database
+    ) -> None:
+        wrong = update(EXT_META).values(Value=func.no_such_function(EXT_META.c.Name))
+        for _ in range(2):
+            with pytest.raises(psycopg.errors.UndefinedFunction):
+                await database.change(wrong)
+        assert await database.change(adding("a")) == 1
+
+    async def test_a_server_that_is_away_is_told_so(
+        self, postgres: Postgres, database: Database
+    ) -> None:
+        await database.change(adding("a"))
+        postgres.stop()
+        try:
+            with pytest.raises(StoreAway):
+                await seen(database, "a")
+            with pytest.raises((StoreAway, Doubtful)):
+                await database.change(renaming("a", "new"))
+        finally:
+            postgres.start()
+        await in_the_end(database, lambda rows: rows == [("v",)])
+
+
+async def in_the_end(database: Database, fits: Callable[[list[Row]], bool]) -> None:
+    """Waits until a glance finds what it should, also while the server is coming back."""
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(StoreAway):
+                if fits(await seen(database, "a")):
+                    return
+            await asyncio.sleep(0.02)
+
+
+def cut(server: Postgres) -> None:
+    """Ends every connection of ours on the side of the server."""
+    with psycopg.connect(server.url("pipecd"), autocommit=True) as connection:
+        connection.execute(CUT)
+
+
+def wait_for_a_lock(server: Postgres) -> None:
+    """Until a connection of ours waits for a lock."""
+    asked = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE application_name = 'pipecd' AND wait_event_type = 'Lock'"
+    )
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        for _ in range(500):
+            if connection.execute(asked).fetchone() != (0,):
+                return
+            time.sleep(0.02)
+    raise AssertionError("nobody waits for a lock")
