@@ -50,22 +50,24 @@ def from_json(text: str | bytes, message_type: type[M]) -> M:
 
 
 def _object(message: Message) -> str:
-    writers = _writers(message.DESCRIPTOR)
+    writers, is_in_order = _writers(message.DESCRIPTOR)
     # Only what is set is listed, which is what Go's omitempty keeps.
-    parts: list[tuple[int, str]] = []
-    for field, value in message.ListFields():
-        order, key, write = writers[field.number]
-        parts.append((order, key + write(value)))
-    parts.sort()
-    return "{" + ",".join(part for _, part in parts) + "}"
+    fields = message.ListFields()
+    if not is_in_order:
+        fields = sorted(fields, key=lambda pair: pair[0].index)
+    parts: list[str] = []
+    for field, value in fields:
+        key, write = writers[field]
+        parts.append(key + write(value))
+    return "{" + ",".join(parts) + "}"
 
 
 @cache
-def _writers(descriptor: Descriptor) -> Mapping[int, tuple[int, str, Writer]]:
-    return {
-        field.number: (order, f"{_string(field.name)}:", _writer(field))
-        for order, field in enumerate(descriptor.fields)
-    }
+def _writers(descriptor: Descriptor) -> tuple[Mapping[FieldDescriptor, tuple[str, Writer]], bool]:
+    """How each field is written, and whether their numbers are in the order of declaration."""
+    numbers = [field.number for field in descriptor.fields]
+    writers = {field: (f"{_string(field.name)}:", _writer(field)) for field in descriptor.fields}
+    return writers, numbers == sorted(numbers)
 
 
 def _writer(field: FieldDescriptor) -> Writer:

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable
+from functools import cache, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -43,6 +44,10 @@ class Insides:
             ("pipecd_component", "kind"),
             registry=registry,
         )
+        # Finding a figure by its labels takes longer than counting.
+        self._seconds_of = cache(partial(self._seconds.labels, component))
+        self._operations_of = cache(partial(self._operations.labels, component))
+        self._signals_of = cache(partial(self._signals.labels, component))
         self._subscribers = Gauge(
             "pipecd_bus_subscribers",
             "Parts of this process that listen to the bus.",
@@ -55,14 +60,13 @@ class Insides:
 
         def ended(error: BaseException | None) -> None:
             seconds = time.perf_counter() - started
-            self._seconds.labels(self._component, part, operation).observe(seconds)
-            result = _result(error)
-            self._operations.labels(self._component, part, operation, result).inc()
+            self._seconds_of(part, operation).observe(seconds)
+            self._operations_of(part, operation, _result(error)).inc()
 
         return ended
 
     def signalled(self, topic: str) -> None:
-        self._signals.labels(self._component, topic).inc()
+        self._signals_of(topic).inc()
 
     def subscribed(self, change: int) -> None:
         """One more listener of the bus, or one less."""

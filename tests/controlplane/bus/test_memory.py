@@ -86,6 +86,32 @@ async def test_a_piped_hears_the_shared_topics_of_its_project_and_nothing_else_o
         assert await taken(signals) == wanted
 
 
+@pytest.mark.parametrize(
+    ("project", "heard"),
+    [
+        pytest.param("", ["1", "2", "4"], id="of every project"),
+        pytest.param("p", ["1", "2"], id="of one project"),
+    ],
+)
+async def test_a_subscriber_of_some_topics_is_not_woken_for_others(
+    project: str, heard: list[str]
+) -> None:
+    bus = MemoryBus()
+    only = frozenset({Topic.CHAIN, Topic.PIPED})
+    async with bus.subscribe(project=project, only=only) as signals:
+        for signal in (
+            Signal(Topic.CHAIN, "1", "p"),
+            Signal(Topic.PIPED, "2", "p", "a"),
+            Signal(Topic.EVENT, "3", "p"),
+            Signal(Topic.CHAIN, "4", "q"),
+            deployment("5", piped="a"),
+        ):
+            await bus.publish(signal)
+        assert [s.id for s in await taken(signals)] == heard
+        await bus.publish(Signal(Topic.EVERYTHING, "", ""))
+        assert [s.topic for s in await taken(signals)] == [Topic.EVERYTHING]
+
+
 async def test_too_many_signals_become_one_that_says_everything() -> None:
     bus = MemoryBus(most_waiting=3)
     async with bus.subscribe(project="p", piped="a") as slow, bus.subscribe() as other:

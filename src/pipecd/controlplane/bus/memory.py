@@ -86,23 +86,24 @@ class MemoryBus:
                 if not signal.project or project in ("", signal.project):
                     _offer(listeners, signal)
             return
-        wanted: set[Address] = {
-            ("", ""),
-            (signal.project, ""),
-            ("", signal.piped),
-            (signal.project, signal.piped),
-            (signal.project, signal.topic),
-        }
-        for address in wanted:
-            if listeners := self._listeners.get(address):
-                _offer(listeners, signal)
+        for project in {"", signal.project}:
+            for what in {"", signal.piped, signal.topic}:
+                if listeners := self._listeners.get((project, what)):
+                    _offer(listeners, signal)
 
     @asynccontextmanager
     async def subscribe(
-        self, *, project: str = "", piped: str = "", shared: frozenset[Topic] = frozenset()
+        self,
+        *,
+        project: str = "",
+        piped: str = "",
+        shared: frozenset[Topic] = frozenset(),
+        only: frozenset[Topic] = frozenset(),
     ) -> AsyncIterator[AsyncIterator[Signal]]:
         subscription = Subscription(project, piped, self._most_waiting)
-        addresses: list[Address] = [(project, piped), *((project, topic) for topic in shared)]
+        addresses: list[Address] = [(project, topic) for topic in only or shared]
+        if not only:
+            addresses.append((project, piped))
         for address in addresses:
             self._listeners[address][subscription] = None
         try:

@@ -74,9 +74,14 @@ class RelayBus:
         self._outgoing.offer(signal)
 
     def subscribe(
-        self, *, project: str = "", piped: str = "", shared: frozenset[Topic] = frozenset()
+        self,
+        *,
+        project: str = "",
+        piped: str = "",
+        shared: frozenset[Topic] = frozenset(),
+        only: frozenset[Topic] = frozenset(),
     ) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
-        return self._here.subscribe(project=project, piped=piped, shared=shared)
+        return self._here.subscribe(project=project, piped=piped, shared=shared, only=only)
 
     async def run(self) -> None:
         """Connects, again and again, and carries signals in both directions."""

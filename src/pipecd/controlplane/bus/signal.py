@@ -47,11 +47,17 @@ class Bus(Protocol):
         ...
 
     def subscribe(
-        self, *, project: str = "", piped: str = "", shared: frozenset[Topic] = frozenset()
+        self,
+        *,
+        project: str = "",
+        piped: str = "",
+        shared: frozenset[Topic] = frozenset(),
+        only: frozenset[Topic] = frozenset(),
     ) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
         """Signals from now on, those of a project or piped only when one is given.
 
-        Beside those of its piped, a subscriber may hear the `shared` topics of its project.
+        Beside those of its piped, a subscriber may hear the `shared` topics of its project. One
+        that names `only` some topics, of a project or of all, is not woken for others.
         A subscriber that falls behind gets one EVERYTHING instead of what it missed.
         """
         ...

@@ -29,7 +29,10 @@ log = structlog.get_logger()
 
 SWEEP_SECONDS = 60.0
 RETRY_SECONDS = 5.0
+# What follows the first news closely is looked at together with it.
+GATHER_SECONDS = 0.02
 MOST_REMEMBERED = 10_000
+_FOLLOWED = frozenset({Topic.CHAIN, Topic.DEPLOYMENT})
 # A command that nobody answers is given up after a day; nothing is begun later than that.
 FOLLOWED_WITHIN = timedelta(hours=25)
 _GIVEN_UP = {
@@ -51,13 +54,14 @@ class ChainController:
         self._open: set[str] = set()
 
     async def run(self) -> None:
-        async with self._bus.subscribe() as signals, asyncio.TaskGroup() as tasks:
+        async with self._bus.subscribe(only=_FOLLOWED) as signals, asyncio.TaskGroup() as tasks:
             news = _News()
             tasks.create_task(news.collect(signals), name="signals of chains")
             clock = asyncio.get_running_loop().time
             sweep_at = clock()
             while True:
                 await news.arrived(until=sweep_at)
+                await asyncio.sleep(GATHER_SECONDS)
                 is_due = clock() >= sweep_at
                 if not await self._follow(news, everything=is_due):
                     await asyncio.sleep(RETRY_SECONDS)

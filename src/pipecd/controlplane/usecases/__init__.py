@@ -33,6 +33,9 @@ from pipecd.controlplane.usecases.reports.livestate import LiveStates
 from pipecd.controlplane.usecases.reports.objects import Objects
 from pipecd.model.moment import Now, utc_now
 
+# Of what answers are kept here.
+_KEPT = frozenset({Topic.PIPED, Topic.API_KEY, Topic.PROJECT})
+
 
 @dataclass(frozen=True)
 class UseCases:
@@ -64,7 +67,7 @@ class UseCases:
 
     async def run(self) -> None:
         """Follows the bus, drops what other replicas changed, and notices who falls silent."""
-        async with self.bus.subscribe() as signals, asyncio.TaskGroup() as tasks:
+        async with self.bus.subscribe(only=_KEPT) as signals, asyncio.TaskGroup() as tasks:
             tasks.create_task(self.pipeds.silence.run(), name="silent pipeds")
             async for signal in signals:
                 self.hear(signal)
