@@ -10,16 +10,18 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from pipecd.commandline.configsource import from_file
 from pipecd.launcher.desired import Desired
+from pipecd.launcher.identity import Identity
 from pipecd.launcher.launch import Launcher, LaunchSettings
+from pipecd.launcher.listen import Listener
 from pipecd.launcher.plan import Record
 from pipecd.launcher.release import open_releases
-from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.model.errors import PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.observe.version import build_version
 from pipecd.proto.model.piped_pb2 import Piped
 from servers.registry import OciRegistry
@@ -87,19 +89,22 @@ class Scene:
     async def load(self) -> bytes:
         return from_file(str(self.config))()
 
-    def launcher(self, *, trial: float = 0.3, **settings: Any) -> Launcher:
+    def launcher(self, *, trial: float = 0.3, every: float = 0.05, **settings: Any) -> Launcher:
         return Launcher(
             self.load,
             Desired(insecure=True, default="v1").version,
             open_releases(f"{self.server.address}/files/piped_{{version}}", self.home),
             LaunchSettings(
-                home=self.home, check_interval=0.05, grace_period=5, trial=trial, **settings
+                home=self.home, grace_period=5, trial=trial, check_interval=every, **settings
             ),
         )
 
 
+Part = TypeVar("Part", Launcher, Listener)
+
+
 @asynccontextmanager
-async def running(launcher: Launcher) -> AsyncGenerator[Launcher]:
+async def running(launcher: Part) -> AsyncGenerator[Part]:
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(launcher.run())
         yield launcher
@@ -269,6 +274,32 @@ async def test_a_control_plane_that_is_away_ends_only_a_launcher_that_begins(
     beginning._version_of = away
     with pytest.raises(Unavailable):
         await beginning.run()
+
+
+async def test_a_new_wish_is_heard_of_without_waiting_for_the_next_check(scene: Scene) -> None:
+    scene.offer("v2", living(scene.trace, "v2"))
+    desired = Desired(insecure=True, default="v1")
+    launcher = scene.launcher(every=1000.0)
+    listener = Listener(launcher.identity, desired.changes, launcher.look_soon, pause=0.01)
+    async with running(listener), running(launcher):
+        await until(has_come_up(launcher, "v1"))
+        await scene.desire("v2")
+        await until(has_come_up(launcher, "v2"))
+
+
+async def test_a_control_plane_without_a_stream_is_not_asked_again_and_again(scene: Scene) -> None:
+    asked: list[Identity] = []
+
+    async def changes(piped: Identity) -> AsyncGenerator[None]:
+        asked.append(piped)
+        raise Unsupported("no such method")
+        yield
+
+    launcher = scene.launcher()
+    listener = Listener(launcher.identity, changes, launcher.look_soon, pause=0.01)
+    async with running(listener), running(launcher):
+        await until(has_come_up(launcher, "v1"))
+    assert [piped.piped for piped in asked] == [scene.piped_id]
 
 
 async def test_a_refused_key_is_told(scene: Scene) -> None:

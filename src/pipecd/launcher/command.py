@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `launcher`."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pipecd.commandline import flags
 from pipecd.commandline.longrunning import run_until_signal
 from pipecd.launcher.desired import Desired
 from pipecd.launcher.launch import Launcher, LaunchSettings
+from pipecd.launcher.listen import Listener
 from pipecd.launcher.plan import forwarded
 from pipecd.launcher.release import open_releases
 from pipecd.launcher.source import open_source
@@ -83,4 +85,7 @@ async def _run(given: dict[str, Any], desired: Desired, settings: LaunchSettings
         if admin_port := given["launcher_admin_port"]:
             pages = {**standard_pages(None), "/status": Page(keeper.status, "application/json")}
             await opened.enter_async_context(admin_server(pages, host="", port=admin_port))
-        await keeper.run()
+        listener = Listener(keeper.identity, desired.changes, keeper.look_soon)
+        async with asyncio.TaskGroup() as parts:
+            parts.create_task(listener.run(), name="changes of what is desired")
+            await keeper.run()

@@ -67,12 +67,15 @@ class Launcher:
         self._started: _Started | None = None
         self._record = Record()
         self._trouble = ""
+        self._is_known = asyncio.Event()
+        self._soon = asyncio.Event()
 
     async def run(self) -> None:
         """Checks at once, where a failure ends the launcher, and then at every interval."""
         self._record = Record(await self._last_good())
         try:
             self._wanted = await self._ask()
+            self._is_known.set()
             await self._follow(self._wanted)
             while True:
                 await self._until_due()
@@ -80,6 +83,17 @@ class Launcher:
         finally:
             await self._stop()
             await asyncio.to_thread(self._config_file.unlink, missing_ok=True)
+
+    async def identity(self) -> Identity:
+        """Who the piped is, once its configuration was loaded."""
+        await self._is_known.wait()
+        if self._wanted is None:
+            raise RuntimeError("the configuration is known and is not there")
+        return identity_of(self._wanted.config)
+
+    def look_soon(self) -> None:
+        """Asks for a check without waiting for it."""
+        self._soon.set()
 
     def status(self) -> bytes:
         """What runs and what should, for the admin port."""
@@ -96,16 +110,21 @@ class Launcher:
         ).encode()
 
     async def _until_due(self) -> None:
-        """Waits for the interval, for the end of the trial or for that of the piped."""
-        started = self._started
-        if started is None or started.ending.done():
-            await asyncio.sleep(self._settings.check_interval)
-            return
-        at_most = self._settings.check_interval
-        if started.trial_until is not None:
-            left = started.trial_until - asyncio.get_running_loop().time()
-            at_most = min(at_most, max(left, 0))
-        await asyncio.wait({started.ending}, timeout=at_most)
+        """Waits for the interval, the end of the trial, that of the piped, or to be told."""
+        started, at_most = self._started, self._settings.check_interval
+        told = asyncio.create_task(self._soon.wait())
+        try:
+            if started is None or started.ending.done():
+                await asyncio.wait({told}, timeout=at_most)
+                return
+            if started.trial_until is not None:
+                left = started.trial_until - asyncio.get_running_loop().time()
+                at_most = min(at_most, max(left, 0))
+            either = {started.ending, told}
+            await asyncio.wait(either, timeout=at_most, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            told.cancel()
+            self._soon.clear()
         await self._judge(started)
 
     async def _judge(self, started: _Started) -> None:

@@ -57,6 +57,8 @@ class Wakeup(_message.Message):
         REPOSITORY: Wakeup._Kind.ValueType  # 4
         """A push arrived for the repository named below."""
         EVENTS: Wakeup._Kind.ValueType  # 5
+        PIPED: Wakeup._Kind.ValueType  # 6
+        """What people settle about the piped itself, such as the version that its launcher should run."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """Where to look."""
@@ -69,6 +71,8 @@ class Wakeup(_message.Message):
     REPOSITORY: Wakeup.Kind.ValueType  # 4
     """A push arrived for the repository named below."""
     EVENTS: Wakeup.Kind.ValueType  # 5
+    PIPED: Wakeup.Kind.ValueType  # 6
+    """What people settle about the piped itself, such as the version that its launcher should run."""
 
     KIND_FIELD_NUMBER: _builtins.int
     REPOSITORY_FIELD_NUMBER: _builtins.int

@@ -27,6 +27,7 @@ _KINDS: dict[Topic, Wakeup.Kind.ValueType] = {
     Topic.APPLICATION: Wakeup.APPLICATIONS,
     Topic.DEPLOYMENT: Wakeup.DEPLOYMENTS,
     Topic.REPOSITORY: Wakeup.REPOSITORY,
+    Topic.PIPED: Wakeup.PIPED,
 }
 
 
