@@ -191,6 +191,23 @@ async def test_a_refused_push_is_a_failure_and_the_next_event_is_tried(
     assert (shop.path / "a.yaml").read_text() == "tag: v3\n"
 
 
+async def test_what_another_event_would_have_pushed_is_no_success_either(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+) -> None:
+    both = watched("a") + watched("b").partition("events:\n")[2].replace("b.yaml", "a.yaml")
+    shop.commit({".pipe/both.yaml": both, "a.yaml": "tag: v1\n"})
+    hook = shop.path / ".git/hooks/pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    async with open_plane() as plane:
+        events = registry_of(plane)
+        ids = [await events.register(name, "v2") for name in ("a", "b")]
+        async with watching(plane, {"site": shop.remote}):
+            for id_ in ids:
+                assert (await events.failed(id_)).startswith("Failed to push changed files")
+
+
 async def test_pull_requests_get_branches_that_begin_at_the_watched_one(
     open_plane: Any, watching: Any, shop: Any, registry_of: Any
 ) -> None:

@@ -22,6 +22,11 @@ class Task:
     definition: Definition
 
     @property
+    def files(self) -> frozenset[str]:
+        """The files that it may change."""
+        return frozenset(r.file for r in self.definition.replacements)
+
+    @property
     def words(self) -> tuple[str, str]:
         """What decides with whom it may share a commit."""
         return self.definition.message, self.event.trigger_commit_hash
@@ -29,9 +34,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """How many files a task changed, or why it could not; `remark` is shown in any case."""
+    """How many files a task changed, or why it could not; `remark` is shown in any case.
+
+    One that changed nothing may need the push nevertheless, if another task was faster.
+    """
 
     files: int = 0
+    needs_push: bool = False
     error: str = ""
     remark: str = ""
 
@@ -72,31 +81,40 @@ class Edits:
         # Those that can share a commit stand together.
         self._tasks = sorted(tasks, key=lambda task: task.words)
         self.results: list[tuple[Task, Result]] = []
+        self._drafts: list[Draft] = []
+
+    @property
+    def message(self) -> str:
+        """What the first of the commits says."""
+        return self._drafts[0].message if self._drafts else ""
 
     async def at(self, commit: str) -> list[Draft]:
         """The commits to put on top of one."""
-        self.results = []
-        files = await self._read(commit)
-        pages: list[_Page] = []
+        self.results, self._drafts = [], []
+        files, pages = await self._read(commit), list[_Page]()
+        before = dict(files)
         for task in self._tasks:
             message = message_of(task.event, task.definition.message)
             try:
                 changed = await _changed(task, files)
-            except (UserMistake, NotFound) as e:
+            except PipecdError as e:
                 self.results.append((task, Result(error=str(e))))
                 continue
-            self.results.append((task, Result(len(changed), remark=message.mistake)))
+            files |= changed
+            needs_push = any(files[name] != before[name] for name in task.files)
+            result = Result(len(changed), needs_push, remark=message.mistake)
+            self.results.append((task, result))
             if not changed:
                 continue
-            files |= changed
             if not pages or not pages[-1].fits(message):
                 pages.append(_Page(message.template))
             pages[-1].add(changed, message)
-        return [page.draft for page in pages]
+        self._drafts = [page.draft for page in pages]
+        return self._drafts
 
     async def _read(self, commit: str) -> dict[str, bytes | PipecdError]:
         """The files that are to be changed, or why they cannot be."""
-        names = {r.file: None for task in self._tasks for r in task.definition.replacements}
+        names = frozenset[str]().union(*(task.files for task in self._tasks))
         places = await self._mirror.locate(commit, names)
         blobs = [place for place in places.values() if isinstance(place, Blob)]
         contents = await self._mirror.read(blobs)

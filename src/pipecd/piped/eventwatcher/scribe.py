@@ -2,6 +2,7 @@
 """Writes the events of one repository into it: choose, edit, push, tell."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from pipecd.git.mirror import Mirror
 from pipecd.git.push import Change
 from pipecd.model.errors import Conflict, PipecdError, Unavailable
 from pipecd.model.moment import Now, utc_now
+from pipecd.piped.eventwatcher.definition import Definition
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.edits import Edits, Result, Task
 from pipecd.piped.eventwatcher.inbox import Inbox
@@ -86,18 +88,28 @@ class Scribe:
         except PipecdError as e:
             log.warning("events not looked at", repository=self.repository_id, error=str(e))
             return False
-        chosen = self._chosen()
+        by_key: dict[str, list[Definition]] = {}
+        for definition in definitions:
+            by_key.setdefault(definition.key, []).append(definition)
         tasks = [
             Task(arrival.event, definition)
-            for arrival in chosen
-            for definition in definitions
-            if definition.key == arrival.event.event_key
+            for arrival in self._chosen()
+            for definition in by_key[arrival.event.event_key]
         ]
+        return await self._act(tasks)
+
+    async def _act(self, tasks: Sequence[Task]) -> bool:
+        """Carries out tasks branch by branch, and tells of each event when all of it is done."""
+        left = Counter(task.event.id for task in tasks)
         outcomes: dict[str, list[Outcome | None]] = {}
+        is_done = True
         for branch, share in self._by_branch(tasks).items():
             for event, outcome in await self._write(branch, share):
-                outcomes.setdefault(event.id, []).append(outcome)
-        return self._settle(chosen, outcomes)
+                told = outcomes.setdefault(event.id, [])
+                told.append(outcome)
+                if len(told) == left[event.id]:
+                    is_done &= self._settle(event, told)
+        return is_done
 
     def _chosen(self) -> tuple[Arrival, ...]:
         """The events to act on now; the others are put away."""
@@ -122,11 +134,12 @@ class Scribe:
         self, branch: str, tasks: Sequence[Task]
     ) -> list[tuple[Event, Outcome | None]]:
         """What became of tasks on one branch; None of those to be tried again."""
-        edits, base = Edits(self._mirror, tasks), self._mirror.repository.branch
+        edits = Edits(self._mirror, tasks)
         error: PipecdError | None = None
         where = ""
         try:
-            commit = await self._mirror.push(Change(edits.at, base, branch))
+            change = Change(edits.at, self._mirror.repository.branch, branch)
+            commit = await self._mirror.push(change)
         except PipecdError as e:
             log.warning(
                 "events not pushed", repository=self.repository_id, branch=branch, error=str(e)
@@ -134,7 +147,7 @@ class Scribe:
             error = e
         else:
             if commit is not None:
-                where = await self._pushed(commit, branch, base, tasks)
+                where = await self._pushed(commit, branch, edits.message)
         if not edits.results:
             return [(task.event, self._unpushed(task.event, error)) for task in tasks]
         return [
@@ -142,21 +155,15 @@ class Scribe:
             for task, result in edits.results
         ]
 
-    async def _pushed(self, commit: str, branch: str, base: str, tasks: Sequence[Task]) -> str:
-        events = sorted({task.event.id for task in tasks})
-        log.info(
-            "events pushed",
-            repository=self.repository_id,
-            commit=commit,
-            branch=branch,
-            events=events,
-        )
-        if branch == base:
-            self._around.heads.pushed(self.repository_id)
+    async def _pushed(self, commit: str, branch: str, message: str) -> str:
+        """Lets others know of a push; returns what is to be said about its branch."""
+        repository = self._mirror.repository
+        log.info("events pushed", repository=repository.id, commit=commit, branch=branch)
+        if branch == repository.branch:
+            self._around.heads.pushed(repository.id)
             return ""
-        made = await self._mirror.commit(commit)
-        remote = self._mirror.repository.remote
-        wanted = Wanted(remote, branch, base, title=made.message, body=made.body)
+        title, _, body = message.partition("\n")
+        wanted = Wanted(repository.remote, branch, repository.branch, title, body.strip())
         told = await asked_for(wanted, self._around.token)
         return f", branch {branch}" + (f": {told}" if told else "")
 
@@ -165,10 +172,10 @@ class Scribe:
     ) -> Outcome | None:
         if result.error:
             return Outcome(event_pb2.EVENT_FAILURE, f"Failed to change files: {result.error}")
+        if error is not None and result.needs_push:
+            return self._unpushed(event, error)
         if not result.files:
             return Outcome(event_pb2.EVENT_SUCCESS, "Nothing to commit")
-        if error is not None:
-            return self._unpushed(event, error)
         updated = (
             f'Successfully updated {result.files} files in the "{self.repository_id}" repository'
         )
@@ -182,21 +189,19 @@ class Scribe:
             return None
         return Outcome(event_pb2.EVENT_FAILURE, f"Failed to push changed files: {error}")
 
-    def _settle(self, chosen: Iterable[Arrival], outcomes: dict[str, list[Outcome | None]]) -> bool:
-        is_done = True
-        for arrival in chosen:
-            event = arrival.event
-            told = [outcome for outcome in outcomes[event.id] if outcome is not None]
-            if len(told) < len(outcomes[event.id]):
+    def _settle(self, event: Event, outcomes: Iterable[Outcome | None]) -> bool:
+        """Tells what became of an event; False when it is tried again."""
+        told: list[Outcome] = []
+        for outcome in outcomes:
+            if outcome is None:
                 # It is tried again as a whole: what was done already is then found done.
-                is_done = False
-                continue
-            whole = together(told)
-            is_good = whole.status == event_pb2.EVENT_SUCCESS
-            tell = log.info if is_good else log.warning
-            tell("event handled", event_id=event.id, status=whole.description)
-            self._inbox.settle(self.repository_id, {event.id: whole})
-        return is_done
+                return False
+            told.append(outcome)
+        whole = together(told)
+        tell = log.info if whole.status == event_pb2.EVENT_SUCCESS else log.warning
+        tell("event handled", event_id=event.id, status=whole.description)
+        self._inbox.settle(self.repository_id, {event.id: whole})
+        return True
 
 
 def branch_of(event: Event) -> str:
