@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects are brought into a real cluster, and what kubectl applied before is taken over."""
 
+import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from pipecd.plugins.kubernetes.cluster.apply import Cluster, apply_all
 from pipecd.plugins.kubernetes.cluster.client import open_client
 from pipecd.plugins.kubernetes.cluster.discovery import Kinds
-from pipecd.plugins.kubernetes.cluster.kubeconfig import connection_of
+from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection, connection_of
 from pipecd.plugins.kubernetes.manifest.body import with_value
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.sdk import UserMistake
@@ -179,6 +181,66 @@ async def test_an_object_may_be_replaced_as_a_whole(bench: Bench) -> None:
     bench.kubectl("patch", "configmap", "c", "-p", '{"data":{"b":"2"}}')
     await bench.apply(manifest("ConfigMap", "c", data={"a": "3"}).annotated(switch))
     assert bench.get("configmaps", "c")["data"] == {"a": "3"}
+    await bench.apply(manifest("ConfigMap", "c", data={"b": "4"}))
+    assert bench.get("configmaps", "c")["data"] == {"b": "4"}
+
+
+KINDS = {
+    "kind": "APIGroupDiscoveryList",
+    "items": [
+        {
+            "metadata": {"name": ""},
+            "versions": [
+                {
+                    "version": "v1",
+                    "resources": [
+                        {
+                            "resource": "configmaps",
+                            "responseKind": {"kind": "ConfigMap"},
+                            "scope": "Namespaced",
+                            "verbs": ["get"],
+                        }
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+async def test_an_object_that_was_created_while_the_server_went_away_is_replaced() -> None:
+    there = {"metadata": {"name": "c", "resourceVersion": "7"}}
+    answers: Iterator[tuple[int, Any] | None] = iter(
+        [
+            (404, {"code": 404}),
+            None,
+            (409, {"code": 409, "reason": "AlreadyExists", "message": "it is there"}),
+            (200, there),
+            (200, there),
+        ]
+    )
+    asked: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            method, path, *_ = (await reader.readuntil(b"\r\n\r\n")).decode().split()
+            if path in ("/api", "/apis"):
+                answer = 200, KINDS
+            else:
+                asked.append(method)
+                answer = next(answers)
+            if answer is not None:
+                text = json.dumps(answer[1])
+                lines = (f"HTTP/1.1 {answer[0]} x", f"Content-Length: {len(text)}")
+                writer.write("\r\n".join((*lines, "Connection: close", "", text)).encode())
+                await writer.drain()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    replaced = manifest("ConfigMap", "c").annotated({"pipecd.dev/sync-by-replace": "enabled"})
+    async with server, open_client(Connection(f"http://127.0.0.1:{port}")) as client:
+        await apply_all(Cluster(client, Kinds(client), "n"), [replaced], print)
+    assert asked == ["GET", "POST", "POST", "GET", "PUT"]
 
 
 @pytest.mark.parametrize(

@@ -140,19 +140,26 @@ async def _merge(client: Client, path: str, manifest: Manifest, say: Say) -> Non
 async def _replace(client: Client, path: str, manifest: Manifest) -> None:
     for is_last in (False, False, True):
         try:
-            live = await client.get(path)
-            version = live["metadata"]["resourceVersion"]
-            body = with_value(manifest.body, ("metadata", "resourceVersion"), version)
-            await client.replace(path, body, fieldManager=MANAGER)
+            await _replace_once(client, path, manifest)
         except Refusal as e:
-            if e.is_missing:
-                await _create(client, path, manifest)
-                return
-            # Somebody changed the object meanwhile.
-            if not e.is_conflict or is_last:
+            # Somebody changed or created the object meanwhile.
+            if not (e.is_conflict or e.is_taken) or is_last:
                 raise
         else:
             return
+
+
+async def _replace_once(client: Client, path: str, manifest: Manifest) -> None:
+    try:
+        live = await client.get(path)
+    except Refusal as e:
+        if not e.is_missing:
+            raise
+        await client.create(path.rpartition("/")[0], manifest.body, fieldManager=MANAGER)
+        return
+    version = live["metadata"]["resourceVersion"]
+    body = with_value(manifest.body, ("metadata", "resourceVersion"), version)
+    await client.replace(path, body, fieldManager=MANAGER)
 
 
 async def _recreate(client: Client, path: str, manifest: Manifest) -> None:
@@ -162,11 +169,7 @@ async def _recreate(client: Client, path: str, manifest: Manifest) -> None:
     except Refusal as e:
         if not e.is_missing:
             raise
-    await _create(client, path, manifest)
-
-
-async def _create(client: Client, path: str, manifest: Manifest) -> None:
-    await client.create(path.rpartition("/")[0], manifest.body, fieldManager=MANAGER)
+    await _replace(client, path, manifest)
 
 
 async def _until_gone(client: Client, path: str, manifest: Manifest) -> None:

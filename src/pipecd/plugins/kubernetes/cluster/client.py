@@ -107,8 +107,8 @@ class Client:
                     extensions=self._extensions,
                 )
             except httpx2.HTTPError as e:
-                # A creation may have happened; who asks again finds that out.
-                if attempt + 1 == _TRIES or method == "POST":
+                # A creation may have happened; who creates reckons with what is there.
+                if attempt + 1 == _TRIES:
                     raise _away(self._http, e) from e
                 await asyncio.sleep(_pause(attempt))
                 continue

@@ -7,8 +7,11 @@ from typing import Any
 from pipecd.plugins.kubernetes.manifest.body import list_at, map_at
 
 MANAGER = "piped"
-# Upstream applies with kubectl: on the client, or on the server where a manifest asks for it.
-_BEFORE = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})
+# Upstream applies with kubectl: on the client, or on the server where a manifest asks for it. What
+# we replaced as a whole is ours too once it is applied.
+_BEFORE = frozenset(
+    {("kubectl-client-side-apply", "Update"), ("kubectl", "Apply"), (MANAGER, "Update")}
+)
 
 
 def taken_over(live: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
