@@ -160,3 +160,32 @@ async def test_a_control_plane_that_is_away_gets_what_it_missed(
             gate.refusals.clear()
             await eventually(scene.has_file(id_, "a", "1"))
             assert (await scene.state(id_)).status == SyncStatus.SYNCED
+
+
+async def test_an_endless_reason_is_cut(open_scene: Any, eventually: Any) -> None:
+    async with open_scene() as scene:
+        scene.push("cart", a="x" * 1_000_000)
+        id_ = await scene.plane.add_application("cart")
+        async with scene.looking():
+            state = await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
+    assert len(state.reason) < 70_000
+    assert state.reason.endswith("... (the rest is left out)")
+
+
+async def test_a_dozen_applications_that_hang_are_all_told_and_come_back(
+    open_scene: Any, eventually: Any
+) -> None:
+    async with open_scene() as scene:
+        names = [f"app-{number}" for number in range(12)]
+        for name in names:
+            scene.push(name, a="1")
+            scene.put(name, a="1")
+        scene.shelf.silent.update(names)
+        ids = [await scene.plane.add_application(name) for name in names]
+        async with scene.looking(patience=0.3):
+            why = "did not tell what runs"
+            for id_ in ids:
+                await eventually(scene.is_in(id_, SyncStatus.UNKNOWN, why), 20)
+            scene.shelf.silent.clear()
+            for id_ in ids:
+                await eventually(scene.is_in(id_, SyncStatus.SYNCED), 20)

@@ -201,9 +201,9 @@ async def test_what_runs_is_told_again_after_a_while(open_scene: Any, eventually
         scene.push("cart", a="1")
         scene.put("cart", a="1")
         id_ = await scene.plane.add_application("cart")
-        often = replace(scene.rhythm, net=0.02, whole=1)
+        often = replace(scene.rhythm, net=0.02, whole=2)
         async with scene.looking(rhythm=often):
             await eventually(lambda: scene.plane.gate.count("ReportApplicationLiveState") == 2)
-            assert len(scene.shelf.looks) > 3
+            assert len(scene.shelf.looks) > 2
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
         assert scene.plane.gate.count("ReportApplicationSyncState") == 1

@@ -21,6 +21,8 @@ from pipecd.secrets.masking import Masking
 
 # A platform is asked about so many applications at a time.
 _AT_ONCE = 8
+# Nobody reads more, and every list of applications carries it.
+_LONGEST_REASON = 64 * 1024
 # A plugin may have to plan before it can compare.
 PATIENCE = 600.0
 
@@ -58,7 +60,7 @@ class Looking:
     ) -> None:
         self._grounds, self._plugins, self._targets = grounds, plugins, targets
         self._patience = patience
-        self._lanes: defaultdict[tuple[str, tuple[str, ...]], asyncio.Semaphore] = defaultdict(
+        self._lanes: defaultdict[tuple[_Question, ...], asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_AT_ONCE)
         )
         # The names of the plugins that do not tell what runs.
@@ -69,7 +71,8 @@ class Looking:
         questions = self._questions(application, ground)
         if not questions:
             return Sight(merged(()))
-        async with self._grounds.copy(application, ground) as source:
+        # Whoever waits for a platform needs no working copy yet.
+        async with self._lanes[questions], self._grounds.copy(application, ground) as source:
             masking = Masking(source.secrets)
             try:
                 asked = [await self._ask(each, application, source) for each in questions]
@@ -84,15 +87,15 @@ class Looking:
             all(plugin.tells_changes for plugin in answers),
         )
 
-    def _questions(self, application: Application, ground: Ground) -> Sequence[_Question]:
+    def _questions(self, application: Application, ground: Ground) -> tuple[_Question, ...]:
         spec = ground.config.spec
         targets = deploy_targets(application, spec.plugins, self._targets)
         found = self._plugins.of_application(spec, targets=targets.keys())
-        return [
+        return tuple(
             _Question(plugin, targets.get(plugin.name, ()))
             for plugin in found
             if plugin.name not in self._blind
-        ]
+        )
 
     async def _ask(
         self, question: _Question, application: Application, source: Source
@@ -107,9 +110,8 @@ class Looking:
             deploy_targets=question.targets,
         )
         try:
-            async with self._lanes[plugin.name, question.targets]:
-                async with asyncio.timeout(self._patience):
-                    return await plugin.GetLivestate(request)
+            async with asyncio.timeout(self._patience):
+                return await plugin.GetLivestate(request)
         except Unsupported:
             self._blind.add(plugin.name)
             return None
@@ -128,7 +130,10 @@ def _masked(error: PipecdError, masking: Masking) -> PipecdError:
 
 def _verdict(answer: GetLivestateResponse, masking: Masking) -> Verdict:
     verdict = Verdict.of(answer.sync_state)
-    return Verdict(verdict.status, masking.hide(verdict.short_reason), masking.hide(verdict.reason))
+    reason = masking.hide(verdict.reason)
+    if len(reason) > _LONGEST_REASON:
+        reason = f"{reason[:_LONGEST_REASON]}\n... (the rest is left out)"
+    return Verdict(verdict.status, masking.hide(verdict.short_reason), reason)
 
 
 def _resources(answer: GetLivestateResponse, masking: Masking) -> Sequence[ResourceState]:
