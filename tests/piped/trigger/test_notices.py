@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 
 from pipecd.git.mirror import Repository
+from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.piped.notify.subject import said, subject_of
 
@@ -47,24 +48,32 @@ async def test_a_deployment_whose_answer_was_lost_is_told(
 async def test_a_broken_configuration_is_told_once_for_as_long_as_it_lasts(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD}, "fine")
+    broken = origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken")
     async with open_scene() as scene:
-        await scene.plane.add_application("cart")
+        id_ = await scene.plane.add_application("cart")
+
+        async def is_known() -> bool:
+            application = await scene.plane.application(id_)
+            return application.sync_state.status == SyncStatus.INVALID_CONFIG
+
         async with scene.triggering(site):
-            await eventually(lambda: len(scene.heard) == 1)
-            broken = origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken")
-            await eventually(lambda: len(scene.heard) == 2)
+            await eventually(lambda: scene.heard)
             origin.commit({"README": "1"}, "something else")
             await scene.settle()
-            await eventually(lambda: scene.plane.gate.count("ReportApplicationSyncState"))
+            # A restart knows from the control plane what was told.
+            await eventually(is_known)
         async with scene.triggering(site):
             await scene.settle()
-            origin.commit({"cart/app.pipecd.yaml": f"{HEAD}  description: mended\n"}, "mended")
-            await eventually(lambda: len(scene.heard) == 3)
+            origin.commit({"cart/app.pipecd.yaml": HEAD}, "mended")
+            await eventually(lambda: len(scene.heard) == 2)
             origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken again")
-            await eventually(lambda: len(scene.heard) == 4)
-    assert scene.heard.names == ["DEPLOYMENT_TRIGGERED", "DEPLOYMENT_TRIGGER_FAILED"] * 2
-    facts = scene.heard[1].facts
+            await eventually(lambda: len(scene.heard) == 3)
+    assert scene.heard.names == [
+        "DEPLOYMENT_TRIGGER_FAILED",
+        "DEPLOYMENT_TRIGGERED",
+        "DEPLOYMENT_TRIGGER_FAILED",
+    ]
+    facts = scene.heard[0].facts
     assert said(facts, "commit_hash") == broken
     assert said(facts, "commit_message") == "broken"
     assert "cart/app.pipecd.yaml:4" in said(facts, "reason")
