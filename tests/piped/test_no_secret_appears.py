@@ -79,6 +79,7 @@ class Leaky(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     async def execute(self, stage):
         text = told(stage.target)
         stage.log.info(text)
+        await stage.metadata.put({{DISPLAY_KEY: text}})
         stage.log.write(text[:50])
         stage.log.flush()
         stage.log.write(text[50:] + "\\n")

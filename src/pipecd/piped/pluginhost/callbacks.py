@@ -23,6 +23,7 @@ from pipecd.proto.plugin.livestatechanges_pb2 import (
 )
 from pipecd.proto.service import piped_pb2
 from pipecd.sdk.host import CommandWatch, Host, plain_git_variables
+from pipecd.sdk.metadata import DISPLAY_KEY
 
 # The one object that has a place of its own in the first generation.
 _ANALYSIS_RESULT = ("analysis", "latest-analysis-result")
@@ -133,16 +134,23 @@ class Callbacks(LogRelay):
     async def PutStageMetadata(
         self, request: pb.PutStageMetadataRequest
     ) -> pb.PutStageMetadataResponse:
-        values = _bearable({request.key: request.value})
-        await self._metadata.put_stage(request.deployment_id, request.stage_id, values)
+        await self._put_stage(request.deployment_id, request.stage_id, {request.key: request.value})
         return pb.PutStageMetadataResponse()
 
     async def PutStageMetadataMulti(
         self, request: pb.PutStageMetadataMultiRequest
     ) -> pb.PutStageMetadataMultiResponse:
-        values = _bearable(request.metadata)
-        await self._metadata.put_stage(request.deployment_id, request.stage_id, values)
+        await self._put_stage(request.deployment_id, request.stage_id, request.metadata)
         return pb.PutStageMetadataMultiResponse()
+
+    async def _put_stage(
+        self, deployment_id: str, stage_id: str, values: Mapping[str, str]
+    ) -> None:
+        kept = _bearable(values)
+        if (shown := kept.get(DISPLAY_KEY)) is not None:
+            # The rest is for programs, which would stumble over a mask.
+            kept[DISPLAY_KEY] = self.masks.hide(deployment_id, shown)
+        await self._metadata.put_stage(deployment_id, stage_id, kept)
 
     async def GetDeploymentPluginMetadata(
         self, request: pb.GetDeploymentPluginMetadataRequest
