@@ -175,6 +175,25 @@ async def test_two_pipeds_act_on_one_event(
         await eventually(lambda: tag(other) == "v2")
 
 
+async def test_a_definition_does_not_change_in_hindsight_what_others_dealt_with(
+    open_plane: Any, watching: Any, shop: Any, registry_of: Any, eventually: Any
+) -> None:
+    shop.commit({**FILES, "n.yaml": "tag: v1\n"})
+    another = WATCHER.replace("name: image", "name: other").replace("m.yaml", "n.yaml")
+    async with open_plane() as plane, watching(plane, {"site": shop.remote}):
+        events = registry_of(plane)
+        id_ = await events.register("other", "v2")
+        done = EventReport(id_, event_pb2.EVENT_SUCCESS, "done by others")
+        await plane.cases.events.report_statuses([done], by=plane.caller)
+        await _backdate(plane, id_, 5)
+        shop.commit({".pipe/other.yaml": another})
+        await events.succeeded(await events.register("image", "v2"))
+        shop.commit({"unrelated": "x"})
+        await events.succeeded(await events.register("other", "v3"))
+    assert shop.git("log", "--format=%s").count('"v2" set by Event "other"') == 0
+    assert shop.git("show", "main:n.yaml") == "tag: v3"
+
+
 async def test_two_repositories_make_one_outcome(
     open_plane: Any, watching: Any, shop: Any, new_origin: Any, registry_of: Any, eventually: Any
 ) -> None:

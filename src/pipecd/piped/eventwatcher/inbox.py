@@ -41,17 +41,18 @@ _ENDED = (event_pb2.EVENT_SUCCESS, event_pb2.EVENT_FAILURE)
 class Inbox:
     """Events by the keys that repositories want, and what each repository made of them.
 
-    Another piped may have acted on an event before; it is here nevertheless if it was registered
-    since this piped runs, because the definitions of both have to be followed.
+    Others may have acted on an event before; all of its definitions have to be followed. One that
+    comes later than that does not change Git in hindsight.
     """
 
     def __init__(self, api: PipedApi, *, every: float, now: Now = utc_now) -> None:
         self._api, self._now = api, now
         self.pace = Pace(every)
         self.changes = Changes()
-        self.since = to_unix(now())
+        self._began = to_unix(now())
         self._newest = to_unix(now() - _SKEW)
-        self._wanted: dict[str, frozenset[str]] = {}
+        # Keys by repository, with the moment since when; 0 for those of the beginning.
+        self._wanted: dict[str, dict[str, int]] = {}
         self._is_new_wanted = False
         self._thorough_at: datetime | None = None
         self._arrivals: dict[str, Arrival] = {}
@@ -67,18 +68,31 @@ class Inbox:
         if keys - self._all_wanted():
             self._is_new_wanted = True
             self.pace.soon()
-        self._wanted[repository_id] = keys
+        before = self._wanted.get(repository_id)
+        since = 0 if before is None else to_unix(self._now())
+        self._wanted[repository_id] = {key: (before or {}).get(key, since) for key in keys}
 
     def pending(self, repository_id: str) -> tuple[Arrival, ...]:
         """The events that a repository wants and has not settled."""
-        keys = self._wanted.get(repository_id, frozenset())
+        wanted = self._wanted.get(repository_id, {})
         return tuple(
             arrival
             for id_, arrival in self._arrivals.items()
-            if arrival.event.event_key in keys
+            if (since := wanted.get(arrival.event.event_key)) is not None
             and repository_id not in self._settled.get(id_, {})
-            and arrival.event.status != event_pb2.EVENT_OUTDATED
+            and self._counts(arrival, since)
         )
+
+    def _counts(self, arrival: Arrival, since: int) -> bool:
+        """Whether an event is to be acted on by those who want its key since a moment."""
+        match arrival.event.status:
+            case event_pb2.EVENT_NOT_HANDLED:
+                return True
+            case event_pb2.EVENT_OUTDATED:
+                return False
+            case _:
+                was_there = arrival.was_open and not since
+                return was_there or arrival.event.created_at >= max(since, self._began)
 
     def newest(self) -> Mapping[str, Arrival]:
         """The newest event of each wanted key, whatever became of it."""
@@ -129,19 +143,20 @@ class Inbox:
         return True
 
     def _take(self, event: Event) -> bool:
-        """Keeps an event that is to be acted on; whether there is one more of these."""
+        """Keeps an event as it is now; whether it was not known before."""
         known = self._arrivals.get(event.id)
         if known is None:
             self._count += 1
-        arrival = Arrival(event, known.number if known else self._count)
+        is_open = event.status == event_pb2.EVENT_NOT_HANDLED
+        arrival = Arrival(
+            event,
+            known.number if known else self._count,
+            was_open=known.was_open if known else is_open,
+        )
+        self._arrivals[event.id] = arrival
         newest = self._newest_by_key.get(event.event_key)
         if newest is None or newest.rank < arrival.rank:
             self._newest_by_key[event.event_key] = arrival
-        is_past = event.status != event_pb2.EVENT_NOT_HANDLED and event.created_at < self.since
-        if known is None and is_past:
-            # What was dealt with before this piped ran is none of its business.
-            return False
-        self._arrivals[event.id] = arrival
         return known is None
 
     async def _listed(self, *, deep: bool) -> dict[str, Event]:
@@ -180,16 +195,21 @@ class Inbox:
         return [*await self._list(status, start, cut), *await self._list(status, cut, end)]
 
     def _forget(self, listed: Iterable[str]) -> None:
-        """Drops what nobody wants any more and what was settled long ago."""
+        """Drops what nobody wants any more and what happened long ago."""
         kept, wanted = frozenset(listed), self._all_wanted()
         since = to_unix(self._now() - _REMEMBERED)
         for id_, arrival in tuple(self._arrivals.items()):
-            is_over = arrival.event.created_at < since
-            is_idle = is_over if id_ in self._settled else arrival.event.event_key not in wanted
-            if id_ not in kept and is_idle:
+            is_unwanted = arrival.event.event_key not in wanted and id_ not in self._settled
+            is_over = arrival.event.created_at < since and not self._is_awaited(id_, arrival)
+            if id_ not in kept and (is_unwanted or is_over):
                 del self._arrivals[id_]
                 self._settled.pop(id_, None)
         self._newest_by_key = {k: a for k, a in self._newest_by_key.items() if k in wanted}
+
+    def _is_awaited(self, id_: str, arrival: Arrival) -> bool:
+        """Whether the control plane still counts on this piped."""
+        is_open = arrival.event.status == event_pb2.EVENT_NOT_HANDLED
+        return is_open and id_ not in self._settled
 
     def _all_wanted(self) -> frozenset[str]:
         return frozenset[str]().union(*self._wanted.values())

@@ -16,10 +16,11 @@ Status = pb.EventStatus.ValueType
 
 @dataclass(frozen=True)
 class Arrival:
-    """An event, and how many had arrived before it."""
+    """An event, how many had arrived before it, and whether nobody had acted on it by then."""
 
     event: Event
     number: int
+    was_open: bool = True
 
     @property
     def rank(self) -> tuple[int, int]:
