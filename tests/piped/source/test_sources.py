@@ -119,9 +119,12 @@ async def test_without_keys_secrets_stay_as_they_are(origin: Any, tmp_path: Path
     commit = origin.commit(
         {"cart/app.pipecd.yaml": HEAD + spec, "cart/x": "{{ .encryptedSecrets.a }}"}
     )
-    async with sources_of(origin, tmp_path) as sources:
-        source = await sources.at(place(), commit, into=tmp_path / "w")
+    with capture_logs() as logs:
+        async with sources_of(origin, tmp_path) as sources:
+            await sources.at(place(), commit, into=tmp_path / "v")
+            source = await sources.at(place(), commit, into=tmp_path / "w")
     assert (source.application_directory / "x").read_text() == "{{ .encryptedSecrets.a }}"
+    assert len([each for each in logs if "no secretManagement" in each["event"]]) == 1
 
 
 SECRETS = """\

@@ -5,7 +5,6 @@ import asyncio
 import hashlib
 import posixpath
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,7 +81,7 @@ class Sources:
         self._mirrors, self._catalog, self._decrypt = mirrors, catalog, decrypt
         self._needs = Needs()
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._warned_of: set[tuple[str, str]] = set()
+        self._warned_of: set[tuple[str, ...]] = set()
 
     async def at(
         self,
@@ -164,9 +163,7 @@ class Sources:
     def _prepare(self, read: "_Read", application: Path, root: Path) -> Source:
         application, spec = inside(root, application), read.config.spec
         if spec.encryption is not None and self._decrypt is None:
-            log.warning(
-                "secrets are not decrypted, as piped has no secretManagement", application=read.path
-            )
+            self._warn_once("secrets are not decrypted, as piped has no secretManagement", read)
         secrets = render_files(
             root,
             application,
@@ -174,7 +171,9 @@ class Sources:
             attachment=spec.attachment,
             decrypt=self._decrypt,
         )
-        self._warn_of_short(secrets, read.path)
+        for name, value in secrets.items():
+            if is_too_short(value):
+                self._warn_once("a secret is too short to be hidden", read, secret=name)
         return Source(
             directory=root,
             application_directory=application,
@@ -186,12 +185,12 @@ class Sources:
             secrets=tuple(secrets.values()),
         )
 
-    def _warn_of_short(self, secrets: Mapping[str, str], path: str) -> None:
-        """Says once that a secret cannot be hidden; working copies are made all the time."""
-        short = {(path, name) for name, value in secrets.items() if is_too_short(value)}
-        for _, name in sorted(short - self._warned_of):
-            log.warning("a secret is too short to be hidden", application=path, secret=name)
-        self._warned_of |= short
+    def _warn_once(self, message: str, read: "_Read", **fields: str) -> None:
+        """Says it once about an application, of which working copies are made all the time."""
+        told = (message, read.path, *fields.values())
+        if told not in self._warned_of:
+            self._warned_of.add(told)
+            log.warning(message, application=read.path, **fields)
 
 
 @dataclass(frozen=True)
