@@ -40,6 +40,12 @@ async def test_an_outage_is_told_once_and_its_end_too(
                 )
                 plane.gate.refusals.clear()
                 await eventually(lambda: [c.id for c in commands.all] == [command])
+                # The others come back in their own time.
+                reads = applications.reads
+                await eventually(lambda: applications.reads > reads)
+                asked = plane.gate.count("ListNotCompletedDeployments")
+                more = asked + 1
+                await eventually(lambda: plane.gate.count("ListNotCompletedDeployments") > more)
         told = [entry for entry in logs if entry["event"].startswith("control plane")]
         away = [e["what"] for e in told if e["event"].startswith("control plane did not answer")]
         back = [e["what"] for e in told if e["event"] == "control plane answers again"]
