@@ -32,7 +32,7 @@ from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings
 from pipecd.piped.eventwatcher.watcher import EventWatcher
-from pipecd.piped.livestate.announce import Announcer
+from pipecd.piped.livestate.announce import Announcer, Recoveries
 from pipecd.piped.livestate.ground import Grounds
 from pipecd.piped.livestate.livestates import LiveStates
 from pipecd.piped.livestate.look import Looking
@@ -257,6 +257,7 @@ def livestates(shared: Shared, registry: PluginRegistry) -> LiveStates:
             grounds=grounds,
             looking=Looking(grounds, registry, targets(shared.settings)),
             states=shared.states,
+            recoveries=Recoveries(shared.notices),
         ),
     )
     shared.callbacks.on_live_state = made.changed

@@ -18,7 +18,7 @@ from pipecd.git.mirrors import open_mirrors
 from pipecd.model.application import SyncStatus
 from pipecd.model.errors import NotFound
 from pipecd.piped.deploy.metadata import MetadataStores
-from pipecd.piped.livestate.announce import Announcer
+from pipecd.piped.livestate.announce import Announcer, Recoveries
 from pipecd.piped.livestate.ground import Grounds
 from pipecd.piped.livestate.livestates import LiveStates
 from pipecd.piped.livestate.look import Looking
@@ -178,6 +178,7 @@ class Scene:
                         grounds=grounds,
                         looking=Looking(grounds, plugins, {"shelf": ("p",)}, patience=patience),
                         states=states,
+                        recoveries=Recoveries(self.heard),
                         rhythm=rhythm,
                     ),
                 )

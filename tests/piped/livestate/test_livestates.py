@@ -7,6 +7,7 @@ from typing import Any
 from pipecd.model.application import SyncStatus
 from pipecd.model.ids import new_id
 from pipecd.piped.notify.notice import NoticeKind
+from pipecd.piped.notify.subject import subject_of
 from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS, Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.service import piped_pb2
@@ -50,6 +51,25 @@ async def test_a_change_is_told_at_once_and_nothing_is_told_twice(
             await eventually(lambda: len(scene.heard.notices) == 2)
     kinds = [notice.kind for notice in scene.heard.notices]
     assert kinds == [NoticeKind.APPLICATION_OUT_OF_SYNC, NoticeKind.APPLICATION_SYNCED]
+
+
+async def test_people_hear_when_an_application_is_healthy_again(
+    open_scene: Any, eventually: Any
+) -> None:
+    async with open_scene() as scene:
+        scene.push("cart", a="1")
+        scene.put("cart", a="1")
+        id_ = await scene.plane.add_application("cart", name="cart")
+        async with scene.looking():
+            await eventually(scene.has_file(id_, "a", "1"))
+            scene.put("cart", a="ill")
+            await eventually(scene.has_file(id_, "a", "ill"))
+            scene.put("cart", a="1")
+            await eventually(
+                lambda: any(n.kind is NoticeKind.APPLICATION_HEALTHY for n in scene.heard.notices)
+            )
+    told = [n for n in scene.heard.notices if n.kind is NoticeKind.APPLICATION_HEALTHY]
+    assert [subject_of(notice.facts).application for notice in told] == ["cart"]
 
 
 async def test_only_a_commit_that_touches_an_application_is_a_reason_to_look(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells people that an application differs from Git, and that it no longer does."""
+"""Tells people that an application differs from Git or no longer does, or is healthy again."""
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.moment import Now, to_unix, utc_now
@@ -7,11 +7,13 @@ from pipecd.piped.mirror.syncstates import Verdict
 from pipecd.piped.notify.notice import Notice, NoticeKind, Notices
 from pipecd.proto.model import application_pb2
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
+from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.model.notification_pb2 import (
     NotificationEventApplicationOutOfSync,
     NotificationEventApplicationSynced,
 )
 
+_Snapshot = ApplicationLiveStateSnapshot
 _COMPARED = (SyncStatus.SYNCED, SyncStatus.OUT_OF_SYNC)
 
 
@@ -48,3 +50,23 @@ class Announcer:
         else:
             facts = NotificationEventApplicationSynced(application=application, state=state)
             self._notices.tell(Notice(NoticeKind.APPLICATION_SYNCED, facts))
+
+
+class Recoveries:
+    """Hears how applications are; that one is healthy is only news after it was not."""
+
+    def __init__(self, notices: Notices) -> None:
+        self._notices = notices
+        self._ill: set[str] = set()
+
+    def heard(self, application: Application, health: int) -> None:
+        """Somebody looked at what runs for an application."""
+        if health not in (_Snapshot.HEALTHY, _Snapshot.UNKNOWN):
+            self._ill.add(application.id)
+        elif health == _Snapshot.HEALTHY and application.id in self._ill:
+            self._ill.remove(application.id)
+            # The wire has no message for this kind; the one for a state tells as much.
+            facts = NotificationEventApplicationSynced(
+                application=application, state=application.sync_state
+            )
+            self._notices.tell(Notice(NoticeKind.APPLICATION_HEALTHY, facts))

@@ -13,6 +13,7 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
+from pipecd.piped.livestate.announce import Recoveries
 from pipecd.piped.livestate.ground import Ground, Grounds
 from pipecd.piped.livestate.look import Looking, Sight
 from pipecd.piped.livestate.snapshot import snapshot_of, tidied
@@ -60,6 +61,7 @@ class Tools:
     grounds: Grounds
     looking: Looking
     states: SyncStates
+    recoveries: Recoveries
     now: Now = utc_now
     rhythm: Rhythm = field(default_factory=Rhythm)
     trouble: Trouble = field(default_factory=lambda: Trouble("live states"))
@@ -187,6 +189,7 @@ class Watcher:
             self._unheard += 1
             return
         self._tools.trouble.over()
+        self._tools.recoveries.heard(self.application, snapshot.health_status)
         self._shipped, self._unheard = _Shipped(self.application, tidy, clock), 0
 
     def _fail(self, error: PipecdError | OSError) -> None:
