@@ -12,6 +12,7 @@ from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.console.door import Visitor
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.chains import Matcher
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -96,6 +97,29 @@ async def test_the_page_tells_the_story_and_draws_the_pipeline(
     assert re.search(r'data-stage-id="s1" data-status="RUNNING".*aria-current="step"', page)
     assert 'hello<span class="fg2"> green</span> &lt;b&gt;' in page
     assert f"dep:{deployment.id},pipeds,log:{deployment.id}:s1:0" in page
+
+
+async def test_the_page_shows_the_chain_that_the_deployment_is_part_of(
+    browser_of_admin: httpx2.AsyncClient,
+    cases: UseCases,
+    piped: PipedCaller,
+    new_deployment: Callable[[], Deployment],
+) -> None:
+    first = new_deployment()
+    await cases.chains.create(first, [Matcher(name=first.application_name)], by=piped)
+    page = (await browser_of_admin.get(f"/deployments/{first.id}")).text
+    shown = re.search(r'data-testid="chain">(.*?)</dd>', page, re.DOTALL)
+    assert shown is not None
+    words = " ".join(re.sub(r"<[^>]+>", " ", shown[1]).split())
+    assert words == "Block 1 of 2 Pending 1. cart Pending 2. cart Pending"
+    assert shown[1].count(f'href="/deployments/{first.id}"') == 1
+
+
+async def test_a_deployment_of_its_own_has_no_chain(
+    browser_of_admin: httpx2.AsyncClient, deployment: Deployment
+) -> None:
+    page = await browser_of_admin.get(f"/deployments/{deployment.id}")
+    assert 'data-testid="chain"' not in page.text
 
 
 async def test_a_reader_stays_at_the_stage_they_picked(

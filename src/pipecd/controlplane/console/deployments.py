@@ -25,7 +25,9 @@ from pipecd.controlplane.console.once import Once
 from pipecd.controlplane.console.view.agent import agent
 from pipecd.controlplane.console.view.command import Notice
 from pipecd.controlplane.console.view.deployment import (
+    ChainView,
     DeploymentPage,
+    chain_view,
     chosen_stage,
     deployment_page,
 )
@@ -36,7 +38,7 @@ from pipecd.controlplane.console.view.stage import StageView
 from pipecd.controlplane.stores.documents import PageRequest
 from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import NotFound, UserMistake
+from pipecd.model.errors import Denied, NotFound, UserMistake
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 _CHANGE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
@@ -119,12 +121,23 @@ class DeploymentPages:
             stage=stage,
             is_picked=bool(stage and params.get("stage", "") == stage.id),
             log=log,
+            chain=await self._chain(deployment, person),
             wraps=params.get("wrap", "1") != "0",
             notice=told,
             why_not=await self._door.may(person, _CHANGE, deployment),
             address=Address(f"/deployments/{deployment.id}", params, restart=("lines",)),
             topics=_topics(page, stage, log, told),
         )
+
+    async def _chain(self, deployment: Deployment, person: Person) -> ChainView | None:
+        """The chain of a deployment, if it has one that the person may see."""
+        if not deployment.deployment_chain_id:
+            return None
+        try:
+            chain = await self._door.cases.chains.get(deployment.deployment_chain_id, by=person)
+        except (Denied, NotFound):
+            return None
+        return chain_view(chain, deployment.deployment_chain_block_index)
 
     async def _log(
         self, request: Request, deployment: Deployment, stage: StageView | None, person: Person

@@ -10,6 +10,7 @@ import pytest
 from pipecd.controlplane.console.view import deployment as view
 from pipecd.controlplane.console.view.agent import Agent
 from pipecd.model.deployment import SyncStrategy
+from pipecd.proto.model import chain_pb2, deployment_pb2
 from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
@@ -110,3 +111,27 @@ def test_whose_log_is_shown(
     page = view.deployment_page(made, online, "ann", noon)
     found = view.chosen_stage(page, wanted)
     assert (found.id if found else None) == chosen
+
+
+def test_an_application_that_never_follows_stands_where_its_block_does() -> None:
+    def node(name: str, **deployment: Any) -> chain_pb2.ChainNode:
+        made = chain_pb2.ChainNode()
+        made.application_ref.application_name = name
+        if deployment:
+            made.deployment_ref.MergeFrom(chain_pb2.ChainDeploymentRef(**deployment))
+        return made
+
+    chain = chain_pb2.DeploymentChain(
+        status=chain_pb2.DEPLOYMENT_CHAIN_FAILURE,
+        blocks=[
+            chain_pb2.ChainBlock(
+                nodes=[node("cart", deployment_id="d", status=deployment_pb2.DEPLOYMENT_FAILURE)],
+                status=chain_pb2.DEPLOYMENT_BLOCK_FAILURE,
+            ),
+            chain_pb2.ChainBlock(nodes=[node("web")], status=chain_pb2.DEPLOYMENT_BLOCK_CANCELLED),
+        ],
+    )
+    shown = view.chain_view(chain, 1)
+    assert (shown.number, shown.mark.word) == (2, "Failed")
+    steps = [(s.name, s.deployment_id, s.mark.word) for block in shown.blocks for s in block]
+    assert steps == [("cart", "d", "Failed"), ("web", "", "Cancelled")]

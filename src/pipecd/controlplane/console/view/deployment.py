@@ -34,6 +34,13 @@ from pipecd.controlplane.console.view.words import (
 )
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.moment import to_unix
+from pipecd.proto.model.chain_pb2 import (
+    ChainBlock,
+    ChainBlockStatus,
+    ChainNode,
+    ChainStatus,
+    DeploymentChain,
+)
 from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment
 
@@ -105,6 +112,49 @@ class DeploymentPage:
     approvals: tuple[Approval, ...]
     skippable: tuple[StageView, ...]
     completed: bool
+
+
+@dataclass(frozen=True)
+class ChainStep:
+    """One application of a block; `deployment_id` is empty before it is deployed."""
+
+    name: str
+    deployment_id: str
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class ChainView:
+    """The chain that a deployment is part of; `number` is that of its block, from one."""
+
+    mark: Mark
+    number: int
+    blocks: tuple[tuple[ChainStep, ...], ...]
+
+
+def chain_view(chain: DeploymentChain, block_index: int) -> ChainView:
+    status = ChainStatus.Name(chain.status).removeprefix("DEPLOYMENT_CHAIN_")
+    return ChainView(
+        mark=deployment_mark(DeploymentStatus[status]),
+        number=block_index + 1,
+        blocks=tuple(
+            tuple(_chain_step(node, block) for node in block.nodes) for block in chain.blocks
+        ),
+    )
+
+
+def _chain_step(node: ChainNode, block: ChainBlock) -> ChainStep:
+    """An application that was not deployed stands where its block does."""
+    if node.HasField("deployment_ref"):
+        status = DeploymentStatus(node.deployment_ref.status)
+    else:
+        name = ChainBlockStatus.Name(block.status).removeprefix("DEPLOYMENT_BLOCK_")
+        status = DeploymentStatus[name]
+    return ChainStep(
+        name=node.application_ref.application_name,
+        deployment_id=node.deployment_ref.deployment_id,
+        mark=deployment_mark(status),
+    )
 
 
 def deployment_row(deployment: Deployment, now: datetime) -> DeploymentRow:
