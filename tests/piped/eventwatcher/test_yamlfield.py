@@ -154,3 +154,66 @@ def test_within_brackets_what_was_written_is_read_again(value: str) -> None:
     changed = replace_yaml("{a: [old, x], b: y}", "$.a[0]", value)
     assert yaml.load(changed, yaml.CBaseLoader) == {"a": [value, "x"], "b": "y"}
     assert changed.startswith("{a: [") and changed.endswith(", x], b: y}")
+
+
+doubtful = st.one_of(
+    st.text("0123456789.:-_+eExoTZ", min_size=1, max_size=10),
+    st.sampled_from(
+        ["yes", "No", "on", "OFF", "y", "~", "null", "True", ".inf", "-.NaN", "=", "<<"]
+    ),
+)
+
+
+@given(value=doubtful)
+def test_text_stays_text(value: str) -> None:
+    changed = replace_yaml("a: old\nb: 1", "$.a", value)
+    assert yaml.safe_load(changed) == {"a": value, "b": 1}
+
+
+names = st.text("abcdé-_./ 0", min_size=1, max_size=5)
+trees = st.recursive(
+    printable,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3),
+        st.dictionaries(names, inner, min_size=1, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def leaves(tree: Any, path: str = "$") -> list[str]:
+    """The paths of all texts in a tree."""
+    if isinstance(tree, dict):
+        return [p for key, child in tree.items() for p in leaves(child, f"{path}['{key}']")]
+    if isinstance(tree, list):
+        return [p for n, child in enumerate(tree) for p in leaves(child, f"{path}[{n}]")]
+    return [path]
+
+
+def at(tree: Any, path: str) -> Any:
+    for key, number in re.findall(r"\['([^']*)'\]|\[(\d+)\]", path):
+        tree = tree[int(number)] if number else tree[key]
+    return tree
+
+
+@given(data=st.data(), tree=st.dictionaries(names, trees, min_size=1, max_size=4), value=printable)
+def test_in_any_file_one_value_changes_and_all_others_stay(
+    data: st.DataObject, tree: dict[str, Any], value: str
+) -> None:
+    text = yaml.dump(
+        tree,
+        allow_unicode=data.draw(st.booleans()),
+        default_flow_style=data.draw(st.sampled_from([None, True, False])),
+        default_style=data.draw(st.sampled_from([None, '"', "'", "|", ">"])),
+        width=data.draw(st.sampled_from([20, 1000])),
+    )
+    before = yaml.load(text, yaml.CBaseLoader)
+    path = data.draw(st.sampled_from(leaves(tree)))
+    if at(before, path) == "":
+        return
+    changed = replace_yaml(text, path, value)
+    after = yaml.load(changed, yaml.CBaseLoader)
+    assert at(after, path).rstrip("\n") == value.rstrip("\n")
+    for other in leaves(tree):
+        if other != path:
+            assert at(after, other) == at(before, other)

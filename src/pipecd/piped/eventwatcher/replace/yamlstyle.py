@@ -5,6 +5,10 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import yaml
+import yaml.resolver
 
 from pipecd.config.yamltree.scalar import EndlessNumber, resolve
 from pipecd.piped.eventwatcher.replace.tree import Splice
@@ -14,7 +18,9 @@ _UNPRINTABLE = re.compile(
     "[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
 _INDICATORS = frozenset("!&*#?|>@`\"'%,[]{}:-")
-_TIMES = re.compile(r"\d{4}-\d\d?-\d\d?(?:[Tt ].*)?")
+# What is text to upstream's reader may be a date or a time of the day to others.
+_OTHERS: Any = yaml.resolver.Resolver()
+_TEXT = "tag:yaml.org,2002:str"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _SIGN = re.compile(r"[|>][-+0-9]*")
@@ -60,10 +66,13 @@ def _may_be_plain(value: str, *, is_flow: bool) -> bool:
 
 
 def _is_text(word: str) -> bool:
+    """Whether every reader takes a word without quotes for text."""
     try:
-        return isinstance(resolve(word), str) and not _TIMES.fullmatch(word) if word else False
+        value = resolve(word)
     except EndlessNumber:
         return False
+    is_text_to_others: bool = _OTHERS.resolve(yaml.ScalarNode, word, (True, False)) == _TEXT
+    return isinstance(value, str) and is_text_to_others
 
 
 @dataclass(frozen=True)
