@@ -10,12 +10,11 @@ import base64
 import binascii
 import json
 import math
-import re
 from array import array
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import cache
-from json.encoder import encode_basestring
+from json.encoder import encode_basestring as _string
 from typing import Any, NoReturn, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -28,16 +27,19 @@ Reader = Callable[[Any, Any], None]
 Convert = Callable[[Any], Any]
 
 # Go writes these so that a document can stand inside HTML and JavaScript.
-_ESCAPED = re.compile("[<>&\u2028\u2029]")
+_ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def to_json(message: Message, *, extra: str | None = None) -> str:
     """The stored form of a message; `extra` is the text that upstream keeps under `_extra`."""
     written = _object(message)
-    if extra is None:
-        return written
-    comma = "," if len(written) > 2 else ""
-    return f'{written[:-1]}{comma}"_extra":{_string(extra)}}}'
+    if extra is not None:
+        comma = "," if len(written) > 2 else ""
+        written = f'{written[:-1]}{comma}"_extra":{_string(extra)}}}'
+    # These characters stand in texts only, so that they can be looked for in all of it at once.
+    if any(chr(character) in written for character in _ESCAPED):
+        return written.translate(_ESCAPED)
+    return written
 
 
 def from_json(text: str | bytes, message_type: type[M]) -> M:
@@ -93,10 +95,6 @@ def _single_writer(field: FieldDescriptor) -> Writer:
         FieldDescriptor.CPPTYPE_DOUBLE: lambda value: _float(value, repr(value)),
     }
     return special.get(field.cpp_type, str)
-
-
-def _string(text: str) -> str:
-    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", encode_basestring(text))
 
 
 def _float(value: float, shortest: str) -> str:

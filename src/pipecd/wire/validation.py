@@ -2,14 +2,12 @@
 """Checks a request against the rules written beside its fields in the .proto files.
 
 Every message type is compiled once into a tuple of checks in declaration order; the first violation
-is told in upstream's words, because clients show them and tests of others compare them. Nearly all
-messages are in order, which a second form of the same checks finds out in a fraction of the time.
+is told in upstream's words, because clients show them and tests of others compare them.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from operator import attrgetter
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -26,8 +24,6 @@ Check = Callable[[Message], str]
 
 EMBEDDED = "embedded message failed validation"
 
-_INTEGERS = frozenset({FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64})
-
 # Upstream's rule is > 0, but its own console never fills this in, so nobody could ever save it.
 _MAY_BE_ZERO = frozenset({"model.ProjectSSOConfig.session_ttl"})
 
@@ -40,59 +36,10 @@ def check(message: Message) -> None:
 
 def first_fault(message: Message) -> str:
     """The first violation in declaration order, or an empty text."""
-    descriptor = message.DESCRIPTOR
-    if _glance(descriptor)(message):
-        return ""
-    for check_field in _checks(descriptor):
+    for check_field in _checks(message.DESCRIPTOR):
         if fault := check_field(message):
             return fault
     return ""
-
-
-@cache
-def _glance(descriptor: Descriptor) -> Callable[[Message], bool]:
-    """Whether a message is in order, without telling why it is not.
-
-    What most rules ask for, a text that is not empty or a number that is not negative, is read and
-    judged for all fields at once.
-    """
-    filled, numbers, others = _by_rule(descriptor)
-    read_filled, read_numbers = _read_at_once(filled), _read_at_once(numbers)
-
-    def is_in_order(message: Message) -> bool:
-        if not all(read_filled(message)) or min(read_numbers(message), default=0) < 0:
-            return False
-        return not any(check_field(message) for check_field in others)
-
-    return is_in_order
-
-
-def _by_rule(descriptor: Descriptor) -> tuple[list[str], list[str], list[Check]]:
-    """The fields that must not be empty or zero, those not below zero, and the other checks."""
-    filled: list[str] = []
-    numbers: list[str] = []
-    others: list[Check] = []
-    for field in descriptor.fields:
-        rules = rules_of(field)
-        is_plain = not field.is_repeated and field.full_name not in _MAY_BE_ZERO
-        is_integer = is_plain and field.cpp_type in _INTEGERS
-        if is_plain and rules == FieldRules(min_len=1):
-            filled.append(field.name)
-        elif is_integer and rules == FieldRules(gt=0):
-            filled.append(field.name)
-            numbers.append(field.name)
-        elif is_integer and rules == FieldRules(gte=0):
-            numbers.append(field.name)
-        elif (check_field := _field_check(field)) is not None:
-            others.append(check_field)
-    return filled, numbers, others
-
-
-def _read_at_once(names: Sequence[str]) -> Callable[[Message], Sequence[Any]]:
-    if not names:
-        return lambda _: ()
-    # The first one comes twice, since a single one would not come as a sequence.
-    return attrgetter(*names, names[0])
 
 
 @cache
