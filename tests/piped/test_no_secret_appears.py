@@ -312,3 +312,16 @@ async def test_no_secret_appears_anywhere(
         for trace in traces(secret):
             where = [name for name, content in found.items() if trace.encode() in content]
             assert where == [], trace
+
+
+async def test_what_a_killed_piped_left_behind_is_removed(
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+) -> None:
+    origin.commit({"README": ""})
+    places = ("deployments/d1/sources/s1/target", "livestate/a1", "plan-previews/c1/a1/target")
+    left = [tmp_path / "work of dev" / place / "secret" for place in places]
+    for file in left:
+        file.parent.mkdir(parents=True)
+        file.write_text(TOKEN)
+    async with start_plane() as plane, whole_piped(plane, origin.remote):
+        await eventually(lambda: not any(file.exists() for file in left))
