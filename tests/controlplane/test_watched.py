@@ -66,6 +66,51 @@ async def test_a_call_is_traced_down_to_the_stores(
     assert failed.trace_id != call.trace_id
 
 
+TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "is_continued"),
+    [
+        pytest.param(f"00-{TRACE}-{CALLER}-01", True, id="a trace of the caller"),
+        pytest.param(f"07-{TRACE}-{CALLER}-03-more", True, id="a later version that says more"),
+        pytest.param(f"00-{TRACE}-{CALLER}-01-more", False, id="this version does not say more"),
+        pytest.param(f"ff-{TRACE}-{CALLER}-01", False, id="a version that will never be"),
+        pytest.param(f"00-{'0' * 32}-{CALLER}-01", False, id="a trace without a name"),
+        pytest.param(f"00-{TRACE}-{'0' * 16}-01", False, id="a span without a name"),
+        pytest.param(f"00-{TRACE.upper()}-{CALLER}-01", False, id="large letters"),
+        pytest.param("nonsense", False, id="something else"),
+    ],
+)
+async def test_the_trace_of_a_caller_is_continued(
+    start_plane: Any, monkeypatch: pytest.MonkeyPatch, traceparent: str, is_continued: bool
+) -> None:
+    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.01)
+    collector = TraceCollector()
+    async with (
+        grpc_server([collector], host="127.0.0.1", port=0, grace=0) as port,
+        start_plane(trace_collector=f"127.0.0.1:{port}", traces=True) as plane,
+        open_channel(plane.address, authorization=api_key(plane.api_key), insecure=True) as channel,
+    ):
+        stub = APIServiceStub(channel)
+        # One that the caller does not keep is not kept here either.
+        unwanted = (("traceparent", f"00-{TRACE}-{CALLER}-00"),)
+        missing = pb.GetApplicationRequest(application_id="x")
+        code = await refused(stub.GetApplication(missing, metadata=unwanted))
+        assert code is grpc.StatusCode.NOT_FOUND
+        sent = (("traceparent", traceparent),)
+        await stub.ListApplications(pb.ListApplicationsRequest(), metadata=sent)
+        span = await collector.named("grpc.service.apiservice.APIService/ListApplications")
+        store = await collector.named("datastore read")
+    came_from = (bytes.fromhex(TRACE), bytes.fromhex(CALLER))
+    assert ((span.trace_id, span.parent_span_id) == came_from) is is_continued
+    assert (len(span.trace_id), span.parent_span_id == b"") == (16, not is_continued)
+    assert (store.trace_id, store.parent_span_id) == (span.trace_id, span.span_id)
+    assert "grpc.service.apiservice.APIService/GetApplication" not in {
+        s.name for s in collector.spans
+    }
+
+
 async def test_a_collector_that_is_away_holds_up_nobody(
     start_plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

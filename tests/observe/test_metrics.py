@@ -45,7 +45,7 @@ def test_every_rpc_is_there_before_its_first_call(metrics: ServerMetrics) -> Non
 def test_calls_are_counted_by_how_they_ended(metrics: ServerMetrics) -> None:
     metrics.rpc.offered(*RPC, streaming=False)
     for code in (grpc.StatusCode.OK, grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND):
-        metrics.rpc.started(*RPC)
+        metrics.rpc.started(*RPC, ())
         if code is grpc.StatusCode.OK:
             metrics.rpc.sent(*RPC)
         metrics.rpc.observed(*RPC, code, 0.1)

@@ -45,7 +45,7 @@ class Seen:
         assert service == SERVICE.full_name
         self.offers.add((rpc, streaming))
 
-    def started(self, service: str, rpc: str) -> None:
+    def started(self, service: str, rpc: str, metadata: Metadata) -> None:
         assert service == SERVICE.full_name
         self.begun.append(rpc)
 

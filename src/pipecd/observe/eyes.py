@@ -11,7 +11,7 @@ from pipecd.observe.deploytraces import DeploymentTraces
 from pipecd.observe.insides import Insides
 from pipecd.observe.metrics import RpcMetrics, ServerMetrics
 from pipecd.observe.traces import Tracer
-from pipecd.observe.watch import Watcher
+from pipecd.observe.watch import Headers, Watcher
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Several:
         for one in self._observers:
             one.offered(service, rpc, streaming=streaming)
 
-    def started(self, service: str, rpc: str) -> None:
+    def started(self, service: str, rpc: str, metadata: Headers) -> None:
         for one in self._observers:
-            one.started(service, rpc)
+            one.started(service, rpc, metadata)
 
     def sent(self, service: str, rpc: str) -> None:
         for one in self._observers:

@@ -17,6 +17,8 @@ from prometheus_client import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from pipecd.observe.watch import Headers
+
 _RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
 _HTTP_LABELS = ("code", "method", "path")
 _MILLISECONDS = (1, 5, 25, 125, 625, 3125, 15625)
@@ -73,7 +75,8 @@ class RpcMetrics:
             self._handled.labels(*labels, code_name(grpc.StatusCode.OK)),
         )
 
-    def started(self, service: str, rpc: str) -> None:
+    def started(self, service: str, rpc: str, metadata: Headers) -> None:
+        del metadata
         counters = self._of[service, rpc]
         counters.started.inc()
         counters.received.inc()

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of calls: a call is a span, and what it asks of the stores are spans within it."""
+"""Traces of calls: a call is a span, and what it asks of the stores are spans within it.
 
+A caller that traces says so in the header `traceparent` of W3C; its trace is continued.
+"""
+
+import re
 import secrets
 from contextvars import ContextVar
+from typing import NamedTuple
 
 import grpc
 
 from pipecd.model.errors import NotFound
 from pipecd.observe.spans import Export, Span, Spans
-from pipecd.observe.watch import Ended
+from pipecd.observe.watch import Ended, Headers
 from pipecd.proto.gateway import otlp_pb2 as pb
 
 # What the caller did wrong is no error of ours.
@@ -23,6 +28,13 @@ _OUR_ERRORS = frozenset(
 )
 
 
+_TRACEPARENT = re.compile(
+    "(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})"
+    "-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
+)
+FIRST_VERSION, SAMPLED = "00", 1
+
+
 class Tracer:
     """Records spans of calls and stores; an `RpcObserver` and a `Watcher`."""
 
@@ -33,8 +45,12 @@ class Tracer:
     def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
         """Nothing to record before a call."""
 
-    def started(self, service: str, rpc: str) -> None:
-        self._current.set(Span(f"{service}/{rpc}", secrets.token_bytes(16)))
+    def started(self, service: str, rpc: str, metadata: Headers) -> None:
+        came_from = _caller(metadata)
+        if came_from is None:
+            self._current.set(Span(f"{service}/{rpc}", secrets.token_bytes(16)))
+        elif came_from.is_wanted:
+            self._current.set(Span(f"{service}/{rpc}", came_from.trace_id, came_from.span_id))
 
     def sent(self, service: str, rpc: str) -> None:
         """Answers are part of the call."""
@@ -73,6 +89,28 @@ class Tracer:
             await self._spans.run()
         finally:
             await self._spans.end()
+
+
+class _Caller(NamedTuple):
+    """The span of whoever called, and whether its trace is to be kept."""
+
+    trace_id: bytes
+    span_id: bytes
+    is_wanted: bool
+
+
+def _caller(headers: Headers) -> _Caller | None:
+    """What the caller says about its trace; nothing if it does not, or not in order."""
+    found = next((value for name, value in headers if name == "traceparent"), "")
+    text = found if isinstance(found, str) else found.decode("latin-1")
+    parts = _TRACEPARENT.fullmatch(text)
+    # Only a later version may say more after what this one says.
+    if parts is None or (parts["more"] and parts["version"] == FIRST_VERSION):
+        return None
+    trace_id, span_id = bytes.fromhex(parts["trace"]), bytes.fromhex(parts["span"])
+    if not any(trace_id) or not any(span_id):
+        return None
+    return _Caller(trace_id, span_id, bool(int(parts["flags"], 16) & SAMPLED))
 
 
 def _unseen(_error: BaseException | None) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 Ended = Callable[[BaseException | None], None]
+# What came with a call: pairs of lower-case name and value.
+Headers = Sequence[tuple[str, str | bytes]]
 
 
 class Watcher(Protocol):

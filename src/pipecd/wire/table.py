@@ -43,7 +43,7 @@ class RpcObserver(Protocol):
         """Told once for every RPC when the server starts."""
         ...
 
-    def started(self, service: str, rpc: str) -> None: ...
+    def started(self, service: str, rpc: str, metadata: Metadata) -> None: ...
 
     def sent(self, service: str, rpc: str) -> None:
         """One message of an answer is on its way."""
@@ -160,7 +160,7 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
             if rpc is None:
                 raise Unsupported(f"{self.service_name} does not offer {name}")
             message = _decoded(rpc, request)
-            with _Measured(self._observer, self.service_name, name) as measured:
+            with _Measured(self._observer, self.service_name, name, metadata) as measured:
                 answer = await rpc.method(message, caller)
                 if not isinstance(answer, rpc.response_type):
                     raise TypeError(f"{name} answered {type(answer).__name__}")
@@ -169,9 +169,10 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
 
     async def _pour(self, stream: Stream, request: bytes, context: Context) -> None:
         with _Told(stream.name):
-            caller = await self._admitted(stream.name, _metadata(context))
+            metadata = _metadata(context)
+            caller = await self._admitted(stream.name, metadata)
             message = _decoded(stream, request)
-            with _Measured(self._observer, self.service_name, stream.name) as measured:
+            with _Measured(self._observer, self.service_name, stream.name, metadata) as measured:
                 async with self._endable():
                     await _write_all(stream.method(message, caller), context, measured.sent)
 
@@ -219,15 +220,18 @@ class _Told:
 class _Measured:
     """Tells an observer how a call goes."""
 
-    __slots__ = ("_began", "_name", "_observer", "_service")
+    __slots__ = ("_began", "_metadata", "_name", "_observer", "_service")
 
-    def __init__(self, observer: RpcObserver | None, service: str, name: str) -> None:
+    def __init__(
+        self, observer: RpcObserver | None, service: str, name: str, metadata: Metadata
+    ) -> None:
         self._observer, self._service, self._name = observer, service, name
+        self._metadata = metadata
         self._began = 0.0
 
     def __enter__(self) -> Self:
         if self._observer is not None:
-            self._observer.started(self._service, self._name)
+            self._observer.started(self._service, self._name, self._metadata)
             self._began = time.perf_counter()
         return self
 
