@@ -4,6 +4,8 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email import message_from_bytes
+from email.policy import SMTP, default
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.config.piped.notification import EmailSpec, ReceiverSpec, is_mail_address
+from pipecd.config.piped.notification import ADDRESS, EmailSpec, ReceiverSpec, is_mail_address
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.notice import Notice, NoticeKind
 from pipecd.piped.notify.outbox import Letter
 from pipecd.piped.notify.receivers.choice import choose
+from pipecd.piped.notify.receivers.mail import mail
 from pipecd.piped.notify.receivers.smtp import stuffed
 from pipecd.piped.notify.transition import deployment_is
+from pipecd.piped.notify.wording import Wording
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.notification_pb2 import NotificationEventDeploymentFailed
 from servers.receivers import Mailbox
 
 Kinds = dict[NoticeKind, Notice]
@@ -133,6 +138,7 @@ async def test_without_starttls_nothing_is_sent_in_the_clear(
         pytest.param("RCPT", "450 mailbox is busy", Unavailable, id="a reader who is busy"),
         pytest.param("DATA", "552 too large", UserMistake, id="too large"),
         pytest.param("EHLO", "nonsense", Unavailable, id="nonsense"),
+        pytest.param("EHLO", "250-" + "x" * 100_000, Unavailable, id="a line without an end"),
     ],
 )
 async def test_a_server_that_refuses_is_believed(
@@ -175,10 +181,41 @@ def test_no_line_of_a_mail_looks_like_its_end(content: bytes) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "ann", "ann@", "@x", "a b@x", "a@x\r\nDATA", "<a@x>", "a@x,b@x", "ü@x", 'a"@x', "a@x>"],
+    [
+        "",
+        "ann",
+        "ann@",
+        "@x",
+        "a b@x",
+        "a@x\r\nDATA",
+        "<a@x>",
+        "a@x,b@x",
+        "ü@x",
+        'a"@x',
+        "a@x>",
+        ".a@x",
+        "a..b@x",
+        "a@x..y",
+        "a@[",
+        "a@",
+    ],
 )
 def test_what_is_no_address_is_not_written_to(text: str) -> None:
     assert not is_mail_address(text)
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+@given(ANY_TEXT, ANY_TEXT, st.lists(st.from_regex(ADDRESS, fullmatch=True), min_size=1, max_size=3))
+def test_whatever_others_wrote_becomes_a_mail(name: str, reason: str, readers: list[str]) -> None:
+    facts = NotificationEventDeploymentFailed(
+        deployment=Deployment(id="d", application_id="a", application_name=name), reason=reason
+    )
+    letter = Letter(Notice(FAILED, facts))
+    message = Wording(Console("https://cd.example.com", "shop")).of(letter, str)
+    content = mail(message, letter, readers[0], tuple(readers)).as_bytes(policy=SMTP)
+    assert message_from_bytes(content, policy=default)["To"]
 
 
 @pytest.mark.parametrize("text", ["ann@example.com", "a.b+c@mail.example.com", "a@[127.0.0.1]"])

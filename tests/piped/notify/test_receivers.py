@@ -351,6 +351,16 @@ async def test_an_address_is_no_part_of_an_error(
     assert "secret-part" not in str(caught.value)
 
 
+@pytest.mark.parametrize("field", ["signatureKey", "signatureValue"])
+async def test_a_header_that_cannot_be_sent_is_told_without_its_value(
+    receivers: Receivers, notices: Kinds, field: str
+) -> None:
+    webhook = {"url": receivers.url(WEBHOOK), field: "Schlüssel-wort"}
+    with pytest.raises(UserMistake) as caught:
+        await send(notices[FAILED], webhook=webhook)
+    assert "wort" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "described",
     [

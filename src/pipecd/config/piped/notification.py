@@ -14,12 +14,15 @@ from pipecd.config.spec import Advice, Spec
 SUBTEAM = "!subteam^"
 GROUPS = ("DEPLOYMENT", "APPLICATION_SYNC", "APPLICATION_HEALTH", "PIPED", "STAGE")
 
-_ADDRESS = re.compile(r"[^\s<>@,;:\\\"\x00-\x1f\x7f-\U0010ffff]+@[A-Za-z0-9.\-\[\]:]+")
+_WORD = r"[\w!#$%&'*+/=?^`{|}~-]+"
+ADDRESS = re.compile(
+    rf"{_WORD}(?:\.{_WORD})*@(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f.:]+\])", re.ASCII
+)
 
 
 def is_mail_address(text: str) -> bool:
     """Whether mail can be addressed to the text, which has no name of a person in it."""
-    return _ADDRESS.fullmatch(text) is not None
+    return ADDRESS.fullmatch(text) is not None
 
 
 class TemplateSpec(Spec):

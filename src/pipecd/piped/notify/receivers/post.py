@@ -32,11 +32,12 @@ async def post(
     try:
         async with client.stream("POST", url, content=body, headers=headers) as answer:
             content = await _beginning(answer)
-    except (httpx2.HTTPError, httpx2.InvalidURL) as e:
+    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, UnicodeEncodeError) as e:
+        told = hidden.hide(str(e))
+        raise UserMistake(f"the address or a header of the receiver is wrong: {told}") from None
+    except httpx2.HTTPError as e:
         # Some errors have no words of their own.
         told = hidden.hide(str(e)) or type(e).__name__
-        if isinstance(e, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
-            raise UserMistake(f"the address of the receiver is wrong: {told}") from None
         raise Unavailable(f"cannot reach {_host(url)}: {told}") from None
     if answer.is_success:
         return content

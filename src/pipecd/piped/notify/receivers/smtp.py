@@ -57,8 +57,7 @@ async def deliver(server: MailServer, sender: str, readers: Sequence[str], mail:
             if server.user:
                 await talk.log_in(server.user, server.password)
             await talk.hand_over(sender, readers, mail)
-    except (OSError, EOFError, ValueError) as e:
-        # A line without an end is a ValueError of the stream.
+    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as e:
         told = str(e) or "the connection was closed"
         raise Unavailable(f"cannot hand mail to {server.host}:{server.port}: {told}") from e
 
