@@ -12,6 +12,7 @@ from pipecd.piped.mirror.changes import watch_any
 from pipecd.proto.model.application_pb2 import Application
 
 _EVERY = 60.0
+_GRACE = 5.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class LiveStates:
             if application is None or _has_moved_house(post.watcher, application):
                 del self._posts[id_]
                 post.task.cancel()
-                await asyncio.wait({post.task})
+                # A plugin that does not want to end keeps nobody waiting.
+                await asyncio.wait({post.task}, timeout=_GRACE)
                 await self.tools.grounds.forget(id_)
             else:
                 post.watcher.renew(application)
