@@ -9,6 +9,7 @@ reads the length of every frame and the status at the end.
 
 import socket
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -35,6 +36,12 @@ class Request(NamedTuple):
 
 def request(path: str, message: bytes, authorization: str) -> Request:
     """A call of the method at this path."""
+    return Request(_headers(path, authorization), b"\0" + len(message).to_bytes(4) + message)
+
+
+@cache
+def _headers(path: str, authorization: str) -> bytes:
+    """The same for every call of a method by the same caller."""
     fields: Mapping[str, str] = {
         ":method": "POST",
         ":scheme": "http",
@@ -44,8 +51,7 @@ def request(path: str, message: bytes, authorization: str) -> Request:
         "te": "trailers",
         "authorization": authorization,
     }
-    headers = b"".join(_literal(name, value) for name, value in fields.items())
-    return Request(headers, b"\0" + len(message).to_bytes(4) + message)
+    return b"".join(_literal(name, value) for name, value in fields.items())
 
 
 class Caller:
