@@ -3,6 +3,7 @@
 
 import json
 from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ ANALYSED = {
         {"name": "K8S_CANARY_CLEAN"},
     ]
 }
+MULTI = "kubernetes_multicluster"
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "kubernetes.md"
 
 
@@ -322,3 +324,61 @@ async def test_a_chart_of_a_private_repository_is_read_as_piped_reads_its_own(
         (done,) = await eventually(ended(plane, 1), 40)
         assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
     assert cluster.live("configmaps")["settings"]["data"] == {"value": "web"}
+
+
+@dataclass(frozen=True)
+class TwoPlaces:
+    """Two namespaces that stand for two clusters; objects name none, so each account decides."""
+
+    kubernetes: Kubernetes
+    names: Mapping[str, str]
+    targets: list[dict[str, Any]]
+
+    def path(self, name: str) -> str:
+        return f"/api/v1/namespaces/{self.names[name]}/configmaps/settings"
+
+    def values(self) -> list[str]:
+        return [self.kubernetes.ask("GET", self.path(n))["data"]["value"] for n in self.names]
+
+
+@pytest.fixture
+def two_places(kubernetes: Kubernetes, namespace: str, tmp_path: Path) -> TwoPlaces:
+    names = {"here": namespace, "there": f"{namespace}-there"}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names["there"]}}
+    kubernetes.ask("POST", "/api/v1/namespaces", body)
+    targets: list[dict[str, Any]] = []
+    for name, place in names.items():
+        account = yaml.safe_load(kubernetes.kubeconfig.read_text())
+        account["contexts"][0]["context"]["namespace"] = place
+        (file := tmp_path / name).write_text(json.dumps(account))
+        targets.append({"name": name, "config": {"kubeConfigPath": str(file)}})
+    return TwoPlaces(kubernetes, names, targets)
+
+
+@pytest.mark.slow
+async def test_a_deployment_that_fails_on_one_of_two_clusters_is_rolled_back_on_both(
+    start_plane: Any, origin: Any, eventually: Any, whole_piped: Any, two_places: TwoPlaces
+) -> None:
+    spec = {"name": "web", "plugins": {MULTI: {}}}
+    config = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": spec}
+    origin.commit({"web/app.pipecd.yaml": json.dumps(config), "web/all.yaml": settings("one")})
+    more = f"plugins: {json.dumps([{'name': MULTI, 'deployTargets': two_places.targets}])}\n"
+    async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
+        chosen = {MULTI: DeployTargets(deploy_targets=list(two_places.names))}
+        await piped.add_application("web", deploy_targets_by_plugin=chosen)
+        await eventually(ended(plane, 1), 40)
+        assert two_places.values() == ["one", "one"]
+        # From now on one of them refuses every change.
+        form, there = "application/merge-patch+json", two_places.path("there")
+        two_places.kubernetes.ask("PATCH", there, {"immutable": True}, form=form)
+        origin.commit({"web/all.yaml": settings("two")})
+        second, _ = await eventually(ended(plane, 2), 40)
+    assert DeploymentStatus(second.status) is DeploymentStatus.FAILURE
+    assert "here: 1 objects are as in commit" in second.status_reason
+    assert "there: ConfigMap settings (all.yaml:1) was not applied" in second.status_reason
+    stages = {stage.name: StageStatus(stage.status) for stage in second.stages}
+    assert stages == {
+        "K8S_MULTI_SYNC": StageStatus.FAILURE,
+        "K8S_MULTI_ROLLBACK": StageStatus.SUCCESS,
+    }
+    assert two_places.values() == ["one", "one"]

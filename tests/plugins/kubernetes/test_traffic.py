@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.sdk import StageStatus, SyncStatus
+from pipecd.sdk import DISPLAY_KEY, RequestedStage, StageStatus, SyncStatus
 from plugins.kubernetes.bed import (
     VARIANT,
     Application,
@@ -47,12 +47,12 @@ def route(name: str, *destinations: tuple[str, int]) -> dict[str, Any]:
     return {"name": name, "route": made}
 
 
-def http_route(*backends: dict[str, Any]) -> dict[str, Any]:
+def http_route(*backends: dict[str, Any], name: str = "web") -> dict[str, Any]:
     spec = {"parentRefs": [{"name": "gateway"}], "rules": [{"backendRefs": list(backends)}]}
     return {
         "apiVersion": GATEWAY,
         "kind": "HTTPRoute",
-        "metadata": {"name": "web"},
+        "metadata": {"name": name},
         "spec": spec,
     }
 
@@ -68,8 +68,8 @@ def shares_of_istio(application: Application) -> dict[str, dict[str, int]]:
     }
 
 
-def shares_of_gateway(application: Application) -> dict[str, int]:
-    rules = application.live("httproutes", f"apis/{GATEWAY}")["web"]["spec"]["rules"]
+def shares_of_gateway(application: Application, name: str = "web") -> dict[str, int]:
+    rules = application.live("httproutes", f"apis/{GATEWAY}")[name]["spec"]["rules"]
     return {backend["name"]: backend["weight"] for backend in rules[0]["backendRefs"]}
 
 
@@ -192,6 +192,30 @@ async def test_an_http_route_divides_among_services_and_a_rollback_restores_it(
     assert shares_of_gateway(application) == {"web": 1}
     assert set(application.live("services", "api/v1")) == {"web"}
     await is_synced(application, first)
+
+
+@pytest.mark.usefixtures("routes")
+async def test_every_http_route_to_the_service_is_divided(application: Application) -> None:
+    routing: dict[str, Any] = {"trafficRouting": {"method": "gateway"}}
+    leading = [http_route({"name": "web", "port": 80}, name=name) for name in ("plain", "secure")]
+    elsewhere = http_route({"name": "other", "port": 80}, name="elsewhere")
+    manifests = (deployment(), service(), elsewhere, *leading)
+    bench = application.commit("c1", *manifests, pipeline=BLUE_GREEN, **routing)
+    await succeed(bench, "K8S_CANARY_ROLLOUT", {"createService": True})
+    await succeed(bench, "K8S_PRIMARY_ROLLOUT", index=2)
+    assert set(application.live("httproutes", f"apis/{GATEWAY}")) == {"elsewhere"}
+    await succeed(bench, "K8S_TRAFFIC_ROUTING", {"primary": 60, "canary": 40}, index=1)
+    divided = {"web": 60, "web-canary": 40}
+    assert shares_of_gateway(application, "plain") == divided
+    assert shares_of_gateway(application, "secure") == divided
+    assert shares_of_gateway(application, "elsewhere") == {"other": 1}
+
+
+async def test_the_shares_are_shown_before_a_stage_runs(application: Application) -> None:
+    options = b'{"primary": 70, "canary": 30}'
+    requested = RequestedStage("K8S_TRAFFIC_ROUTING", 1, "", options)
+    (planned,) = await application.plugin.plan_pipeline([requested], rollback=False)
+    assert planned.metadata == {DISPLAY_KEY: "Primary: 70%, Canary: 30%, Baseline: 0%"}
 
 
 @pytest.mark.usefixtures("routes")

@@ -12,6 +12,7 @@ from pipecd.plugins.kubernetes.live.drift import preview
 from pipecd.plugins.kubernetes.live.state import Declared, live_state, merged, without_manifests
 from pipecd.plugins.kubernetes.manifest.image import Image, images
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
+from pipecd.plugins.kubernetes.options import TrafficRoutingOptions
 from pipecd.plugins.kubernetes.plan.strategy import strategy
 from pipecd.plugins.kubernetes.plan.versions import versions
 from pipecd.plugins.kubernetes.stages import rollout, sync, traffic
@@ -41,7 +42,7 @@ from pipecd.sdk import (
     Version,
 )
 
-SYNC, ROLLBACK = "SYNC", "ROLLBACK"
+SYNC, TRAFFIC_ROUTING, ROLLBACK = "SYNC", "TRAFFIC_ROUTING", "ROLLBACK"
 Asked: TypeAlias = PlanContext | LiveContext | PreviewContext | StageContext
 ResultT = TypeVar("ResultT")
 
@@ -52,7 +53,7 @@ _WORK: Mapping[str, Callable[[Workbench, Any], Awaitable[StageResult]]] = {
     "CANARY_CLEAN": lambda bench, _: rollout.clean(bench, "canary"),
     "BASELINE_ROLLOUT": rollout.baseline,
     "BASELINE_CLEAN": lambda bench, _: rollout.clean(bench, "baseline"),
-    "TRAFFIC_ROUTING": traffic.route,
+    TRAFFIC_ROUTING: traffic.route,
     ROLLBACK: lambda bench, _: sync.rollback(bench),
 }
 
@@ -99,6 +100,15 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     async def quick_sync(self, *, rollback: bool) -> Sequence[PlannedStage]:
         planned = PlannedStage(self.prefix + SYNC, description="Sync by applying all manifests")
         return (planned, self._undo(0)) if rollback else (planned,)
+
+    async def plan_stage(
+        self, requested: RequestedStage, *, rollback: bool
+    ) -> Sequence[PlannedStage]:
+        planned = await super().plan_stage(requested, rollback=rollback)
+        if requested.name != self.prefix + TRAFFIC_ROUTING:
+            return planned
+        metadata = traffic.shown(requested.options(TrafficRoutingOptions))
+        return [replace(stage, metadata=metadata) for stage in planned]
 
     async def plan_pipeline(
         self, requested: Sequence[RequestedStage], *, rollback: bool

@@ -10,7 +10,7 @@ from pipecd.plugins.kubernetes.options import (
 )
 from pipecd.plugins.kubernetes.plan.workload import configuration, services, workloads
 from pipecd.plugins.kubernetes.stages.sync import primary_of, prune
-from pipecd.plugins.kubernetes.stages.traffic import is_routed, routing_manifest
+from pipecd.plugins.kubernetes.stages.traffic import is_routed, routing_manifests
 from pipecd.plugins.kubernetes.stages.workbench import Workbench
 from pipecd.plugins.kubernetes.variant.label import require_label
 from pipecd.plugins.kubernetes.variant.patch import patched
@@ -26,16 +26,15 @@ async def primary(bench: Workbench, options: PrimaryRolloutOptions) -> StageResu
     labelled = options.add_variant_label_to_selector
     if not labelled and is_routed(bench):
         _require_labels(bench.application, manifests)
-    routing = None
+    routing: list[Manifest] = []
     if is_routed(bench, after=bench.stage.index):
-        routing = routing_manifest(bench.application, manifests)
-    made = primary_of(bench, [m for m in manifests if m is not routing], labelled=labelled)
+        routing = routing_manifests(bench.application, manifests)
+    made = primary_of(bench, [m for m in manifests if m not in routing], labelled=labelled)
     if options.create_service:
         made += _services(bench, manifests, bench.naming("primary", options.suffix))
     applied = await bench.apply(made, target, "primary", ready_within=options.ready_within)
     if options.prune:
-        kept = [*applied, *([routing] if routing else [])]
-        await prune(bench, await bench.live("primary"), kept)
+        await prune(bench, await bench.live("primary"), [*applied, *routing])
     return StageResult.succeeded(f"Primary is at commit {target.commit[:7]}")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """K8S_TRAFFIC_ROUTING divides the traffic among the variants."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pipecd.plugins.kubernetes.application import Application, IstioRouting, Variant
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
@@ -19,19 +19,22 @@ _GATEWAY = "gateway.networking.k8s.io"
 
 
 async def route(bench: Workbench, options: TrafficRoutingOptions) -> StageResult:
-    """Applies the one manifest that decides where the traffic goes."""
+    """Applies the manifests that decide where the traffic goes."""
     shares = Shares(*options.shares())
     check(shares)
-    told = ", ".join(f"{name.capitalize()}: {share}%" for name, share in shares.by_variant)
     percentages = {f"{name}-percentage": str(share) for name, share in shares.by_variant}
-    await bench.stage.metadata.put({DISPLAY_KEY: told, **percentages})
+    await bench.stage.metadata.put({**shown(options), **percentages})
     target = bench.stage.target
     manifests = await bench.manifests(target)
-    routing = routing_manifest(bench.application, manifests)
-    if not bench.aim.takes(routing):
-        return StageResult.succeeded(f"{routing.key} is not on this cluster")
-    await bench.apply([await _routed(bench, routing, manifests, shares)], target, "primary")
-    return StageResult.succeeded(f"Traffic is routed: {told}")
+    routing = [m for m in routing_manifests(bench.application, manifests) if bench.aim.takes(m)]
+    made = [await _routed(bench, manifest, manifests, shares) for manifest in routing]
+    await bench.apply(made, target, "primary")
+    return StageResult.succeeded(f"Traffic is routed: {shares}")
+
+
+def shown(options: TrafficRoutingOptions) -> Mapping[str, str]:
+    """Returns what people see of a stage, also before it runs."""
+    return {DISPLAY_KEY: str(Shares(*options.shares()))}
 
 
 async def _routed(
@@ -89,13 +92,16 @@ def is_routed(bench: Workbench, *, after: int = -1) -> bool:
     return any(name in _STAGES for name in bench.stage.target.stage_names()[after + 1 :])
 
 
-def routing_manifest(application: Application, manifests: Sequence[Manifest]) -> Manifest:
-    """Returns the manifest that decides where the traffic goes."""
+def routing_manifests(application: Application, manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Returns what decides where the traffic goes: one manifest, or each HTTPRoute that leads it.
+
+    Of several Services or VirtualServices the first counts, as for upstream.
+    """
     match application.traffic_routing.method:
         case "podselector":
-            kind, found = "Service", services(manifests, application.service)
+            kind, found = "Service", services(manifests, application.service)[:1]
         case "istio":
-            kind, found = "VirtualService", _virtual_services(application, manifests)
+            kind, found = "VirtualService", _virtual_services(application, manifests)[:1]
         case "gateway":
             kind, found = "HTTPRoute", _http_routes(application, manifests)
         case other:
@@ -108,7 +114,7 @@ def routing_manifest(application: Application, manifests: Sequence[Manifest]) ->
             f"there is no {kind} to route the traffic with",
             hint="it must be among the manifests of the application",
         )
-    return found[0]
+    return found
 
 
 def _virtual_services(application: Application, manifests: Sequence[Manifest]) -> list[Manifest]:
@@ -124,7 +130,7 @@ def _virtual_services(application: Application, manifests: Sequence[Manifest]) -
 def _http_routes(application: Application, manifests: Sequence[Manifest]) -> list[Manifest]:
     service = _primary_service(application, manifests)
     found = _of_group(named(manifests, "HTTPRoute", ""), _GATEWAY)
-    return sorted(found, key=lambda manifest: not leads_to(manifest, service))
+    return [manifest for manifest in found if leads_to(manifest, service)] or found[:1]
 
 
 def _of_group(manifests: Sequence[Manifest], group: str) -> list[Manifest]:

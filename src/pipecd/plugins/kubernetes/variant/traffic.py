@@ -24,6 +24,10 @@ class Shares:
         """The share of each variant by its name."""
         return ("primary", self.primary), ("canary", self.canary), ("baseline", self.baseline)
 
+    def __str__(self) -> str:
+        """The shares as people read them."""
+        return ", ".join(f"{name.capitalize()}: {share}%" for name, share in self.by_variant)
+
     def within(self, total: int) -> "Shares":
         """Returns the shares of a part of the traffic; what is left over goes to primary."""
         canary, baseline = (share * total // ALL for share in (self.canary, self.baseline))
