@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program `launcher`: what it tells, and that it takes its piped with it when it ends."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from servers.server import free_port
+
+LAUNCHER = Path(sys.executable).parent / "launcher"
+
+
+@dataclass
+class Launched:
+    """A launcher that runs, its admin port, and what its piped wrote down."""
+
+    process: asyncio.subprocess.Process
+    port: int
+    trace: Path
+
+    async def status(self) -> dict[str, Any]:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{self.port}") as http:
+            return (await http.get("/status")).json()
+
+    @property
+    def piped(self) -> int:
+        return int(self.trace.read_text().split()[0])
+
+    async def ends(self) -> int:
+        async with asyncio.timeout(20):
+            return await self.process.wait()
+
+
+async def until(ask: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not ask():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    # Nobody may have waited for it yet.
+    return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+
+
+@pytest.fixture
+def launch(start_plane: Any, tmp_path: Path) -> Any:
+    @asynccontextmanager
+    async def launched() -> AsyncGenerator[Launched]:
+        trace, port = tmp_path / "trace", free_port()
+        program = tmp_path / "piped_v1"
+        program.write_text(
+            f'#!/bin/sh\necho "$$ $*" > {trace}.new\nmv {trace}.new {trace}\nexec sleep 100\n'
+        )
+        program.chmod(0o755)
+        async with start_plane() as plane:
+            made = await plane.running.cases.pipeds.register("dev", "", by=plane.admin)
+            (tmp_path / "key").write_text(made.key)
+            config = tmp_path / "piped.yaml"
+            config.write_text(
+                "apiVersion: pipecd.dev/v1beta1\nkind: Piped\nspec:\n  projectID: demo\n"
+                f"  pipedID: {made.id}\n  pipedKeyFile: {tmp_path / 'key'}\n"
+                f"  apiAddress: {plane.address}\n"
+            )
+            process = await asyncio.create_subprocess_exec(
+                LAUNCHER, "launcher", "--config-file", str(config), "--default-version=v1",
+                f"--piped-release=file://{tmp_path}/piped_{{version}}", "--insecure",
+                "--launcher-admin-port", str(port), f"--home-dir={tmp_path / 'home'}",
+                "--tools-dir", "tools",
+            )  # fmt: skip
+            try:
+                await until(trace.exists)
+                yield Launched(process, port, trace)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                await process.wait()
+
+    return launched
+
+
+async def test_it_tells_what_runs_and_hands_on_what_is_not_meant_for_it(launch: Any) -> None:
+    async with launch() as running:
+        told = await running.status()
+        words = running.trace.read_text().split()[1:]
+        running.process.terminate()
+        assert await running.ends() == 0
+    assert (told["wanted"], told["running"], told["trouble"]) == ("v1", "v1", "")
+    assert [word.partition("=")[0] for word in words] == [
+        "run", "--config-file", "--launcher-version", "--insecure", "--tools-dir", "tools",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+async def test_its_piped_never_outlives_it(launch: Any, how: signal.Signals) -> None:
+    async with launch() as running:
+        piped = running.piped
+        assert is_alive(piped)
+        running.process.send_signal(how)
+        assert await running.ends() == (-9 if how is signal.SIGKILL else 0)
+        await until(lambda: not is_alive(piped))
+
+
+async def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        LAUNCHER, "launcher", f"--config-file={tmp_path / 'missing.yaml'}", "--piped-release=nowhere",
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, told = await process.communicate()
+    assert process.returncode == 1
+    assert len(told.decode().strip().splitlines()) == 1

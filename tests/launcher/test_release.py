@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions of piped come from a package index or a registry, each to a place of its own."""
+
+import asyncio
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pipecd.launcher.release import LAYER_TYPE, open_releases
+from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.observe.version import build_version
+from pipecd.wire.download.machine import machine
+from pipecd.wire.oci.manifest import Platform
+from pipecd.wire.oci.reference import parse_reference
+from pipecd.wire.oci.registry import Registry
+from servers.registry import OciRegistry
+
+
+def wheel(directory: Path, version: str, main: str) -> None:
+    """A package of one module, as an index would have it."""
+    name = f"pipecd-{version}"
+    files = {
+        "pipecd/__init__.py": "",
+        "pipecd/__main__.py": main,
+        f"{name}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: pipecd\nVersion: {version}\n",
+        f"{name}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{name}.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(directory / f"{name}-py3-none-any.whl", "w") as packed:
+        for path, text in files.items():
+            packed.writestr(path, text)
+
+
+@pytest.mark.slow
+async def test_versions_of_a_package_are_installed_beside_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    wheel(tmp_path, "7.1.0", "import sys\nprint('seven', *sys.argv[1:])\n")
+    releases = open_releases("pip:pipecd", tmp_path / "home")
+    program = await releases.program("v7.1.0", is_v0=False)
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    told, _ = await process.communicate()
+    assert told.decode().split() == ["seven", "piped"]
+    with pytest.raises(PipecdError, match=r"piped v7\.2\.0 cannot be installed: .*7\.2\.0"):
+        await releases.program("v7.2.0", is_v0=False)
+    assert [p.name for p in (tmp_path / "home" / "versions").iterdir()] == ["v7.1.0"]
+    assert await releases.program(build_version(), is_v0=False) == (
+        sys.executable, "-m", "pipecd", "piped",
+    )  # fmt: skip
+    await releases.keep({build_version()})
+    assert list((tmp_path / "home" / "versions").iterdir()) == []
+
+
+async def test_a_version_comes_from_a_registry(registry: OciRegistry, tmp_path: Path) -> None:
+    (tmp_path / "piped").write_bytes(b"#!/bin/sh\n# seven\n")
+    reference = parse_reference(f"oci://{registry.host}/team/piped:v7")
+    async with Registry.open(reference) as opened:
+        files = [(Platform(*machine()), tmp_path / "piped")]
+        await opened.push(files, layer_type=LAYER_TYPE, artifact_type="application/x")
+    releases = open_releases(f"oci://{registry.host}/team/piped:{{version}}", tmp_path / "home")
+    path, word = await releases.program("v7", is_v0=True)
+    assert b"# seven" in await asyncio.to_thread(Path(path).read_bytes)
+    assert word == "piped"
+    with pytest.raises(PipecdError, match="piped v8"):
+        await releases.program("v8", is_v0=True)
+
+
+@pytest.mark.parametrize("place", ["", "pip:", "https://example.com/piped", "http://a/{version}"])
+def test_a_place_without_releases_is_refused(place: str, tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match="names no releases"):
+        open_releases(place, tmp_path)
