@@ -198,10 +198,11 @@ class Lookouts:
             connection = connection_of(settings.master_url, settings.kube_config_path)
             client = await self._clients.enter_async_context(open_client(connection))
             cluster = Cluster(client, Kinds(client), connection.namespace or DEFAULT_NAMESPACE)
-            lookout = Lookout(
-                target.name, cluster, settings.app_state_informer, self._tasks, self._tell
-            )
-            return self._known.setdefault(target.name, lookout)
+            # Somebody else may have been faster, and a lookout begins to work when it is made.
+            if target.name not in self._known:
+                self._known[target.name] = Lookout(
+                    target.name, cluster, settings.app_state_informer, self._tasks, self._tell
+                )
         return self._known[target.name]
 
     async def run(self) -> None:
