@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `Database` on PostgreSQL."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
@@ -74,8 +75,11 @@ class PostgresDatabase(PooledDatabase):
         return await in_time(answer, self._lines, self._patience)
 
     async def close(self) -> None:
-        await self._glances.close()
-        await self._changes.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                await self._glances.close()
+                await self._changes.close()
+        self._lines.abort_stuck(0)
         self._lines.close()
         await super().close()
 
