@@ -177,6 +177,11 @@ class TestOnTheEventLoop:
             (count,) = other.execute(used).fetchone() or (0,)
         assert 0 < count <= GLANCES + CHANGES
 
+    async def test_only_the_plans_of_single_statements_are_kept(self, database: Database) -> None:
+        mode = select(func.current_setting("plan_cache_mode"))
+        assert await database.glance(mode) == [("auto",)]
+        assert await database.read(lambda r: r.rows(mode)) == [("force_custom_plan",)]
+
     async def test_a_statement_that_the_server_does_not_understand_harms_no_other(
         self, database: Database
     ) -> None:

@@ -34,6 +34,8 @@ class Line:
     """
 
     def __init__(self, link: PostgresLink) -> None:
+        # What is asked here is found by the same index, whatever the values are.
+        link.statement("SET plan_cache_mode = auto")
         self._link = link
         self._connection = link.connection.pgconn
         self._loader = Transformer(link.connection)

@@ -22,6 +22,8 @@ SESSION = (
     f"SET statement_timeout = '{SILENCE_SECONDS}s'",
     # A process that hangs in a transaction must not hold its locks for ever.
     "SET idle_in_transaction_session_timeout = '60s'",
+    # How a list is best found depends on how rare the values are that are looked for.
+    "SET plan_cache_mode = force_custom_plan",
 )
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
