@@ -154,6 +154,32 @@ async def test_a_deployment_that_waits_for_its_chain_can_be_cancelled(
         assert status(await stand.deployment(id)) == "CANCELLED"
 
 
+async def test_a_deployment_goes_on_as_soon_as_piped_hears_that_its_chain_has_come_this_far(
+    open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "HOLD", 3600)
+    async with open_stand() as stand, stand.piped() as deployer:
+        blocks = [chain_pb2.ChainBlock(), chain_pb2.ChainBlock()]
+        await stand.stores.chains.add(
+            chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
+        )
+        id = await stand.trigger(
+            stand.push("  pipeline: {stages: [{name: ACT}]}\n"),
+            deployment_chain_id="chain-1",
+            deployment_chain_block_index=1,
+        )
+        while "InChainDeploymentPlannable" not in stand.gate.calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+        def end_block(stored: Any) -> None:
+            stored.blocks[0].status = chain_pb2.DEPLOYMENT_BLOCK_SUCCESS
+
+        await stand.stores.chains.update("chain-1", end_block)
+        # What the wake-up stream does when a block of a chain has ended.
+        deployer.deployments.pace.woken()
+        assert status(await stand.finished(id)) == "SUCCESS"
+
+
 async def test_a_secret_in_the_output_of_a_script_is_hidden(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped() as deployer:
         spec = (

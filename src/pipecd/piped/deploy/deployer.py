@@ -19,7 +19,7 @@ from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.deploy.reports import persistently
 from pipecd.piped.deploy.stop import Stop, stop_of
 from pipecd.piped.deploy.waiting import WaitingRoom
-from pipecd.piped.deploy.work import carry_out
+from pipecd.piped.deploy.work import Hold, carry_out
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import Watch
 from pipecd.piped.mirror.commands import CommandMirror
@@ -75,8 +75,10 @@ class Deployer:
     """What is being done, by application."""
     _settled: set[str] = field(init=False, default_factory=set[str])
     """Deployments that are over, for as long as the mirror lists them."""
-    _held: dict[str, float] = field(init=False, default_factory=dict[str, float])
-    """Deployments that have to wait, and until when."""
+    _held: dict[str, Hold] = field(init=False, default_factory=dict[str, Hold])
+    """Deployments that were laid aside."""
+    _news: Watch = field(init=False, default_factory=Watch)
+    _news_heard: int = field(init=False, default=0)
     _woken: Watch = field(init=False, default_factory=Watch)
 
     async def run(self) -> None:
@@ -84,6 +86,8 @@ class Deployer:
         await desk.forget_sources()
         for mirror in (self.deployments, self.commands):
             mirror.changes.add(self._woken)
+        for watch in (self._news, self._woken):
+            self.deployments.pace.wakeups.add(watch)
         async with asyncio.TaskGroup() as works:
             works.create_task(self._correct_deploying(), name="deploying")
             waiting = WaitingRoom(desk=desk, works=works, settled=self._settled, woken=self._woken)
@@ -95,7 +99,11 @@ class Deployer:
         """One look at the mirrors; everything that takes time becomes a task."""
         now, listed = asyncio.get_running_loop().time(), self.deployments.all
         self._settled &= {deployment.id for deployment in listed}
-        self._held = {id: until for id, until in self._held.items() if until > now}
+        has_news = self._news.taken()
+        self._news_heard += has_news
+        self._held = {
+            id: hold for id, hold in self._held.items() if hold.goes_on(now, has_news=has_news)
+        }
         passed_over = waiting.pass_over(listed, self._busy)
         settled = self._settled | waiting.dealt_with | passed_over
         for deployment in next_turns(listed, busy=self._busy, settled=settled):
@@ -112,7 +120,7 @@ class Deployer:
 
     def _until_next_look(self) -> float:
         now = asyncio.get_running_loop().time()
-        return max(min([_LOOK_EVERY, *(until - now for until in self._held.values())]), 0)
+        return max(min([_LOOK_EVERY, *(hold.until - now for hold in self._held.values())]), 0)
 
     def _cancel(self, command: Command, waiting: WaitingRoom) -> None:
         """Stops the deployment where it is: at work, waiting for its turn, or over already."""
@@ -128,14 +136,17 @@ class Deployer:
         works.create_task(self._carry_out(deployment, work, desk), name=deployment.id)
 
     async def _carry_out(self, deployment: Deployment, work: _Work, desk: Desk) -> None:
+        news_heard = self._news_heard
         try:
             hold = await carry_out(desk, deployment, work.stop)
         finally:
             del self._at_work[deployment.application_id]
+        # News that came meanwhile may be what its chain was waiting for; it asks again at once.
+        is_late = hold is not None and hold.is_for_chain and news_heard != self._news_heard
         if hold is None:
             self._settled.add(deployment.id)
-        else:
-            self._held[deployment.id] = asyncio.get_running_loop().time() + hold
+        elif not is_late:
+            self._held[deployment.id] = hold
         # Nobody tells a piped what it reported itself.
         self.deployments.refresh_soon()
         self._woken.mark()

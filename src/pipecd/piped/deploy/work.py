@@ -2,6 +2,8 @@
 """A turn: everything that is done for one deployment while its application is busy with it."""
 
 import asyncio
+from dataclasses import dataclass
+from typing import Self
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -24,15 +26,30 @@ log = structlog.get_logger()
 HOLD = 10.0
 
 
-async def carry_out(desk: Desk, listed: Deployment, stop: asyncio.Future[Stop]) -> float | None:
-    """Works on a deployment to its end; a number is how long to wait before trying again."""
+@dataclass(frozen=True)
+class Hold:
+    """A deployment is laid aside until then, or until there may be news of its chain."""
+
+    until: float
+    is_for_chain: bool = False
+
+    @classmethod
+    def now(cls, *, is_for_chain: bool = False) -> Self:
+        return cls(asyncio.get_running_loop().time() + HOLD, is_for_chain)
+
+    def goes_on(self, now: float, *, has_news: bool) -> bool:
+        return now < self.until and not (self.is_for_chain and has_news)
+
+
+async def carry_out(desk: Desk, listed: Deployment, stop: asyncio.Future[Stop]) -> Hold | None:
+    """Works on a deployment to its end, or to where it has to be laid aside."""
     with bound_contextvars(deployment=listed.id, application=listed.application_id):
         try:
             deployment = await desk.fresh(listed.id)
             if not DeploymentStatus(deployment.status).is_completed:
                 with desk.metadata.open(deployment):
                     if not await _pass(desk, deployment, stop):
-                        return HOLD
+                        return Hold.now(is_for_chain=True)
             is_cancelled = DeploymentStatus(deployment.status) is DeploymentStatus.CANCELLED
             told = CommandStatus.SUCCEEDED if is_cancelled else CommandStatus.FAILED
             await desk.answer_cancels(listed.id, told)
@@ -40,7 +57,7 @@ async def carry_out(desk: Desk, listed: Deployment, stop: asyncio.Future[Stop]) 
         except (PipecdError, OSError) as e:
             log.warning("deployment is held up, trying again later", error=str(e))
             await _explain(desk, listed.id, f"Held up, trying again soon: {words(e)}")
-            return HOLD
+            return Hold.now()
         finally:
             await desk.forget_sources(listed.id)
     return None

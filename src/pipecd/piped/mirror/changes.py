@@ -16,14 +16,18 @@ class Watch:
         """Something changed."""
         self._changed.set()
 
+    def taken(self) -> bool:
+        """Whether something changed since this was last asked; does not wait."""
+        changed = self._changed.is_set()
+        self._changed.clear()
+        return changed
+
     async def wait(self, at_most: float) -> bool:
         """Returns True after a change since the last wait, False when the time has passed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most):
                 await self._changed.wait()
-        changed = self._changed.is_set()
-        self._changed.clear()
-        return changed
+        return self.taken()
 
 
 class Changes:

@@ -5,7 +5,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from pipecd.piped.mirror.changes import Watch
+from pipecd.piped.mirror.changes import Changes, Watch
 
 # The safety net while the wake-up stream is up, in seconds.
 NET = (120.0, 300.0)
@@ -29,12 +29,18 @@ class Pace:
     ) -> None:
         self._polling, self._net, self._chance = polling, net, chance
         self._told = Watch()
+        self.wakeups = Changes()
         self._is_streaming = False
         self._last = float("-inf")
 
     def soon(self) -> None:
         """Asks for a look as soon as possible."""
         self._told.mark()
+
+    def woken(self) -> None:
+        """The control plane says that there is something to look at."""
+        self.wakeups.notify()
+        self.soon()
 
     def streaming(self, is_up: bool) -> None:
         """The stream came up or went down; what happened in between is not known."""

@@ -82,7 +82,7 @@ class WakeupStream:
                 if wakeup.kind == Wakeup.REPOSITORY:
                     self._repositories.look_soon(wakeup.repository)
                 for pace in self._paces.get(wakeup.kind, ()):
-                    pace.soon()
+                    pace.woken()
 
     def _set(self, is_up: bool) -> None:
         if self._is_up == is_up:
