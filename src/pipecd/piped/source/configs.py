@@ -65,6 +65,6 @@ def _absent(path: str, missing: Missing) -> PipecdError:
     if missing.is_absent:
         return NotFound(
             f"application config file {path} was not found in Git",
-            hint="add the file, or correct the path of the application",
+            hint="add the file, correct the path of the application, or delete the application",
         )
     return UserMistake(f"application config file {path} {missing.reason}")
