@@ -102,11 +102,16 @@ async def test_an_application_whose_repository_is_not_configured_is_told(
         plane = scene.plane
         id_ = await plane.add_application("cart")
         command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
+
+        async def is_invalid() -> bool:
+            state = (await plane.application(id_)).sync_state
+            return bool(state.status == SyncStatus.INVALID_CONFIG)
+
         async with scene.triggering():
             handled = await eventually(lambda: scene.settled(command))
+            await eventually(is_invalid)
         assert handled.status == CommandStatus.FAILED
         assert "'site' is not in the configuration" in handled.metadata["Reason"]
-        assert (await plane.application(id_)).sync_state.status == SyncStatus.INVALID_CONFIG
 
 
 async def test_a_link_out_of_the_repository_is_told_and_not_followed(
