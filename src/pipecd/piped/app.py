@@ -12,11 +12,11 @@ from prometheus_client.exposition import generate_latest
 from pipecd.config.catalog import load_catalog
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.log import hiding
-from pipecd.piped import wiring
+from pipecd.piped import foundation, wiring
+from pipecd.piped.foundation import PipedSettings
 from pipecd.piped.mirror.presence import Presence, piped_meta
 from pipecd.piped.mirror.restart import RestartRequested, RestartWatch
 from pipecd.piped.mirror.stagecommands import StageCommands
-from pipecd.piped.wiring import PipedSettings
 
 __all__ = ["PipedSettings", "run_piped"]
 
@@ -36,19 +36,19 @@ async def _run(
     settings: PipedSettings, opened: AsyncExitStack, ready: Callable[[], None] | None
 ) -> None:
     spec, counted = settings.config.spec, CollectorRegistry()
-    registry = wiring.metrics(settings, counted)
-    api = await opened.enter_async_context(wiring.connect(settings))
-    decrypter, catalog = await wiring.decrypter(settings), load_catalog()
+    registry = foundation.metrics(settings, counted)
+    api = await opened.enter_async_context(foundation.connect(settings))
+    decrypter, catalog = await foundation.decrypter(settings), load_catalog()
     public_key = decrypter.public_key if decrypter else b""
     presence = Presence(
         api=api,
         meta=piped_meta(settings.config, catalog, public_key=public_key),
         metrics=lambda: generate_latest(registry) if registry is not None else b"",
     )
-    notifier = await wiring.notifier(settings, await presence.introduce(), opened)
+    notifier = await foundation.notifier(settings, await presence.introduce(), opened)
     await _open_admin(settings, registry, opened)
-    mirrors = await opened.enter_async_context(wiring.mirrors(settings))
-    shared = wiring.share(settings, api, mirrors, catalog, decrypter, notifier)
+    mirrors = await opened.enter_async_context(foundation.mirrors(settings))
+    shared = foundation.share(settings, api, mirrors, catalog, decrypter, notifier)
     if decrypter is not None:
         shared.callbacks.masks.known = decrypter.known
     opened.enter_context(hiding(shared.callbacks.masks.known.hide))

@@ -26,7 +26,7 @@ def open_aws(service: str, *, region: str = "") -> AwsCall:
     try:
         from pipecd.wire.cloud.aws import AwsApi  # noqa: PLC0415
     except ModuleNotFoundError as e:
-        raise _without_driver("AWS", "s3") from e
+        raise _without_driver("AWS", "aws") from e
     return AwsApi(service, region)
 
 

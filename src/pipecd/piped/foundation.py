@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of the agent stand on: the settings, the control plane, Git, what is known."""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import httpx2
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from pipecd.config.catalog import Catalog
+from pipecd.config.piped.credential import git_password, piped_key, ssh_key
+from pipecd.config.read import PipedConfig
+from pipecd.git.access import GitAccess
+from pipecd.git.mirror import Repository
+from pipecd.git.mirrors import Mirrors, open_mirrors
+from pipecd.observe.deployments import DeploymentStatuses
+from pipecd.observe.deploytraces import DeploymentTraces
+from pipecd.observe.eyes import DeploymentEyes
+from pipecd.observe.metrics import Labelled
+from pipecd.observe.spans import Spans
+from pipecd.observe.version import build_version
+from pipecd.piped.api import PipedApi
+from pipecd.piped.deploy.desk import logs_of
+from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.livestate.announce import Announcer
+from pipecd.piped.mirror.applications import ApplicationMirror
+from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.mirror.syncstates import SyncStates
+from pipecd.piped.notify.message import Console
+from pipecd.piped.notify.notice import Notices
+from pipecd.piped.notify.notifier import Identity, Notifier, subscribers
+from pipecd.piped.notify.spool import Spool
+from pipecd.piped.planning.baseline import Baselines
+from pipecd.piped.planning.seen import SeenCommits
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY
+from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.source.configs import Configs
+from pipecd.piped.source.sources import Sources
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaResponse
+from pipecd.secrets.decrypter import Decrypter, open_decrypter
+
+
+@dataclass(frozen=True)
+class PipedSettings:
+    """What the command line decides about a piped; without an admin port there is no admin page."""
+
+    config: PipedConfig
+    workspace: Path
+    insecure: bool = False
+    cert_file: str = ""
+    tools_dir: Path | None = None
+    plugins_dir: Path = PLUGINS_DIRECTORY
+    fetch_plugins_anew: bool = False
+    admin_host: str = ""
+    admin_port: int | None = None
+    plugin_service_port: int = 0
+    launcher_version: str = ""
+    with_metrics: bool = True
+    grace: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What most parts need."""
+
+    settings: PipedSettings
+    api: PipedApi
+    mirrors: Mirrors
+    applications: ApplicationMirror
+    deployments: DeploymentMirror
+    commands: CommandMirror
+    heads: RepositoryHeads
+    configs: Configs
+    sources: Sources
+    baselines: Baselines
+    metadata: MetadataStores
+    callbacks: Callbacks
+    notices: Notices
+    eyes: DeploymentEyes
+    spans: Spans
+    states: SyncStates
+
+
+def share(
+    settings: PipedSettings,
+    api: PipedApi,
+    mirrors: Mirrors,
+    catalog: Catalog,
+    decrypter: Decrypter | None,
+    notices: Notices,
+) -> Shared:
+    """Makes what most parts need."""
+    commands, metadata = CommandMirror(api), MetadataStores(api)
+    spans = Spans(_resource(settings), api.export_traces)
+    applications, deployments = ApplicationMirror(api), DeploymentMirror(api)
+    return Shared(
+        settings=settings,
+        api=api,
+        mirrors=mirrors,
+        applications=applications,
+        deployments=deployments,
+        commands=commands,
+        heads=RepositoryHeads(mirrors),
+        configs=Configs(catalog),
+        sources=Sources(mirrors, catalog, decrypt=decrypter and decrypter.decrypt),
+        baselines=Baselines(SeenCommits(settings.workspace / "trigger" / "seen.json")),
+        metadata=metadata,
+        callbacks=Callbacks(
+            api,
+            commands=commands,
+            metadata=metadata,
+            tools=Toolbox(settings.tools_dir or settings.workspace / "tools"),
+            logs=partial(logs_of, settings.workspace),
+            git=mirrors.environment.of,
+        ),
+        notices=notices,
+        eyes=DeploymentEyes(DeploymentStatuses(lambda: deployments.all), DeploymentTraces(spans)),
+        spans=spans,
+        states=SyncStates(api, applications, deployments, on_change=Announcer(notices).heard),
+    )
+
+
+def connect(settings: PipedSettings) -> AbstractAsyncContextManager[PipedApi]:
+    spec = settings.config.spec
+    return PipedApi.connect(
+        spec.api_address,
+        project=spec.project_id,
+        piped=spec.piped_id,
+        key=partial(piped_key, spec),
+        insecure=settings.insecure,
+        cert_file=settings.cert_file,
+    )
+
+
+def mirrors(settings: PipedSettings) -> AbstractAsyncContextManager[Mirrors]:
+    repositories = settings.config.spec.repositories
+    return open_mirrors(
+        [Repository(r.repo_id, r.remote, r.branch) for r in repositories],
+        directory=settings.workspace / "git",
+        access=_git_access(settings),
+    )
+
+
+def _git_access(settings: PipedSettings) -> GitAccess:
+    git = settings.config.spec.git
+    return GitAccess(
+        username=git.username,
+        email=git.email,
+        password=git_password(git),
+        ssh_key=ssh_key(git),
+        ssh_host=git.host,
+        ssh_host_name=git.host_name,
+        ssh_config_file=git.ssh_config_file_path,
+    )
+
+
+async def decrypter(settings: PipedSettings) -> Decrypter | None:
+    """What decrypts the secrets of applications, if piped has keys for it."""
+    management = settings.config.spec.secret_management
+    return await asyncio.to_thread(open_decrypter, management) if management else None
+
+
+async def notifier(
+    settings: PipedSettings, known: ReportPipedMetaResponse, opened: AsyncExitStack
+) -> Notifier:
+    """Makes the one who tells people, whose connections end with `opened`."""
+    spec = settings.config.spec
+    client = await opened.enter_async_context(
+        httpx2.AsyncClient(headers={"User-Agent": f"pipecd/{build_version()}"})
+    )
+    console = Console(spec.web_address or known.web_base_url, spec.project_id)
+    spool = await asyncio.to_thread(Spool.open, settings.workspace / "notifications.jsonl")
+    opened.callback(spool.close)
+    return Notifier(
+        Identity(spec.project_id, spec.piped_id, known.name),
+        subscribers(spec.notifications, console, client, spool),
+        spool,
+    )
+
+
+def metrics(settings: PipedSettings, counted: CollectorRegistry) -> CollectorRegistry | None:
+    """What the parts count, with the labels that tell this piped from the others of its project."""
+    if not settings.with_metrics:
+        return None
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=counted)
+    labels = {
+        "pipecd_component": "piped",
+        "project": settings.config.spec.project_id,
+        "piped": settings.config.spec.piped_id,
+        "piped_version": build_version(),
+        "launcher_version": settings.launcher_version,
+    }
+    shown = CollectorRegistry()
+    shown.register(Labelled(counted, labels))
+    return shown
+
+
+def _resource(settings: PipedSettings) -> dict[str, str]:
+    """Who sends traces, in the words that collectors know."""
+    spec = settings.config.spec
+    return {
+        "service.name": "piped",
+        "service.namespace": spec.project_id,
+        "service.instance.id": spec.piped_id,
+        "project-id": spec.project_id,
+        "piped-id": spec.piped_id,
+    }
