@@ -201,7 +201,7 @@ def test_what_aws_refuses_is_told(aws: Any, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("kind", "module", "extra"),
     [
-        pytest.param("AWS_KMS", "boto3", "s3", id="AWS"),
+        pytest.param("AWS_KMS", "boto3", "aws", id="AWS"),
         pytest.param("GCP_KMS", "google.auth", "gcp", id="Google"),
     ],
 )
