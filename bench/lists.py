@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a page of a list takes with a year's history in the tables, for every filter there is.
 
-Each filter is asked for what is frequent, for what is rare and for what is not there at all; the
-time is that of the store, in which a server spends nearly all of it.
+Each filter is asked for what is frequent, for what is rare and for what is not there at all: of the
+store, and of a server, by the calls that `pipectl` makes.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pipecd.config.controlplane.storage import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
@@ -24,13 +25,23 @@ from pipecd.controlplane.stores.applications import ApplicationFilter
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.controlplane.stores.documents import PageRequest
 from pipecd.model.deployment import DeploymentStatus
-from rig.engines import NotInstalled, engine
+from pipecd.model.ids import new_id
+from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.common_pb2 import ApplicationKind
+from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
+from pipecd.proto.service import api_pb2 as pb
+from pipecd.secrets.keys import hash_key, new_api_key
+from pipecd.wire.credentials import api_key
+from rig.caller import Caller, Request, request
+from rig.engines import NotInstalled, count_rows, engine
 from rig.history import LARGE, SMALL, YEAR, Scale, id_of, write_history
+from rig.plane import plane
 from rig.world import BEGAN
 
 ASKED_MS = 100.0
 REPEATS = 3
 PAGE = 30
+CALL = "/grpc.service.apiservice.APIService/ListDeployments"
 MIDDLE = Position(id_of("deployment", 0), BEGAN + YEAR // 2)
 
 RUNNING, ROLLING_BACK = int(DeploymentStatus.RUNNING), int(DeploymentStatus.ROLLING_BACK)
@@ -108,6 +119,49 @@ def questions(stores: Stores) -> Iterator[Question]:
     yield "commands of a piped", lambda _: stores.commands.unhandled_of(piped)
 
 
+def calls(key: str) -> Iterator[tuple[str, Request]]:
+    """The first page of every list of deployments that a program may ask for."""
+    for name, filters in DEPLOYMENT_FILTERS.items():
+        if "trace_commit_hash" in filters:
+            continue
+        # Of several statuses or kinds the first one counts there.
+        wanted: dict[str, Any] = dict(filters)
+        if statuses := wanted.get("statuses"):
+            wanted["statuses"] = [f"DEPLOYMENT_{DeploymentStatus(statuses[0]).name}"]
+        if kinds := wanted.get("kinds"):
+            wanted["kinds"] = [ApplicationKind.Name(kinds[0])]
+        message = pb.ListDeploymentsRequest(limit=PAGE, **wanted).SerializeToString()
+        yield f"deployments of {LARGE}: {name}, by a call", request(CALL, message, api_key(key))
+
+
+def measure_calls(datastore: DatastoreSpec, key: str, verbose: bool) -> None:
+    with plane(datastore) as server:
+        caller = Caller(server.address("api"))
+        found: list[tuple[float, str]] = []
+        for name, call in calls(key):
+            taken: list[float] = []
+            # The key is compared once before anything is measured.
+            for _ in range(REPEATS + 1):
+                began = time.perf_counter()
+                caller.call(call)
+                taken.append(time.perf_counter() - began)
+            found.append((statistics.median(taken[1:]) * 1000, name))
+        caller.close()
+    tell(found, verbose)
+
+
+async def add_key(stores: Stores) -> str:
+    """The key of a program that may read the large project."""
+    id = new_id()
+    key = new_api_key(id)
+    admin = ProjectStaticUser(username="admin", password_hash="no password")
+    await stores.projects.add(Project(id=LARGE, desc="d", static_admin=admin))
+    record = APIKey(id=id, name="bench", creator="bench", project_id=LARGE, role=APIKey.READ_ONLY)
+    record.key_hash = hash_key(key)
+    await stores.api_keys.add(record)
+    return key
+
+
 async def timed(ask: Callable[[], Awaitable[object]]) -> float:
     taken: list[float] = []
     for _ in range(REPEATS):
@@ -127,6 +181,10 @@ async def measure(stores: Stores, verbose: bool) -> None:
     for name, ask in questions(stores):
         for which, page in pages.items():
             found.append((await timed(lambda a=ask, p=page: a(p)), f"{name}, {which}"))
+    tell(found, verbose)
+
+
+def tell(found: list[tuple[float, str]], verbose: bool) -> None:
     found.sort(reverse=True)
     slow = [entry for entry in found if entry[0] > ASKED_MS]
     for taken, name in found if verbose else (slow or found[:3]):
@@ -137,14 +195,18 @@ async def measure(stores: Stores, verbose: bool) -> None:
     )
 
 
-async def measure_engine(datastore: DatastoreSpec, options: argparse.Namespace) -> None:
+async def measure_engine(datastore: DatastoreSpec, options: argparse.Namespace) -> str:
+    """Fills the database and measures it; the key of a program is for the calls that follow."""
     with tempfile.TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory))
         async with open_datastore(datastore) as database:
             began = time.perf_counter()
             await write_history(database, Scale(options.applications, options.deployments))
             print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
-            await measure(assemble_stores(database, files, MemoryCache()), options.verbose)
+            count_rows(datastore)
+            stores = assemble_stores(database, files, MemoryCache())
+            await measure(stores, options.verbose)
+            return await add_key(stores)
 
 
 def main() -> None:
@@ -158,7 +220,8 @@ def main() -> None:
         print(f"-- {name}", flush=True)
         try:
             with engine(name) as datastore:
-                asyncio.run(measure_engine(datastore, options))
+                key = asyncio.run(measure_engine(datastore, options))
+                measure_calls(datastore, key, options.verbose)
         except NotInstalled as e:
             print(e)
 
