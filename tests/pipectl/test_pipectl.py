@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """pipectl, as a person types it, against a real control plane."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipecd.commandline.main import run
+from pipecd.controlplane.usecases.reports.connection import Connections
 from pipecd.pipectl.cli import tree
 from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
 from pipecd.proto.model.common_pb2 import SyncStrategy
@@ -103,6 +105,28 @@ async def test_a_preview_that_concerns_nobody_is_written_all_the_same(
         code, out, _ = await typed_at(plane)(line)
     assert (code, out) == (0, "There is no piped that is handling the given Git repository\n")
     assert json.loads((tmp_path / "o").read_text())["Applications"] is None
+
+
+async def test_who_waits_for_a_preview_outlasts_a_restart_of_the_control_plane(
+    start_plane: Any,
+    piped_with_repository: Any,
+    typed_at: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = "plan-preview --repo-remote-url file:///tmp/repo --head-branch h --head-commit c --base-branch main"
+    async with start_plane() as plane:
+        piped = await piped_with_repository(plane)
+        await Connections(plane.running.stores.cache).report(piped, b"")
+        typed = asyncio.create_task(typed_at(plane)(line))
+        while not await plane.running.stores.commands.unhandled_of(piped):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    while "trying again..." not in capsys.readouterr().out:
+        assert not typed.done()
+        await asyncio.sleep(0.01)
+    # A control plane that just started has not heard of the piped, and says so.
+    async with start_plane(port=plane.running.port):
+        code, out, _ = await typed
+    assert (code, "Maybe Piped is offline currently." in out) == (0, True)
 
 
 @pytest.mark.parametrize(

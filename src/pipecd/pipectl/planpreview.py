@@ -73,7 +73,10 @@ async def _results(
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 try:
                     return list((await asked(api.GetPlanPreviewResults(request))).results)
-                except NotFound as e:
-                    click.echo(f"{e}\nwaiting...")
+                except NotFound:
+                    click.echo("waiting...")
+                except Unavailable as e:
+                    # The pipeds go on with the preview while the control plane is away.
+                    click.echo(f"{e}\ntrying again...")
     except TimeoutError as e:
         raise Unavailable("context deadline exceeded", hint="raise --timeout") from e

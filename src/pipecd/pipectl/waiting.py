@@ -41,7 +41,11 @@ async def deployment_of(api: Api, command_id: str, *, every: float, within: floa
             while True:
                 await asyncio.sleep(every)
                 request = pb.GetCommandRequest(command_id=command_id)
-                command = (await told("get command", api.GetCommand(request))).command
+                try:
+                    command = (await told("get command", api.GetCommand(request))).command
+                except Unavailable as e:
+                    logger.info("command not read, trying again", error=str(e))
+                    continue
                 if command.status == CommandStatus.NOT_HANDLED_YET:
                     logger.info("...")
                     continue
