@@ -14,9 +14,11 @@ from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.commands import Handled
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.controlplane.usecases.reports import silence
 from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
+from pipecd.model.command import CommandStatus
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.model.moment import Now
 from pipecd.proto.model.piped_pb2 import Piped
@@ -261,3 +263,33 @@ async def test_sealing_is_for_the_own_project_and_for_editors(
 async def test_an_unknown_piped_is_not_found(cases: UseCases, admin: Person) -> None:
     with pytest.raises(NotFound, match=r"^Piped is not found$"):
         await cases.pipeds.get("nope", by=admin)
+
+
+async def test_a_piped_is_sighted_with_its_last_report_and_its_open_restart(
+    *,
+    cases: UseCases,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    admin: Person,
+    stranger: Person,
+    bus: MemoryBus,
+    advance: Callable[[float], None],
+    now: Now,
+) -> None:
+    pipeds = await cases.pipeds.listed(by=admin)
+    unseen = await cases.pipeds.sights(pipeds, by=admin)
+    assert unseen == {piped.piped: (0, ""), other_piped.piped: (0, "")}
+    await cases.pipeds.stat_reported(b"up 1", by=piped)
+    heard = int(now().timestamp())
+    advance(300)
+    async with bus.subscribe(project=admin.project) as signals:
+        command = await cases.pipeds.restart(piped.piped, by=admin)
+        told = {(await anext(signals)).topic, (await anext(signals)).topic}
+    assert told == {Topic.COMMAND, Topic.PIPED}
+    sights = await cases.pipeds.sights(pipeds, by=admin)
+    assert sights == {piped.piped: (heard, command), other_piped.piped: (0, "")}
+    done = Handled(command, CommandStatus.SUCCEEDED, heard)
+    await cases.commands.handled(done, by=piped)
+    assert (await cases.pipeds.sights(pipeds, by=admin))[piped.piped] == (heard, "")
+    with pytest.raises(Foreign):
+        await cases.pipeds.sights(pipeds, by=stranger)

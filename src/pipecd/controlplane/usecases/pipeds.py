@@ -2,7 +2,7 @@
 """Pipeds: registered by people, described by themselves."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pipecd.controlplane.auth.credentials import Credentials
@@ -10,7 +10,14 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.usecases.access import Access, User, commander, creator, found
+from pipecd.controlplane.usecases.access import (
+    Access,
+    User,
+    check_project,
+    commander,
+    creator,
+    found,
+)
 from pipecd.controlplane.usecases.commands import Commands
 from pipecd.controlplane.usecases.reports.connection import Connections
 from pipecd.controlplane.usecases.reports.silence import Silence
@@ -36,6 +43,13 @@ class Registered(NamedTuple):
 
     id: str
     key: str
+
+
+class Sight(NamedTuple):
+    """When a piped was last heard of, 0 for never, and the restart that it has yet to answer."""
+
+    seen: int
+    restart: str
 
 
 class Pipeds:
@@ -81,6 +95,17 @@ class Pipeds:
         piped = await self._access.piped(id, by=by)
         piped.status = await self._connections.status(id)
         return redacted(piped)
+
+    async def sights(self, pipeds: Iterable[Piped], *, by: User) -> Mapping[str, Sight]:
+        """What is known of these pipeds, which the caller was given, beside their documents."""
+        heard = await self._connections.heard()
+        sights: dict[str, Sight] = {}
+        for piped in pipeds:
+            check_project(by, piped.project_id, "piped")
+            waiting = await self._stores.commands.unhandled_of(piped.id)
+            restarts = [command.id for command in waiting if command.HasField("restart_piped")]
+            sights[piped.id] = Sight(heard.get(piped.id, 0), restarts[0] if restarts else "")
+        return sights
 
     async def update(self, id: str, name: str, description: str, *, by: User) -> None:
         def change(piped: Piped) -> None:
@@ -146,7 +171,10 @@ class Pipeds:
             type=Command.RESTART_PIPED,
             restart_piped=Command.RestartPiped(piped_id=piped.id),
         )
-        return await self._commands.add(command)
+        given = await self._commands.add(command)
+        # Pages that show the piped show that it is about to start anew.
+        await self._bus.publish(Signal(Topic.PIPED, piped.id, piped.project_id))
+        return given
 
     async def desired_version(self, *, by: PipedCaller) -> str:
         return (await self._own(by)).desired_version

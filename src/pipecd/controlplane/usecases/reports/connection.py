@@ -31,6 +31,12 @@ class Connections:
         stats = await self._cache.fields(STATS_KEY)
         return {piped_id: self._read(stat) for piped_id, stat in stats.items()}
 
+    async def heard(self) -> dict[str, int]:
+        """When every piped that ever reported last did so, in unix seconds."""
+        stats = await self._cache.fields(STATS_KEY)
+        moments = {piped_id: _heard(stat) for piped_id, stat in stats.items()}
+        return {piped_id: moment for piped_id, moment in moments.items() if moment is not None}
+
     async def metrics(self) -> tuple[bytes, ...]:
         """What each piped that is there last told about itself, in the order of their ids."""
         stats = sorted((await self._cache.fields(STATS_KEY)).items())
@@ -43,9 +49,16 @@ class Connections:
     def _read(self, stat: bytes | None) -> Status:
         if stat is None:
             return Piped.OFFLINE
-        try:
-            heard = from_json(stat, PipedStat).timestamp
-        except (ValueError, PipecdError):
+        heard = _heard(stat)
+        if heard is None:
             return Piped.UNKNOWN
         silent = to_unix(self._now()) - heard
         return Piped.ONLINE if silent <= SILENCE_SECONDS else Piped.OFFLINE
+
+
+def _heard(stat: bytes) -> int | None:
+    """When the report was made, or None for one that cannot be read."""
+    try:
+        return from_json(stat, PipedStat).timestamp
+    except (ValueError, PipecdError):
+        return None
