@@ -10,9 +10,10 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.outcome import Outcome
-from pipecd.piped.deploy.reports import Reports, persistently
+from pipecd.piped.deploy.reports import Reports
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, StopReason, until_stopped
 from pipecd.piped.notify.notifier import Identity, Notifier
+from pipecd.piped.planning.patience import persistently
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import (
     Deployment,

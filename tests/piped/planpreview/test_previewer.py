@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from pipecd.model.deployment import SyncStrategy
@@ -347,6 +348,25 @@ async def test_a_request_that_nobody_waits_for_is_refused(open_scene: Any, origi
         result = await scene.preview(scene.branch({"cart/tag": "v2"}))
     assert "was requested" in result.error
     assert result.error.endswith("; request it again")
+
+
+async def test_a_preview_waits_for_a_control_plane_that_is_away(
+    open_scene: Any, origin: Any
+) -> None:
+    first = origin.commit(application("cart"))
+    question = "GetApplicationMostRecentDeployment"
+    async with open_scene() as scene, scene.previewing():
+        await scene.add("cart", deployed=first)
+        gate = scene.plane.gate
+        gate.refusals[question] = grpc.StatusCode.UNAVAILABLE
+        asked = asyncio.create_task(scene.preview(scene.branch({"cart/tag": "v2"})))
+        # More often than any single call is tried.
+        while gate.count(question) < 5:
+            assert not asked.done(), asked.result()
+            await asyncio.sleep(0.01)
+        del gate.refusals[question]
+        result = await asked
+    assert [each.error for each in result.results] == [""]
 
 
 async def test_a_report_that_was_lost_on_its_way_is_repeated(open_scene: Any, origin: Any) -> None:

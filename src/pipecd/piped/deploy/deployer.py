@@ -16,7 +16,6 @@ from pipecd.observe.eyes import DeploymentEyes
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.metadata import MetadataStores
-from pipecd.piped.deploy.reports import persistently
 from pipecd.piped.deploy.stop import Stop, stop_of
 from pipecd.piped.deploy.waiting import WaitingRoom
 from pipecd.piped.deploy.work import Hold, carry_out
@@ -27,6 +26,7 @@ from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.plan.turns import next_turns
+from pipecd.piped.planning.patience import persistently
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Sources

@@ -11,11 +11,12 @@ from pipecd.model.moment import Now, utc_now
 from pipecd.observe.eyes import DeploymentEyes
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.metadata import MetadataStores
-from pipecd.piped.deploy.reports import Reports, persistently
+from pipecd.piped.deploy.reports import Reports
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.planning.masked import MaskedSources
+from pipecd.piped.planning.patience import persistently
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Sources

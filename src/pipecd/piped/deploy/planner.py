@@ -10,9 +10,9 @@ from pipecd.config.duration import Duration
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.piped.deploy.desk import Desk
-from pipecd.piped.deploy.reports import persistently
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
 from pipecd.piped.planning.gather import Plan, Planning, Running, last_success
+from pipecd.piped.planning.patience import persistently
 from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.proto.model.deployment_pb2 import Deployment
 

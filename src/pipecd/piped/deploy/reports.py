@@ -7,21 +7,20 @@ People are told before that: whoever is killed in between makes the same report 
 tells people is known by its key.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 import structlog
 
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus, may_become
-from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.model.errors import PipecdError
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.journal import StageEntry
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.transition import deployment_is, stage_became
 from pipecd.piped.planning.gather import Plan, Running
+from pipecd.piped.planning.patience import persistently
 from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service import piped_pb2
@@ -31,24 +30,8 @@ from pipecd.proto.service.piped_pb2 import (
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
-
-_PAUSE_FIRST, _PAUSE_LAST = 0.5, 30.0
-
 PLANNED = "The deployment has been planned"
 STARTED = "The piped started handling this deployment"
-
-
-async def persistently(call: Callable[[], Awaitable[T]], *, what: str) -> T:
-    """Repeats a call until the other side is there; any other error is raised."""
-    pause = _PAUSE_FIRST
-    while True:
-        try:
-            return await call()
-        except Unavailable as e:
-            log.warning("the other side is away, trying again", what=what, error=str(e))
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _PAUSE_LAST)
 
 
 def words(error: PipecdError | OSError) -> str:

@@ -29,10 +29,10 @@ from pipecd.piped.deploy.outcome import (
     resumed_rollback,
     without_rollback,
 )
-from pipecd.piped.deploy.reports import persistently
 from pipecd.piped.deploy.stage import StageRun
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
 from pipecd.piped.planning.gather import set_targets
+from pipecd.piped.planning.patience import persistently
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 log = structlog.get_logger()

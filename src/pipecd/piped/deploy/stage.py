@@ -21,9 +21,10 @@ from pipecd.model.errors import PipecdError
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.outcome import StageEnding, ending_of
-from pipecd.piped.deploy.reports import Reports, persistently, words
+from pipecd.piped.deploy.reports import Reports, words
 from pipecd.piped.deploy.stop import Stop, StopReason, until_stopped
 from pipecd.piped.plan.skip import skip_reason
+from pipecd.piped.planning.patience import persistently
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.piped.source.sources import Source
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage

@@ -20,6 +20,7 @@ from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.planning.deployment import Cause, new_deployment
 from pipecd.piped.planning.gather import Planning, Prepared, last_success
 from pipecd.piped.planning.masked import MaskedSources
+from pipecd.piped.planning.patience import persistently
 from pipecd.piped.planpreview.result import Answer, described, fill, hide
 from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.plugin import Plugin
@@ -104,7 +105,10 @@ class ApplicationPreviews:
         self, result: ApplicationPlanPreviewResult, deployment: Deployment, into: Path
     ) -> None:
         try:
-            running = await last_success(self.api, deployment.application_id)
+            running = await persistently(
+                lambda: last_success(self.api, deployment.application_id),
+                what="last successful deployment",
+            )
         except PipecdError as e:
             raise Failed(f"failed while finding the last successful deployment ({e})") from e
         # How many applications are worked on is limited as a whole.
