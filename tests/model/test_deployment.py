@@ -6,7 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-from pipecd.model.deployment import DeploymentStatus, Next, StageStatus, after, may_become
+from pipecd.model.deployment import (
+    DeploymentStatus,
+    Next,
+    StageStatus,
+    after,
+    may_become,
+    triggered_by,
+)
+from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentTrigger
 
 
 @pytest.mark.parametrize(
@@ -46,3 +54,17 @@ def test_a_deployment_only_moves_forward_and_never_leaves_its_end() -> None:
     }
     for current, following in product(DeploymentStatus, repeat=2):
         assert may_become(current, following) is (current in open_ones and current <= following)
+
+
+@pytest.mark.parametrize(
+    ("commander", "who"),
+    [
+        pytest.param("", "ann", id="who wrote the commit"),
+        pytest.param("eve", "eve", id="who asked for it"),
+        pytest.param("chain-1", "its deployment chain", id="its chain, which has no name"),
+    ],
+)
+def test_people_read_who_triggered_a_deployment(commander: str, who: str) -> None:
+    trigger = DeploymentTrigger(commander=commander)
+    trigger.commit.author = "ann"
+    assert triggered_by(Deployment(trigger=trigger, deployment_chain_id="chain-1")) == who

@@ -8,6 +8,8 @@ test compares each enum with its descriptor.
 from enum import IntEnum
 from typing import assert_never
 
+from pipecd.proto.model.deployment_pb2 import Deployment
+
 WAITING_FOR = "pipecd/waiting-for"
 """The shared metadata that says why a deployment does not move; no status of the wire can."""
 
@@ -96,3 +98,11 @@ def after(stage: StageStatus) -> Next:
 def may_become(current: DeploymentStatus, following: DeploymentStatus) -> bool:
     """A deployment only moves forward, and a completed one stays as it is."""
     return not current.is_completed and current <= following
+
+
+def triggered_by(deployment: Deployment) -> str:
+    """Who asked for a deployment, in words for people, or else who wrote its commit."""
+    trigger, chain = deployment.trigger, deployment.deployment_chain_id
+    if chain and trigger.commander == chain:
+        return "its deployment chain"
+    return trigger.commander or trigger.commit.author

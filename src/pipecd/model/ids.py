@@ -25,8 +25,12 @@ def new_ordered_id(now: datetime) -> str:
     return str(uuid.UUID(int=time | 2 << 62 | secrets.randbits(62)))
 
 
+def is_uuid(text: str) -> bool:
+    return _UUID.fullmatch(text) is not None
+
+
 def row_uuid(id: str) -> uuid.UUID:
     """The primary key of an entity: its id if that is a UUID, else a UUID derived from it."""
-    if _UUID.fullmatch(id):
+    if is_uuid(id):
         return uuid.UUID(id)
     return uuid.uuid5(uuid.NAMESPACE_OID, id)

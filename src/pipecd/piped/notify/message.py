@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from pipecd.model.deployment import triggered_by
 from pipecd.model.errors import UserMistake
 from pipecd.model.giturl import commit_url
 from pipecd.model.moment import from_unix
@@ -200,11 +201,6 @@ def _deployment_fields(own: Deployment, about: Subject, console: Console) -> Ite
     yield Field("Triggered By", triggered_by(own))
     if about.stage is None:
         yield Field("Started At", from_unix(own.created_at).isoformat(" "), at=own.created_at)
-
-
-def triggered_by(deployment: Deployment) -> str:
-    """The person who asked for the deployment, or who wrote the commit."""
-    return deployment.trigger.commander or deployment.trigger.commit.author
 
 
 def _sort(about: Subject) -> Field:

@@ -12,7 +12,8 @@ from pipecd.config.piped.notification import TemplateSpec
 from pipecd.gotemplate.nodes import TemplateMistake
 from pipecd.gotemplate.parser import parse
 from pipecd.gotemplate.template import render
-from pipecd.piped.notify.message import Escape, Message, reason_of, triggered_by
+from pipecd.model.deployment import triggered_by
+from pipecd.piped.notify.message import Escape, Message, reason_of
 from pipecd.piped.notify.notice import Notice
 from pipecd.piped.notify.subject import said, subject_of
 

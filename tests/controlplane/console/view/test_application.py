@@ -120,3 +120,20 @@ def test_a_list_in_a_sentence() -> None:
 )
 def test_where_it_is_deployed(application: Application, shown: str, where: str) -> None:
     assert (platform(application), targets(application)) == (shown, where)
+
+
+@pytest.mark.parametrize(
+    ("commander", "who"),
+    [
+        pytest.param("eve", "eve", id="a person who asked for it"),
+        pytest.param("7f0b2c9e-3a55-4d0e-8a53-7f6e1f1f8d10", "ann", id="no id of a chain or a key"),
+    ],
+)
+def test_who_brought_what_runs(noon: datetime, commander: str, who: str) -> None:
+    application = Application()
+    last = application.most_recently_successful_deployment
+    last.deployment_id = "d"
+    last.trigger.commander, last.trigger.commit.author = commander, "ann"
+    running = view.application_row(application, noon).running
+    assert running is not None
+    assert running.by == who

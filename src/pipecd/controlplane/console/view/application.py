@@ -24,7 +24,9 @@ from pipecd.controlplane.console.view.words import (
     sentence,
 )
 from pipecd.model.application import SyncStatus
+from pipecd.model.ids import is_uuid
 from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference
+from pipecd.proto.model.deployment_pb2 import DeploymentTrigger
 
 _STORIES = {
     SyncStatus.UNKNOWN: "What runs has not been compared with Git yet.",
@@ -226,6 +228,12 @@ def list_story(counts: Sequence[StatusCount]) -> str:
     return f"{plural(total, 'application')}, {'all ' if total > 1 else ''}{word}."
 
 
+def _who(trigger: DeploymentTrigger) -> str:
+    """A person; chains and API keys have no name here, so it is who wrote the commit then."""
+    is_person = trigger.commander and not is_uuid(trigger.commander)
+    return trigger.commander if is_person else trigger.commit.author
+
+
 def _last(reference: ApplicationDeploymentReference, now: datetime) -> LastDeployment | None:
     if not reference.deployment_id:
         return None
@@ -233,7 +241,7 @@ def _last(reference: ApplicationDeploymentReference, now: datetime) -> LastDeplo
     return LastDeployment(
         id=reference.deployment_id,
         commit=commit_view(trigger.commit, now),
-        by=trigger.commander or trigger.commit.author,
+        by=_who(trigger),
         started=moment(reference.started_at, now),
         completed=moment(reference.completed_at, now),
         summary=reference.summary,

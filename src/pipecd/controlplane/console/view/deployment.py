@@ -32,7 +32,7 @@ from pipecd.controlplane.console.view.words import (
     safe_link,
     sentence,
 )
-from pipecd.model.deployment import DeploymentStatus, SyncStrategy
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy, triggered_by
 from pipecd.model.moment import to_unix
 from pipecd.proto.model.chain_pb2 import (
     ChainBlock,
@@ -168,7 +168,7 @@ def deployment_row(deployment: Deployment, now: datetime) -> DeploymentRow:
         platform=platform(deployment),
         summary=deployment.summary,
         commit=commit_view(deployment.trigger.commit, now),
-        triggered_by=deployment.trigger.commander or deployment.trigger.commit.author,
+        triggered_by=triggered_by(deployment),
         segments=pipeline(deployment, now).stages,
         elapsed=_elapsed(deployment, status, now),
         created=moment(deployment.created_at, now),
