@@ -3,7 +3,6 @@
 
 from enum import IntEnum
 
-
 # In the metadata of a command to follow in a chain: the commit that the chain began with.
 CHAIN_COMMIT_KEY = "DeploymentChainCommit"
 
