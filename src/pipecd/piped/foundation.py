@@ -99,6 +99,16 @@ def share(
     commands, metadata = CommandMirror(api), MetadataStores(api)
     spans = Spans(_resource(settings), api.export_traces)
     applications, deployments = ApplicationMirror(api), DeploymentMirror(api)
+    callbacks = Callbacks(
+        api,
+        commands=commands,
+        metadata=metadata,
+        tools=Toolbox(settings.tools_dir or settings.workspace / "tools"),
+        logs=partial(logs_of, settings.workspace),
+        git=mirrors.environment.of,
+    )
+    if decrypter is not None:
+        callbacks.masks.known = decrypter.known
     return Shared(
         settings=settings,
         api=api,
@@ -111,14 +121,7 @@ def share(
         sources=Sources(mirrors, catalog, decrypt=decrypter and decrypter.decrypt),
         baselines=Baselines(SeenCommits(settings.workspace / "trigger" / "seen.json")),
         metadata=metadata,
-        callbacks=Callbacks(
-            api,
-            commands=commands,
-            metadata=metadata,
-            tools=Toolbox(settings.tools_dir or settings.workspace / "tools"),
-            logs=partial(logs_of, settings.workspace),
-            git=mirrors.environment.of,
-        ),
+        callbacks=callbacks,
         notices=notices,
         eyes=DeploymentEyes(DeploymentStatuses(lambda: deployments.all), DeploymentTraces(spans)),
         spans=spans,
