@@ -19,10 +19,15 @@ def secret_in(html: str) -> str:
     return found[1] if found else ""
 
 
-async def test_the_settings_lead_to_the_project(browser_of_admin: httpx2.AsyncClient) -> None:
+async def test_the_settings_lead_to_what_one_may_see(
+    browser_of_admin: httpx2.AsyncClient, someone: Any
+) -> None:
+    assert 'href="/settings"' in (await browser_of_admin.get("/applications")).text
     answer = await browser_of_admin.get("/settings")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/settings/piped")
+    assert f'href="{PAGE}"' in (await browser_of_admin.get("/settings/piped")).text
+    answer = await someone(Person("shop", "nobody", ())).get("/settings")
     assert (answer.status_code, answer.headers["location"]) == (303, PAGE)
-    assert 'href="/settings/project"' in (await browser_of_admin.get("/applications")).text
 
 
 async def test_a_webhook_is_made_renewed_and_turned_off(

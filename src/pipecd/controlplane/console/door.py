@@ -104,14 +104,16 @@ class Door:
         told = ",".join(request.headers.getlist("X-Forwarded-For"))
         return client_of(peer, told, self._proxies)
 
-    async def may(self, person: Person, permission: Permission, thing: Labelled) -> str:
-        """An empty text, or why the person may not do this to the thing."""
+    async def may(
+        self, person: Person, permission: Permission, thing: Labelled | None = None
+    ) -> str:
+        """An empty text, or why the person may not do this to the thing, or to all of its kind."""
         try:
             scope = await self.cases.access.scope(person, permission)
         except Denied:
             covered = False
         else:
-            covered = scope.covers(thing.labels)
+            covered = scope.is_everything if thing is None else scope.covers(thing.labels)
         if covered:
             return ""
         roles = ", ".join(person.roles) or "no role"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a project: who may enter it, and how its Git hosts tell of pushes."""
+"""The settings of a project: its pipeds, who may enter it, and how its Git hosts tell of pushes."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -8,8 +8,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from pipecd.controlplane.console.applications import pipeds_of
 from pipecd.controlplane.console.door import Door, Visitor
 from pipecd.controlplane.console.once import Once
+from pipecd.controlplane.console.pipeds import forms as pipeds
+from pipecd.controlplane.console.pipeds.pages import PipedPages
 from pipecd.controlplane.console.project.forms import PAGE, ProjectForms
 from pipecd.controlplane.console.project.view import FIELDS, SECRETS, Problem
 from pipecd.controlplane.console.view.words import Moment, moment
@@ -34,6 +37,7 @@ class SettingsPages:
     def __init__(self, door: Door, once: Once) -> None:
         self._door, self._once = door, once
         self._forms = ProjectForms(door, self._again)
+        self._pipeds = PipedPages(door, once)
 
     def routes(self) -> list[Route]:
         return [
@@ -42,10 +46,12 @@ class SettingsPages:
             Route(f"{PAGE}/webhook", self._door.action(self._rotate), methods=["POST"]),
             Route(f"{PAGE}/webhook/remove", self._door.action(self._remove), methods=["POST"]),
             *self._forms.routes(),
+            *self._pipeds.routes(),
         ]
 
-    async def _first(self, _request: Request, _visitor: Visitor) -> Response:
-        return RedirectResponse(PAGE, 303)
+    async def _first(self, _request: Request, visitor: Visitor) -> Response:
+        sees_pipeds = await pipeds_of(self._door, visitor.person) is not None
+        return RedirectResponse(pipeds.PAGE if sees_pipeds else PAGE, 303)
 
     async def _project(self, request: Request, visitor: Visitor) -> Response:
         return await self._shown(request, visitor, None)

@@ -33,7 +33,7 @@ window.addEventListener("pageshow", (event) => { if (event.persisted) location.r
 
 // Shortcuts are off while someone types.
 let first = "";
-const PLACES = { a: "/applications", d: "/deployments" };
+const PLACES = { a: "/applications", d: "/deployments", s: "/settings" };
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") for (const menu of document.querySelectorAll("details.menu[open]")) menu.open = false;
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, textarea")) return;
