@@ -4,6 +4,7 @@
 import asyncio
 import base64
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import Unauthenticated
+from pipecd.model.errors import Unauthenticated, UserMistake
 from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.service import piped_pb2
 
@@ -129,6 +130,29 @@ async def test_a_wrong_key_ends_piped_at_once(open_plane: Any, origin: Any) -> N
     async with open_plane() as plane:
         with pytest.raises(Unauthenticated):
             await run_piped(settings(plane, origin.remote, key="wrong"))
+
+
+async def test_a_workspace_belongs_to_one_piped(open_plane: Any, origin: Any) -> None:
+    async with open_plane() as plane:
+        given = settings(plane, origin.remote)
+        async with Running(given):
+            with pytest.raises(
+                UserMistake, match=r"another piped .process .* is using .*--workspace"
+            ):
+                await run_piped(replace(given, grace=0))
+
+
+async def test_a_piped_waits_for_the_one_before_it_to_end(open_plane: Any, origin: Any) -> None:
+    async with open_plane() as plane:
+        given = settings(plane, origin.remote)
+        ready = asyncio.Event()
+        async with Running(given):
+            following = asyncio.create_task(run_piped(given, ready=ready.set))
+            await asyncio.sleep(0.05)
+            assert not following.done()
+        await ready.wait()
+        following.cancel()
+        await asyncio.wait({following})
 
 
 async def test_a_control_plane_that_restarts_is_found_again(

@@ -35,6 +35,7 @@ async def run_piped(settings: PipedSettings, *, ready: Callable[[], None] | None
 async def _run(
     settings: PipedSettings, opened: AsyncExitStack, ready: Callable[[], None] | None
 ) -> None:
+    await foundation.claim_workspace(settings, opened)
     spec, counted = settings.config.spec, CollectorRegistry()
     registry = foundation.metrics(settings, counted)
     api = await opened.enter_async_context(foundation.connect(settings))

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import httpx2
+import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from pipecd.config.catalog import Catalog
@@ -42,8 +43,14 @@ from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY
 from pipecd.piped.pluginhost.tools import Toolbox
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import Sources
+from pipecd.program.claim import InUse, claimed
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaResponse
 from pipecd.secrets.decrypter import Decrypter, open_decrypter
+
+log = structlog.get_logger()
+
+# Between two tries to have the workspace to oneself, in seconds.
+_LOOK_AGAIN = 0.2
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,25 @@ def connect(settings: PipedSettings) -> AbstractAsyncContextManager[PipedApi]:
         insecure=settings.insecure,
         cert_file=settings.cert_file,
     )
+
+
+async def claim_workspace(settings: PipedSettings, opened: AsyncExitStack) -> None:
+    """Two pipeds would delete each other's files; one that is about to end is waited for."""
+    clock, told = asyncio.get_running_loop().time, False
+    ends_at = clock() + settings.grace
+    elsewhere = "choose another directory with --workspace-dir"
+    while True:
+        try:
+            opened.enter_context(claimed(settings.workspace, program="piped", elsewhere=elsewhere))
+        except InUse as e:
+            if clock() >= ends_at:
+                raise
+            if not told:
+                log.warning("waiting for another piped to end", error=str(e))
+            told = True
+        else:
+            return
+        await asyncio.sleep(_LOOK_AGAIN)
 
 
 def mirrors(settings: PipedSettings) -> AbstractAsyncContextManager[Mirrors]:

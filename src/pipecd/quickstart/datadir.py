@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory that holds a quickstart: its secrets, its stores and its sample repository."""
 
-import fcntl
 import json
 import os
 import secrets
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pipecd.model.errors import UserMistake
+from pipecd.program.claim import claimed
 
 PROJECT = "quickstart"
 USERNAME = "admin"
@@ -96,23 +96,5 @@ def write_private(path: Path, content: bytes) -> None:
 @contextmanager
 def locked(path: Path) -> Generator[DataDir, None, None]:
     """Makes the directory and keeps every other quickstart out of it until the block ends."""
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = (path / "lock").open("a+")
-    except OSError as e:
-        raise UserMistake(f"cannot write to {path}: {e.strerror}", hint=_ELSEWHERE) from e
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as e:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            raise UserMistake(
-                f"another quickstart (process {holder}) is using {path}",
-                hint=f"stop it or {_ELSEWHERE}",
-            ) from e
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+    with claimed(path, program="quickstart", elsewhere=_ELSEWHERE):
         yield DataDir(path.resolve())
