@@ -7,6 +7,7 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.console.adding.view import added_notice
 from pipecd.controlplane.console.door import Door, Visitor
 from pipecd.controlplane.console.once import Once
 from pipecd.controlplane.console.view.agent import agent
@@ -71,6 +72,8 @@ class ApplicationPages:
         recent = await self._recent(application.id, person)
         page = application_page(application, looks_after, now)
         told = await command_notice(self._door, request, person)
+        if "added" in request.query_params and not recent:
+            told = told or added_notice(looks_after)
         topics = [f"app:{application.id}", "pipeds"]
         topics += [f"dep:{d.id}" for d in recent if not DeploymentStatus(d.status).is_completed]
         topics += [f"cmd:{told.command_id}"] if told and told.is_open else []

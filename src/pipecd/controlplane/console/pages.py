@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from pipecd.controlplane.auth.origin import Networks
 from pipecd.controlplane.bus.signal import Bus
+from pipecd.controlplane.console.adding.pages import AddingPages
 from pipecd.controlplane.console.applications import ApplicationPages
 from pipecd.controlplane.console.deployments import DeploymentPages
 from pipecd.controlplane.console.door import Door
@@ -85,6 +86,8 @@ def create_console(
             *assets.routes(),
             *SignIn(door, elsewhere).routes(),
             *SsoSignIn(door, elsewhere).routes(),
+            # Before the pages of applications, which would take "add" for an id.
+            *AddingPages(door, once).routes(),
             *ApplicationPages(door, once).routes(),
             *DeploymentPages(door, once).routes(),
             *SettingsPages(door, once).routes(),

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Applications found in Git are added in a real browser."""
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from pipecd.config.catalog import load_catalog
+from pipecd.config.read import read_piped
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.usecases import UseCases
+from pipecd.piped.app import PipedSettings, run_piped
+from pipecd.proto.model.common_pb2 import ApplicationInfo
+from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.trial import Origin
+
+pytestmark = pytest.mark.browser
+
+Open = Callable[..., Awaitable[Page]]
+PAGE = "/applications/add"
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  labels: {env: dev}
+  pipeline:
+    stages:
+      - name: WAIT
+        with: {duration: 10ms}
+"""
+
+
+def found(name: str) -> ApplicationInfo:
+    return ApplicationInfo(
+        name=name, repo_id="site", path=f"apps/{name}", config_filename="app.pipecd.yaml"
+    )
+
+
+@asynccontextmanager
+async def running_piped(plane: Any, remote: str, workspace: Path) -> AsyncGenerator[None]:
+    """A whole piped that watches one repository."""
+    made = await plane.running.cases.pipeds.register("dev", "", by=plane.admin)
+    text = f"""\
+apiVersion: pipecd.dev/v1beta1
+kind: Piped
+spec:
+  projectID: demo
+  pipedID: {made.id}
+  pipedKeyData: {base64.b64encode(made.key.encode()).decode()}
+  apiAddress: {plane.address}
+  repositories: [{{repoId: site, remote: "{remote}", branch: main}}]
+"""
+    config = read_piped(text, file="piped.yaml", catalog=load_catalog())
+    settings = PipedSettings(config=config, insecure=True, workspace=workspace)
+    ready = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(run_piped(settings, ready=ready.set))
+        await ready.wait()
+        yield
+        task.cancel()
+
+
+async def test_what_is_pushed_is_found_added_and_deployed(
+    chromium: Browser, start_plane: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "origin").mkdir()
+    origin = Origin(tmp_path / "origin")
+    origin.git("init", "--quiet", "--initial-branch", "main")
+    origin.commit({"README": "nothing yet"})
+    async with (
+        start_plane() as plane,
+        running_piped(plane, origin.remote, tmp_path / "work"),
+        await chromium.new_context(base_url=f"http://{plane.address}") as context,
+    ):
+        page = await context.new_page()
+        await page.goto("/applications")
+        for key, value in (
+            ("project", "demo"),
+            ("username", "admin"),
+            ("password", plane.password),
+        ):
+            await page.fill(f"#{key}", value)
+        await page.keyboard.press("Enter")
+        await page.get_by_test_id("add-application").click()
+        await expect(page.get_by_test_id("empty")).to_contain_text("Pipeds found nothing to add")
+        await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+
+        origin.commit({"cart/app.pipecd.yaml": APP}, "a cart")
+        pushed = time.monotonic()
+        row = page.get_by_test_id("found-row")
+        await expect(row).to_contain_text("env: dev", timeout=15_000)
+        assert time.monotonic() - pushed < 5
+
+        await page.get_by_role("button", name="Add cart").click()
+        await page.wait_for_url("**/applications/*?added=1")
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("cart")
+        status = page.get_by_test_id("dep-status")
+        await expect(status).to_have_text("Succeeded", timeout=20_000)
+        await expect(page.get_by_test_id("notice")).to_have_count(0)
+        await page.goto(PAGE)
+        await expect(row).to_have_count(0)
+
+
+async def test_news_leave_a_half_filled_form_alone(
+    open_page: Open, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
+) -> None:
+    meta.plugins.append(Piped.Plugin(name="kubernetes", deploy_targets=["eu", "us"]))
+    await cases.pipeds.meta_reported(meta, by=piped)
+    await cases.application_reports.unregistered([found("cart")], by=piped)
+    page = await open_page(PAGE)
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    cart = page.get_by_test_id("found-row").filter(has_text="cart")
+    await cart.get_by_label("us").check()
+    await page.get_by_label("Directory").fill("apps/other")
+    await cases.application_reports.unregistered([found("bakery"), found("cart")], by=piped)
+    await expect(page.get_by_test_id("found-row")).to_have_count(2)
+    await expect(cart.get_by_label("us")).to_be_checked()
+    await expect(page.get_by_label("Directory")).to_have_value("apps/other")
+    await expect(page.get_by_label("Directory")).to_be_focused()
+
+
+async def test_a_mistake_stays_until_somebody_acts(
+    open_page: Open, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
+) -> None:
+    meta.plugins.append(Piped.Plugin(name="kubernetes", deploy_targets=["eu", "us"]))
+    await cases.pipeds.meta_reported(meta, by=piped)
+    await cases.application_reports.unregistered([found("cart")], by=piped)
+    page = await open_page(PAGE)
+    await page.get_by_role("button", name="Add cart").click()
+    wrong = page.get_by_test_id("found-row").get_by_test_id("form-error")
+    await expect(wrong).to_have_text("Choose where it is deployed to.")
+    await expect(page.get_by_test_id("conn-dot")).to_be_hidden()
+    await page.get_by_test_id("found-row").get_by_label("eu").check()
+    await page.get_by_role("button", name="Add cart").click()
+    await page.wait_for_url("**?added=1")
+
+
+async def test_adding_works_without_scripts(
+    *,
+    open_page: Open,
+    cases: UseCases,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    meta: ReportPipedMetaRequest,
+) -> None:
+    await cases.pipeds.meta_reported(meta, by=other_piped)
+    await cases.application_reports.unregistered([found("cart")], by=piped)
+    page = await open_page(PAGE, java_script_enabled=False)
+    await page.get_by_role("button", name="Add cart").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("cart")
+    await page.get_by_role("link", name="Applications").first.click()
+    await page.get_by_test_id("add-application").click()
+    await page.get_by_label("Piped").select_option("prod")
+    await page.get_by_role("button", name="Choose").click()
+    await page.get_by_label("Name", exact=True).fill("shop")
+    await page.get_by_label("Directory").fill("apps/shop")
+    await page.get_by_role("button", name="Add by hand").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("shop")
+    await expect(page.locator("dl.facts")).to_contain_text("prod")
