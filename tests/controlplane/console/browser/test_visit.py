@@ -103,6 +103,9 @@ async def test_every_page_fits_and_has_its_names(
         f"/applications/{application.id}",
         "/deployments",
         f"/deployments/{running.id}",
+        "/settings/piped",
+        f"/settings/piped/{application.piped_id}",
+        "/settings/project",
         "/nowhere",
     ):
         await page.goto(site + path)

@@ -102,6 +102,7 @@ class PipedForms:
 
     async def _show_key(self, request: Request, visitor: Visitor, id: str, key: str) -> Response:
         """The one answer that has the key in it; it is in no address, so nothing brings it back."""
+        address = self._door.cases.address or str(request.base_url)
         return self._door.show(
             request,
             "settings_piped_key.html",
@@ -109,7 +110,8 @@ class PipedForms:
             key=key,
             encoded=b64encode(key.encode()).decode(),
             project=visitor.person.project,
-            api_address=_api_address(self._door.cases.address or str(request.base_url)),
+            api_address=_api_address(address),
+            is_insecure=address.startswith("http://"),
             is_new="id" not in request.path_params,
         )
 

@@ -183,7 +183,7 @@ def _why_not_restart(row: PipedRow) -> str:
         return "A disabled piped hears of nothing."
     if not row.is_online:
         return "It is offline, so it would not hear of it."
-    return "It was asked to already." if row.restart else ""
+    return "It was asked to start anew already." if row.restart else ""
 
 
 def _generation(piped: Piped) -> str:

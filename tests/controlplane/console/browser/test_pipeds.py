@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipeds watched and steered in a real browser."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.commands import Handled
+from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+
+pytestmark = pytest.mark.browser
+
+PAGE = "/settings/piped"
+Open = Callable[..., Awaitable[Page]]
+
+
+async def is_live(page: Page) -> None:
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await page.evaluate("window.same = true")
+
+
+async def test_a_restart_is_seen_from_the_request_to_the_return(
+    *,
+    open_page: Open,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: Any,
+    meta: ReportPipedMetaRequest,
+    advance: Callable[[float], None],
+) -> None:
+    await reports.online()
+    watched = await open_page(PAGE)
+    await is_live(watched)
+    page = await open_page(f"{PAGE}/{piped.piped}")
+    await page.get_by_test_id("restart").click()
+    await page.get_by_role("button", name="Restart dev").click()
+    notice = page.get_by_test_id("notice")
+    await expect(notice).to_contain_text("picks it up in a moment")
+    await is_live(page)
+    # Somebody else who looks at the list sees it, too.
+    await expect(watched.get_by_test_id("piped-status")).to_have_text("Restarting")
+    (command,) = await cases.commands.unhandled_of(by=piped)
+    advance(5)
+    await cases.commands.handled(Handled(command.id, CommandStatus.SUCCEEDED, 1), by=piped)
+    await expect(notice).to_contain_text("is starting anew")
+    await expect(watched.get_by_test_id("piped-status")).to_have_text("Online")
+    advance(5)
+    meta.version = "v0.51.0"
+    await cases.pipeds.meta_reported(meta, by=piped)
+    await expect(notice).to_contain_text("has restarted and runs v0.51.0")
+    await expect(watched.get_by_test_id("piped-version")).to_have_text("v0.51.0")
+    assert await page.evaluate("window.same") is True
+    assert await watched.evaluate("window.same") is True
+
+
+async def test_who_comes_and_goes_is_seen_and_what_is_typed_stays(
+    *,
+    open_page: Open,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: Any,
+    advance: Callable[[float], None],
+) -> None:
+    page = await open_page(f"{PAGE}/{piped.piped}")
+    await is_live(page)
+    status = page.get_by_test_id("piped-status")
+    await expect(status).to_have_text("Offline")
+    await page.get_by_label("Version, empty").fill("v0.9")
+    await reports.online()
+    await expect(status).to_have_text("Online")
+    await expect(page.get_by_label("Version, empty")).to_have_value("v0.9")
+    await expect(page.get_by_label("Version, empty")).to_be_focused()
+    advance(125)
+    await cases.pipeds.silence.look()
+    await expect(status).to_have_text("Offline")
+    assert await page.evaluate("window.same") is True
+
+
+async def test_the_key_of_a_new_piped_stays_on_its_page(
+    open_page: Open, cases: UseCases, admin: Person
+) -> None:
+    page = await open_page(PAGE)
+    await page.get_by_label("Name").fill("prod")
+    await page.get_by_role("button", name="Add and show its key").click()
+    key = page.get_by_test_id("piped-key")
+    await expect(key).to_have_text("".join(await key.all_text_contents()))
+    # What happens elsewhere does not take it away.
+    (piped,) = await cases.pipeds.listed(by=admin)
+    await cases.pipeds.update(piped.id, "production", "", by=admin)
+    await page.evaluate("window.dispatchEvent(new Event('focus'))")
+    assert len(await key.inner_text()) == 50
+    await page.get_by_role("link", name="Go to the piped").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("production")
+    await expect(key).to_have_count(0)
+
+
+async def test_a_piped_is_steered_without_scripts(
+    open_page: Open, cases: UseCases, piped: PipedCaller, reports: Any
+) -> None:
+    await reports.online()
+    page = await open_page("/applications", java_script_enabled=False)
+    await page.get_by_test_id("nav-settings").click()
+    await page.get_by_test_id("piped-row").get_by_role("link", name="dev").click()
+    await page.get_by_label("Version, empty").fill("0.51")
+    await page.get_by_test_id("version-form").get_by_role("button").click()
+    await expect(page.get_by_test_id("form-error")).to_contain_text("write it like v0.1.0")
+    await page.get_by_label("Version, empty").fill("v0.51.0")
+    await page.get_by_test_id("version-form").get_by_role("button").click()
+    await expect(page.get_by_test_id("piped-version")).to_contain_text("v0.51.0 is wanted")
+    await page.get_by_test_id("restart").click()
+    await page.get_by_role("button", name="Restart dev").click()
+    await expect(page.get_by_test_id("notice")).to_be_visible()
+    (command,) = await cases.commands.unhandled_of(by=piped)
+    assert command.type == CommandKind.RESTART_PIPED
+    await page.get_by_test_id("disable").click()
+    await page.get_by_role("button", name="Disable dev").click()
+    await expect(page.get_by_test_id("piped-status")).to_have_text("Disabled")
+    await page.get_by_role("button", name="Enable").click()
+    await expect(page.get_by_test_id("piped-status")).to_have_text("Restarting")
