@@ -8,7 +8,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from pipecd.observe.metrics import ServerMetrics, code_name
+from pipecd.model.errors import Conflict
+from pipecd.observe.metrics import ServerMetrics, Tallies, code_name
 
 RPC = ("grpc.service.pipedservice.PipedService", "ReportStat")
 LABELS = {"grpc_type": "unary", "grpc_service": RPC[0], "grpc_method": RPC[1]}
@@ -112,3 +113,27 @@ def test_two_programs_in_one_process_do_not_mix(metrics: ServerMetrics) -> None:
 )
 def test_codes_are_spelt_as_dashboards_do(code: grpc.StatusCode, name: str) -> None:
     assert code_name(code) == name
+
+
+def test_plugins_that_name_the_same_figure_count_together() -> None:
+    tallies = Tallies()
+    for _ in ("one", "two"):
+        tallies.tally("calls_total", "Calls.", ("code",)).add(code="200")
+    tallies.tally("starts_total", "Starts.").add()
+    assert tallies.value("calls_total", {"code": "200"}) == 2
+    assert tallies.value("calls_total", {"code": "500"}) == 0
+    assert tallies.value("starts_total", {}) == 1
+    assert [family.name for family in tallies.collect()] == ["calls", "starts"]
+
+
+def test_a_figure_has_the_same_labels_wherever_it_is_counted() -> None:
+    tallies = Tallies()
+    tallies.tally("calls_total", "Calls.", ("code",))
+    with pytest.raises(Conflict, match="calls_total is counted by code already; count it by"):
+        tallies.tally("calls_total", "Calls.", ("host",))
+
+
+def test_a_label_without_a_value_is_refused() -> None:
+    calls = Tallies().tally("calls_total", "Calls.", ("code", "host"))
+    with pytest.raises(ValueError, match="label"):
+        calls.add(code="200")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program counts, in a registry of its own, at the names that dashboards know."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from pipecd.model.errors import Conflict
 from pipecd.observe.watch import Headers
 
 _RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -27,9 +28,9 @@ _METHODS = frozenset({"get", "head", "post", "put", "patch", "delete", "options"
 
 
 class Labelled(Collector):
-    """Everything that a registry collects, with labels that tell this program from others."""
+    """Everything that somebody collects, with labels that tell this program from others."""
 
-    def __init__(self, inner: CollectorRegistry, labels: Mapping[str, str]) -> None:
+    def __init__(self, inner: CollectorRegistry | Collector, labels: Mapping[str, str]) -> None:
         self._inner, self._labels = inner, dict(labels)
 
     def collect(self) -> Iterable[Metric]:
@@ -41,6 +42,45 @@ class Labelled(Collector):
                 if not sample.name.endswith("_created")
             ]
             yield family
+
+
+class Tally:
+    """Something that is counted by labels."""
+
+    def __init__(self, counter: Counter, labels: tuple[str, ...]) -> None:
+        self._counter, self.labels = counter, labels
+
+    def add(self, **labels: str) -> None:
+        """Counts one more; every label has a value."""
+        (self._counter.labels(**labels) if self.labels else self._counter).inc()
+
+
+class Tallies(Collector):
+    """What the plugins of a program count; those that name the same figure count together."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._known: dict[str, Tally] = {}
+
+    def tally(self, name: str, text: str, labels: Sequence[str] = ()) -> Tally:
+        """The figure of a name; `text` tells people what is counted."""
+        known = self._known.get(name)
+        if known is None:
+            counter = Counter(name, text, labels, registry=self._registry)
+            known = self._known[name] = Tally(counter, tuple(labels))
+        if known.labels != tuple(labels):
+            raise Conflict(
+                f"{name} is counted by {', '.join(known.labels) or 'no labels'} already",
+                hint="count it by the same labels, or under another name",
+            )
+        return known
+
+    def value(self, name: str, labels: Mapping[str, str]) -> float:
+        """How often something was counted."""
+        return self._registry.get_sample_value(name, dict(labels)) or 0
+
+    def collect(self) -> Iterable[Metric]:
+        return self._registry.collect()
 
 
 class _Counters(NamedTuple):

@@ -54,6 +54,7 @@ async def _run(
         shared.callbacks.masks.known = decrypter.known
     opened.enter_context(hiding(shared.callbacks.masks.known.hide))
     counted.register(shared.eyes.statuses)
+    counted.register(shared.callbacks.tallies)
     presence.on_reported = shared.eyes.statuses.reported
     opened.push_async_callback(shared.spans.end)
     plugins = await wiring.plugins(shared, opened)

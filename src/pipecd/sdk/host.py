@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from pipecd.observe.metrics import Tallies
 from pipecd.proto.plugin import host_pb2 as pb
 
 
@@ -38,7 +39,9 @@ class LogSink(Protocol):
 
 
 class Host(LogSink, Protocol):
-    """The piped, as its plugins see it."""
+    """The piped, as its plugins see it; `tallies` is what they count, for its page of figures."""
+
+    tallies: Tallies
 
     def watch_commands(self) -> CommandWatch: ...
 

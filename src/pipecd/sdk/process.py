@@ -15,7 +15,7 @@ from typing import TypedDict, Unpack
 
 import click
 import structlog
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from pipecd.commandline import flags
 from pipecd.commandline.main import run
@@ -23,6 +23,7 @@ from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import UserMistake
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.log import configure
+from pipecd.observe.metrics import Labelled, Tallies
 from pipecd.proto.plugin import deployment_pb2, livestate_pb2, planpreview_pb2
 from pipecd.sdk.facts import DeployTarget, PluginEntry
 from pipecd.sdk.options import decode
@@ -143,8 +144,9 @@ async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
         channel = await opened.enter_async_context(
             open_channel(how.piped, authorization="", insecure=True)
         )
-        server = PluginServer(plugin, entry_of(how.spec), RemoteHost(channel))
-        pages = standard_pages(REGISTRY if how.with_metrics else None)
+        host = RemoteHost(channel)
+        server = PluginServer(plugin, entry_of(how.spec), host)
+        pages = standard_pages(_shown(host.tallies) if how.with_metrics else None)
         admin = await opened.enter_async_context(admin_server(pages, host="localhost", port=0))
         await server.prepare(opened)
         handlers = [open_door(DEPLOYMENT_SERVICE, server)]
@@ -164,3 +166,11 @@ async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
         await told.wait()
         # The grace of the server is for what the stopped stages still have to say.
         server.stop_stages()
+
+
+def _shown(tallies: Tallies) -> CollectorRegistry:
+    """What the plugin counts, by the SDK or in the registry that libraries count in."""
+    shown = CollectorRegistry()
+    shown.register(Labelled(REGISTRY, {}))
+    shown.register(Labelled(tallies, {}))
+    return shown

@@ -2,6 +2,7 @@
 """Plugins of other people run as processes, answer piped, and never outlive it."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
@@ -23,7 +25,7 @@ from pipecd.piped.pluginhost.supervisor import PluginSupervisor
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.sdk.serving import open_door
-from pipecd.sdk.serving.launch import entry_json
+from pipecd.sdk.serving.launch import entry_json, start_arguments
 from pipecd.sdk.stage import StageCommandKind
 from pipecd.sdk.testing import MemoryHost
 from pipecd.wire.server import grpc_server
@@ -206,3 +208,48 @@ async def test_without_a_port_it_gets_a_free_one(program: Program, deployment: D
     async with hosted(spec_of(program(), 0), host) as plugin:
         answer = await plugin.ExecuteStage(executing(deployment, "GREET"))
         assert answer.message == "Hello World"
+
+
+COUNTING = f'''#!{sys.executable}
+"""A plugin that counts its starts, by the SDK and as libraries do."""
+from prometheus_client import Counter
+from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult, StartContext, serve
+
+class Counting(StagePlugin):
+    stages = (Stage("COUNT"),)
+
+    async def prepare(self, start: StartContext) -> None:
+        start.tally("starts_total", "Starts.", ("kind",)).add(kind="cold")
+        Counter("library_starts_total", "Starts.").inc()
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        return StageResult.succeeded()
+
+if __name__ == "__main__":
+    serve(Counting)
+'''
+
+
+@pytest.mark.slow
+async def test_a_program_shows_what_it_counts_on_its_admin_port(
+    program: Program, free_port: int
+) -> None:
+    path = program(COUNTING)
+    door = open_door(PLUGIN_SERVICE, MemoryHost())
+    async with grpc_server([door], host="localhost", port=0, grace=0) as port:
+        arguments = start_arguments(spec_of(path, free_port), service_port=port)
+        process = await asyncio.create_subprocess_exec(
+            str(path), *arguments, "--log-encoding", "json", stderr=asyncio.subprocess.PIPE
+        )
+        assert process.stderr is not None
+        try:
+            async with asyncio.timeout(30), httpx2.AsyncClient() as http:
+                while "admin_port" not in (line := json.loads(await process.stderr.readline())):
+                    pass
+                page = (await http.get(f"http://localhost:{line['admin_port']}/metrics")).text
+        finally:
+            process.terminate()
+            await process.communicate()
+    assert 'starts_total{kind="cold"} 1.0' in page
+    assert "library_starts_total 1.0" in page
+    assert "process_cpu_seconds_total" in page

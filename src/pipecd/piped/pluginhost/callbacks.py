@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What plugins ask of piped, in one object with the RPCs of upstream's PluginService.
 
-Built-in plugins call it directly, the others through gRPC on loopback. It holds no state: logs and
-shared objects go to the control plane, metadata to the deployment at work, commands come from their
-mirror.
+Built-in plugins call it directly, the others through gRPC on loopback. It holds no state but what
+plugins count: logs and shared objects go to the control plane, metadata to the deployment at work,
+commands come from their mirror.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, UserMistake
+from pipecd.observe.metrics import Tallies
 from pipecd.piped.api import PipedApi
 from pipecd.piped.pluginhost.logs import LogRelay
 from pipecd.piped.pluginhost.tools import Tool, Toolbox
@@ -106,6 +107,7 @@ class Callbacks(LogRelay):
     ) -> None:
         super().__init__(api, logs=logs)
         self._git = git
+        self.tallies = Tallies()
         self._commands, self._metadata, self._tools = commands, metadata, tools
         self.on_live_state: Callable[[Collection[str]], None] = _nobody_looks
 

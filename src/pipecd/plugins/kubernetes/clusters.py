@@ -153,9 +153,8 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         self, stage: StageContext, aim: Aim, options: Spec | None, *, is_alone: bool
     ) -> StageResult:
         work = _WORK[stage.name.removeprefix(self.prefix)]
-        loader = self._workshop.loader
         try:
-            async with open_workbench(stage, aim, loader, is_alone=is_alone) as bench:
+            async with open_workbench(stage, aim, self._workshop, is_alone=is_alone) as bench:
                 return await work(bench, options)
         except PipecdError as e:
             return StageResult.failed(str(e))

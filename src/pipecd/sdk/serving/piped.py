@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import grpc.aio
 import structlog
 
+from pipecd.observe.metrics import Tallies
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.plugin.host_pb2_grpc import PluginServiceStub
 from pipecd.proto.plugin.livestatechanges_pb2 import LiveStateChangedRequest
@@ -35,10 +36,11 @@ class PollingWatch:
 
 
 class RemoteHost:
-    """Calls piped's PluginService."""
+    """Calls piped's PluginService; what is counted stays here, for the admin port of the plugin."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub, self._changes = PluginServiceStub(channel), LiveStateChangesStub(channel)
+        self.tallies = Tallies()
         # The applications of which piped has not been told yet, and the task that does it.
         self._changed: set[str] = set()
         self._telling: asyncio.Task[None] | None = None

@@ -5,18 +5,19 @@ import asyncio
 import json
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import httpx2
 
 from pipecd.plugins.kubernetes.cluster.credentials import Credentials
 from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
+from pipecd.plugins.kubernetes.figures import uncounted
 from pipecd.plugins.kubernetes.manifest.body import text_at
-from pipecd.sdk import Unavailable, UserMistake
+from pipecd.sdk import PipecdError, Unavailable, UserMistake
 from pipecd.sdk.diff import is_map
 
 CONNECTIONS = 16
@@ -30,37 +31,58 @@ _LONGEST_PAUSE = 8.0
 _BUSY = (429, 500, 502, 503, 504)
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
+# What dashboards know a request by that got no answer.
+_NO_ANSWER = "<error>"
+
+# Hears the host, the method and the code of every answer.
+Answered: TypeAlias = Callable[[str, str, str], None]
+
+
+class Asked(Protocol):
+    """Hears what was asked of the API server, once for all tries, and whether it did it."""
+
+    def __call__(self, command: str, *, is_success: bool) -> None: ...
 
 
 class Client:
     """One API server; a request is repeated while the server is away or busy."""
 
     def __init__(
-        self, http: httpx2.AsyncClient, credentials: Credentials, server_name: str = ""
+        self,
+        http: httpx2.AsyncClient,
+        credentials: Credentials,
+        server_name: str = "",
+        asked: Asked = uncounted,
     ) -> None:
         self._http = http
         self._credentials = credentials
+        self._asked = asked
         self._extensions = {"sni_hostname": server_name} if server_name else None
 
     async def get(self, path: str, *, accept: str = "application/json", **query: str) -> Any:
         """Reads an object or a list."""
-        return await self._send("GET", path, query, accept=accept)
+        with self._asking("get"):
+            return await self._send("GET", path, query, accept=accept)
 
     async def create(self, path: str, body: Mapping[str, Any], **query: str) -> Any:
         """Creates an object."""
-        return await self._send("POST", path, query, body)
+        with self._asking("create"):
+            return await self._send("POST", path, query, body)
 
     async def replace(self, path: str, body: Mapping[str, Any], **query: str) -> Any:
         """Puts an object in the place of another."""
-        return await self._send("PUT", path, query, body)
+        with self._asking("replace"):
+            return await self._send("PUT", path, query, body)
 
     async def patch(self, path: str, body: Any, *, form: str, **query: str) -> Any:
         """Changes an object."""
-        return await self._send("PATCH", path, query, body, form=form)
+        with self._asking("apply"):
+            return await self._send("PATCH", path, query, body, form=form)
 
     async def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Deletes an object; what it owns goes with it."""
-        return await self._send("DELETE", path, {}, body)
+        with self._asking("delete"):
+            return await self._send("DELETE", path, {}, body)
 
     @asynccontextmanager
     async def watch(self, path: str, **query: str) -> AsyncIterator[AsyncIterator[Any]]:
@@ -81,6 +103,17 @@ class Client:
                 yield _events(answer)
         except httpx2.HTTPError as e:
             raise _away(self._http, e) from e
+
+    @contextmanager
+    def _asking(self, command: str) -> Iterator[None]:
+        try:
+            yield
+        except PipecdError as e:
+            # That an object is not there is an answer like any other.
+            is_answer = isinstance(e, Refusal) and e.is_missing and command in ("get", "delete")
+            self._asked(command, is_success=is_answer)
+            raise
+        self._asked(command, is_success=True)
 
     async def _send(
         self,
@@ -169,18 +202,41 @@ def _away(http: httpx2.AsyncClient, cause: Exception) -> Unavailable:
     )
 
 
+class _Road(httpx2.AsyncHTTPTransport):
+    """The connections to an API server; every answer is told when it begins to arrive."""
+
+    def __init__(self, connection: Connection, answered: Answered) -> None:
+        super().__init__(
+            verify=_tls(connection),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS),
+            proxy=connection.proxy or None,
+            trust_env=False,
+        )
+        self._answered = answered
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        host = request.url.netloc.decode()
+        try:
+            answer = await super().handle_async_request(request)
+        except httpx2.HTTPError:
+            self._answered(host, request.method, _NO_ANSWER)
+            raise
+        self._answered(host, request.method, str(answer.status_code))
+        return answer
+
+
 @asynccontextmanager
-async def open_client(connection: Connection) -> AsyncIterator[Client]:
+async def open_client(
+    connection: Connection, *, answered: Answered = uncounted, asked: Asked = uncounted
+) -> AsyncIterator[Client]:
     """Opens connections to an API server, made when they are needed."""
     async with httpx2.AsyncClient(
         base_url=connection.server,
-        verify=_tls(connection),
+        transport=_Road(connection, answered),
         timeout=_TIMEOUT,
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS),
-        proxy=connection.proxy or None,
         trust_env=False,
     ) as http:
-        yield Client(http, Credentials(connection), connection.server_name)
+        yield Client(http, Credentials(connection), connection.server_name, asked)
 
 
 def _tls(connection: Connection) -> ssl.SSLContext:

@@ -15,7 +15,8 @@ from pipecd.plugins.kubernetes.cluster.discovery import Kinds, Resource
 from pipecd.plugins.kubernetes.cluster.kubeconfig import connection_of
 from pipecd.plugins.kubernetes.cluster.owned import kinds_in_use
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
-from pipecd.plugins.kubernetes.live.news import News, Tell
+from pipecd.plugins.kubernetes.figures import Figures
+from pipecd.plugins.kubernetes.live.news import Count, News, Tell
 from pipecd.plugins.kubernetes.live.scope import Scope, is_excluded
 from pipecd.plugins.kubernetes.live.sighting import Sighting
 from pipecd.plugins.kubernetes.live.watch import Watch
@@ -53,13 +54,14 @@ class Lookout:
         informer: AppStateInformer,
         tasks: asyncio.TaskGroup,
         tell: Tell,
+        count: Count,
     ) -> None:
         self.name, self.cluster, self.informer = name, cluster, informer
         self._tasks = tasks
         self._watched: dict[Scope, _Watched] = {}
         self._surveyed: frozenset[Scope] = frozenset()
         self._surveyed_at = -inf
-        self._news = News(self.applications_of, tell)
+        self._news = News(self.applications_of, tell, count)
         tasks.create_task(self._news.run(), name=f"news of {name}")
         tasks.create_task(self._end_unused(), name=f"unused watches of {name}")
 
@@ -149,6 +151,7 @@ class Lookout:
             self.cluster.client,
             resource,
             self._news.note,
+            heard=self._news.heard,
             namespace=self.informer.namespace,
             selector="" if scope.is_owned else f"{MANAGED_BY}={BY_PIPED}",
         )
@@ -183,8 +186,8 @@ def _now() -> float:
 class Lookouts:
     """The deploy targets of a piped, each opened when it is first looked at."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, tell: Tell, figures: Figures) -> None:
+        self._tell, self._figures = tell, figures
         self._known: dict[str, Lookout] = {}
         self._running = asyncio.Event()
         self._clients: AsyncExitStack
@@ -196,12 +199,19 @@ class Lookouts:
         if target.name not in self._known:
             settings = target.settings(KubernetesTarget)
             connection = connection_of(settings.master_url, settings.kube_config_path)
-            client = await self._clients.enter_async_context(open_client(connection))
+            client = await self._clients.enter_async_context(
+                open_client(connection, answered=self._figures.answered)
+            )
             cluster = Cluster(client, Kinds(client), connection.namespace or DEFAULT_NAMESPACE)
             # Somebody else may have been faster, and a lookout begins to work when it is made.
             if target.name not in self._known:
                 self._known[target.name] = Lookout(
-                    target.name, cluster, settings.app_state_informer, self._tasks, self._tell
+                    target.name,
+                    cluster,
+                    settings.app_state_informer,
+                    self._tasks,
+                    self._tell,
+                    self._figures.heard,
                 )
         return self._known[target.name]
 

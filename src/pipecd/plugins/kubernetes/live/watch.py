@@ -8,6 +8,7 @@ from typing import Any
 from pipecd.plugins.kubernetes.cluster.client import Client
 from pipecd.plugins.kubernetes.cluster.discovery import Resource
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
+from pipecd.plugins.kubernetes.figures import uncounted
 from pipecd.plugins.kubernetes.live.sighting import Sighting, Sightings, sighting
 from pipecd.plugins.kubernetes.manifest.body import at, list_at, map_at, text_at
 from pipecd.sdk import PipecdError, Unavailable
@@ -20,13 +21,15 @@ _DEAD_AFTER = 300.0
 _OUT_OF_SIGHT = (403, 404, 405)
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 30.0
+# What dashboards call the events.
+_EVENTS = {"ADDED": "add", "MODIFIED": "update", "DELETED": "delete"}
 
 
 class Watch:
     """The objects of one kind as of now; `problem` says why they are not known or not up to date.
 
-    Every change is told as `news`. A lost connection is taken up where it ended; only a version
-    that the server has forgotten makes it list everything anew.
+    Every change is told as `news`, every event as `heard`. A lost connection is taken up where it
+    ended; only a version that the server has forgotten makes it list everything anew.
     """
 
     def __init__(
@@ -35,12 +38,13 @@ class Watch:
         resource: Resource,
         news: Callable[[Sighting], None],
         *,
+        heard: Callable[[str, Sighting], None] = uncounted,
         namespace: str = "",
         selector: str = "",
     ) -> None:
         self._client = client
         self._resource = resource
-        self._news = news
+        self._news, self._heard = news, heard
         self._path = resource.path(namespace)
         self._query = {"labelSelector": selector} if selector else {}
         self._version = ""
@@ -113,14 +117,15 @@ class Watch:
     def _take(self, kind: str, body: Any) -> None:
         if kind == "ERROR":
             raise Refusal(at(body, "code") or 500, body)
-        if kind in ("ADDED", "MODIFIED"):
+        if kind in _EVENTS:
             seen = self._sighting(body)
-            if self.sightings.put(seen):
+            self._heard(_EVENTS[kind], seen)
+            if kind == "DELETED":
+                gone = self.sightings.drop(seen.uid)
+                if gone is not None:
+                    self._news(gone)
+            elif self.sightings.put(seen):
                 self._news(seen)
-        elif kind == "DELETED":
-            gone = self.sightings.drop(text_at(body, "metadata", "uid"))
-            if gone is not None:
-                self._news(gone)
         self._version = text_at(body, "metadata", "resourceVersion") or self._version
 
     def _replace(self, found: Iterable[Sighting]) -> None:

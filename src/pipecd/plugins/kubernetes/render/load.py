@@ -10,6 +10,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
+from pipecd.plugins.kubernetes.figures import ProgramEnded, uncounted
 from pipecd.plugins.kubernetes.manifest.body import text_at, with_value
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest, read_manifests
 from pipecd.plugins.kubernetes.manifest.pod import with_single_variables
@@ -17,7 +18,7 @@ from pipecd.plugins.kubernetes.render import helm, kustomize
 from pipecd.plugins.kubernetes.render.gitchart import GitCharts, GitVariables
 from pipecd.plugins.kubernetes.render.plain import read_files
 from pipecd.plugins.kubernetes.render.repositories import Repositories
-from pipecd.plugins.kubernetes.render.tool import Installer, find_tool, rendered
+from pipecd.plugins.kubernetes.render.tool import Installer, Programs
 from pipecd.plugins.kubernetes.target import ChartSources
 from pipecd.sdk import Source, UserMistake
 
@@ -29,11 +30,19 @@ _STALE = "helm repo update"
 class Loader:
     """Renders manifests and remembers them by everything that they are made from."""
 
-    def __init__(self, charts: ChartSources, directory: Path, git: GitVariables) -> None:
+    def __init__(
+        self,
+        charts: ChartSources,
+        directory: Path,
+        git: GitVariables,
+        *,
+        ended: ProgramEnded = uncounted,
+    ) -> None:
         self._charts = charts
         self._git_charts = GitCharts(charts.chart_repositories, directory / "charts", git)
         self._environment = _environment(directory / "helm")
         self._repositories = Repositories(charts, self._environment)
+        self._programs = Programs(ended)
         self._known: OrderedDict[str, list[Manifest]] = OrderedDict()
         self._flights: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -91,21 +100,20 @@ class Loader:
         release: str,
         installer: Installer,
     ) -> str:
-        program = await find_tool("helm", wanted.helm_version, installer)
+        program = await self._programs.find("helm", wanted.helm_version, installer)
         options = wanted.helm_options or HelmOptions()
         helm.check_files(directory, options)
         arguments = helm.arguments(chart, options, release=release, namespace=wanted.namespace)
-        call = [str(program), *arguments]
         if chart.is_remote or helm.has_dependencies(directory / chart.reference):
             await self._repositories.ready(program)
         try:
-            return await rendered(call, cwd=directory, env=self._environment)
+            return await program.rendered(arguments, cwd=directory, env=self._environment)
         except UserMistake as e:
             # The version is newer than what Helm knows of the repository.
             if _STALE not in str(e):
                 raise
         await self._repositories.update(program)
-        return await rendered(call, cwd=directory, env=self._environment)
+        return await program.rendered(arguments, cwd=directory, env=self._environment)
 
     async def _chart(self, chart: HelmChart) -> helm.Chart:
         repositories = self._charts.chart_repositories
@@ -117,16 +125,16 @@ class Loader:
         return helm.local_chart(chart)
 
     async def _kustomize(self, directory: Path, wanted: ManifestInput, installer: Installer) -> str:
-        program = await find_tool("kustomize", wanted.kustomize_version, installer)
-        with_helm = "enable-helm" in wanted.kustomize_options
-        helm_program = None
-        if with_helm:
-            helm_program = await find_tool("helm", wanted.helm_version, installer)
+        program = await self._programs.find("kustomize", wanted.kustomize_version, installer)
+        helm_path = None
+        if "enable-helm" in wanted.kustomize_options:
+            helm_program = await self._programs.find("helm", wanted.helm_version, installer)
             await self._repositories.ready(helm_program)
+            helm_path = helm_program.path
         arguments = kustomize.arguments(
-            wanted.kustomize_options, version=wanted.kustomize_version, helm=helm_program
+            wanted.kustomize_options, version=wanted.kustomize_version, helm=helm_path
         )
-        return await rendered([str(program), *arguments], cwd=directory, env=self._environment)
+        return await program.rendered(arguments, cwd=directory, env=self._environment)
 
 
 def _directory(source: Source, below: str) -> Path:

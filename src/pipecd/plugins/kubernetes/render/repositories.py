@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipecd.plugins.kubernetes.render.tool import Program
 from pipecd.plugins.kubernetes.target import ChartRegistry, ChartRepository, ChartSources
 from pipecd.sdk import UserMistake
-from pipecd.sdk.program import capture
 
 _WITHIN = 120.0
 
@@ -67,7 +67,7 @@ class Repositories:
         self._turn = asyncio.Lock()
         self._is_told = False
 
-    async def ready(self, helm: Path) -> None:
+    async def ready(self, helm: Program) -> None:
         """Returns when Helm knows every repository and is logged in to every registry."""
         async with self._turn:
             if not self._is_told:
@@ -75,14 +75,14 @@ class Repositories:
                     await self._call(helm, step)
                 self._is_told = True
 
-    async def update(self, helm: Path) -> None:
+    async def update(self, helm: Program) -> None:
         """Fetches what the repositories have now."""
         async with self._turn:
             await self._call(helm, UPDATE)
 
-    async def _call(self, helm: Path, step: Step) -> None:
-        answer = await capture(
-            [str(helm), *step.arguments],
+    async def _call(self, helm: Program, step: Step) -> None:
+        answer = await helm.run(
+            step.arguments,
             cwd=Path("/"),
             env=self._environment,
             stdin=step.password.encode(),

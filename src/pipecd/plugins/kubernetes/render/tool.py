@@ -2,6 +2,7 @@
 """Programs that render manifests: those of the machine are used, others are installed."""
 
 import asyncio
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pipecd.sdk import UserMistake
-from pipecd.sdk.program import capture
+from pipecd.plugins.kubernetes.figures import ProgramEnded
+from pipecd.sdk import PipecdError, UserMistake
+from pipecd.sdk.program import Captured, capture
 
 # Rendering may fetch charts and bases.
 _WITHIN = 300.0
@@ -78,25 +80,66 @@ RECIPES: Mapping[str, Recipe] = {
 }
 
 
-async def find_tool(name: str, version: str, installer: Installer) -> Path:
-    """Returns the program of the machine when it has the version that is asked for, or any."""
-    found = shutil.which(name)
-    if found and (not version or await _version_of(found) == version.removeprefix("v")):
-        return Path(found)
-    recipe = RECIPES[name]
-    return await installer.tool(name, version.removeprefix("v") or recipe.version, recipe.script())
+@dataclass(frozen=True)
+class Program:
+    """A program of a version; each of its runs is told."""
+
+    path: Path
+    name: str
+    version: str
+    ended: ProgramEnded
+
+    async def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        at_most: float = _WITHIN,
+    ) -> Captured:
+        """Runs the program to its end and returns everything it wrote."""
+        argv = [str(self.path), *arguments]
+        try:
+            answer = await capture(argv, cwd=cwd, env=env, stdin=stdin, at_most=at_most)
+        except PipecdError:
+            self.ended(self.name, self.version, arguments[0], is_success=False)
+            raise
+        self.ended(self.name, self.version, arguments[0], is_success=answer.code == 0)
+        return answer
+
+    async def rendered(self, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> str:
+        """Prints manifests; what the program complains about is the reason it failed."""
+        answer = await self.run(arguments, cwd=cwd, env=env)
+        if answer.code != 0:
+            said = answer.stderr.decode(errors="replace").strip()
+            raise UserMistake(f"{self.path.name} {arguments[0]} failed: {said or answer.code}")
+        return await asyncio.to_thread(answer.stdout.decode)
 
 
-async def _version_of(program: str) -> str:
-    answer = await capture([program, "version"], cwd=Path("/"), at_most=10)
-    match = _VERSION.search(answer.stdout.decode(errors="replace"))
-    return match[1] if match else ""
+class Programs:
+    """Finds programs; the version of one of the machine is asked for once, until it changes."""
 
+    def __init__(self, ended: ProgramEnded) -> None:
+        self._ended = ended
+        self._versions: dict[tuple[str, int], str] = {}
 
-async def rendered(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None) -> str:
-    """Runs a program that prints manifests; what it complains about is the reason it failed."""
-    answer = await capture(argv, cwd=cwd, env=env, at_most=_WITHIN)
-    if answer.code != 0:
-        said = answer.stderr.decode(errors="replace").strip()
-        raise UserMistake(f"{Path(argv[0]).name} {argv[1]} failed: {said or answer.code}")
-    return await asyncio.to_thread(answer.stdout.decode)
+    async def find(self, name: str, version: str, installer: Installer) -> Program:
+        """Returns the program of the machine when it has the version that is asked for, or any."""
+        wanted = version.removeprefix("v")
+        found = shutil.which(name)
+        there = await self._version_of(found) if found else ""
+        if found and wanted in ("", there):
+            return Program(Path(found), name, there, self._ended)
+        recipe = RECIPES[name]
+        wanted = wanted or recipe.version
+        path = await installer.tool(name, wanted, recipe.script())
+        return Program(path, name, wanted, self._ended)
+
+    async def _version_of(self, program: str) -> str:
+        key = program, (await asyncio.to_thread(os.stat, program)).st_mtime_ns
+        if key not in self._versions:
+            answer = await capture([program, "version"], cwd=Path("/"), at_most=10)
+            match = _VERSION.search(answer.stdout.decode(errors="replace"))
+            self._versions[key] = match[1] if match else ""
+        return self._versions[key]

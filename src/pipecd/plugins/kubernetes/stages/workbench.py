@@ -19,6 +19,7 @@ from pipecd.plugins.kubernetes.render.load import Loader
 from pipecd.plugins.kubernetes.stages.readiness import NOT_WAITED_FOR, until_ready
 from pipecd.plugins.kubernetes.target import KubernetesTarget
 from pipecd.plugins.kubernetes.variant.workload import Variant as Naming
+from pipecd.plugins.kubernetes.workshop import Workshop
 from pipecd.sdk import Source, StageContext, UserMistake
 from pipecd.sdk.config import Duration
 
@@ -118,12 +119,12 @@ class Workbench:
 
 @asynccontextmanager
 async def open_workbench(
-    stage: StageContext, aim: Aim, loader: Loader, *, is_alone: bool
+    stage: StageContext, aim: Aim, workshop: Workshop, *, is_alone: bool
 ) -> AsyncIterator[Workbench]:
     """Opens a deploy target for a stage; `is_alone` when it is the only one."""
     settings = aim.target.settings(KubernetesTarget)
     connection = connection_of(settings.master_url, settings.kube_config_path)
     namespace = aim.application.input.namespace or connection.namespace or DEFAULT_NAMESPACE
-    async with open_client(connection) as client:
+    async with open_client(connection, asked=workshop.figures.asked) as client:
         cluster = Cluster(client, Kinds(client), namespace)
-        yield Workbench(stage, aim, cluster, loader, is_alone)
+        yield Workbench(stage, aim, cluster, workshop.loader, is_alone)
