@@ -2,6 +2,8 @@
 """What the plugin counts of a real cluster and of the programs it runs."""
 
 import asyncio
+import json
+import re
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -121,28 +123,44 @@ async def test_a_request_without_an_answer_is_counted(monkeypatch: pytest.Monkey
     assert len(answers) == 10
 
 
-async def test_runs_of_programs_are_counted_with_their_version(
+def runs(host: MemoryHost) -> dict[tuple[str, str, str], float]:
+    """Returns how often programs were run, each with the version that it has."""
+    found: dict[tuple[str, str, str], float] = {}
+    for sample in (s for family in host.tallies.collect() for s in family.samples):
+        if sample.name == CALLS and sample.labels["tool"] != "apiserver":
+            assert re.fullmatch(r"\d+\.\d+\.\d+", sample.labels["version"])
+            key = sample.labels["tool"], sample.labels["command"], sample.labels["status"]
+            found[key] = sample.value
+    return found
+
+
+async def test_runs_of_kustomize_are_counted_with_its_version(
     application: Application, kustomize: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(kustomize).parent), prepend=":")
-    bench = application.commit("c1", config_map())
-    kustomization = bench.directory / "kustomization.yaml"
-    kustomization.write_text("resources: [0.yaml]\n")
-    await succeed(bench, "K8S_SYNC")
-    broken = application.commit("c2", config_map())
-    (broken.directory / "kustomization.yaml").write_text("resources: [nowhere.yaml]\n")
+    good, broken = application.commit("c1", config_map()), application.commit("c2", config_map())
+    for bench, resource in ((good, "0.yaml"), (broken, "nowhere.yaml")):
+        (bench.directory / "kustomization.yaml").write_text(f"resources: [{resource}]\n")
+    await succeed(good, "K8S_SYNC")
     assert (await broken.run("K8S_SYNC")).status is StageStatus.FAILURE
-    [version] = [
-        sample.labels["version"]
-        for family in application.host.tallies.collect()
-        for sample in family.samples
-        if sample.labels.get("tool") == "kustomize" and sample.labels["status"] == "success"
-        if sample.name == CALLS
-    ]
-    assert len(version.split(".")) == 3
-    for status in ("success", "failure"):
-        labels = {"version": version, "command": "build", "status": status}
-        assert application.host.counted(CALLS, tool="kustomize", **labels) == 1
+    assert runs(application.host) == {
+        ("kustomize", "build", "success"): 1,
+        ("kustomize", "build", "failure"): 1,
+    }
+
+
+async def test_runs_of_helm_are_counted_with_its_version(
+    application: Application, helm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
+    wanted = {"namespace": application.namespace, "helmChart": {"path": "chart"}}
+    bench = application.commit("c1", input=wanted)
+    templates = bench.directory / "chart" / "templates"
+    templates.mkdir(parents=True)
+    (templates.parent / "Chart.yaml").write_text("apiVersion: v2\nname: chart\nversion: 1.0.0\n")
+    (templates / "one.yaml").write_text(json.dumps(config_map()))
+    await succeed(bench, "K8S_SYNC")
+    assert runs(application.host) == {("helm", "template", "success"): 1}
 
 
 async def test_the_plugins_for_one_and_for_several_clusters_count_together() -> None:
