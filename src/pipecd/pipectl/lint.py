@@ -35,5 +35,5 @@ def _is_right(file: str, catalog: Catalog) -> bool:
         click.echo(str(e))
         return False
     for warning in config.warnings:
-        click.echo(f"{warning} (ignored)")
+        click.echo(f"{warning} (warning)")
     return True

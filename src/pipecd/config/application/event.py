@@ -10,6 +10,7 @@ from pipecd.config.rule import refuse
 from pipecd.config.spec import Advice, Spec
 
 GIT_UPDATE = "GIT_UPDATE"
+_WHICH_PLACE = "write yamlField, jsonField, HCLField or regex"
 
 
 class ReplacementSpec(Spec):
@@ -33,7 +34,19 @@ class ReplacementSpec(Spec):
         return tuple(key for key, value in places.items() if value)
 
     def advice(self) -> Iterator[Advice]:
-        """Yield places of which only one counts."""
+        """Yield what every event would fail with, and places of which only one counts."""
+        if not self.fields:
+            yield Advice((), f"says not what is replaced, {_WHICH_PLACE}")
+        paths = {
+            "yamlField": self.yaml_field,
+            "jsonField": self.json_field,
+            "HCLField": self.hcl_field,
+        }
+        for key, path in paths.items():
+            if path and not path.startswith("$"):
+                yield Advice((key,), "a path begins with $, write it like $.spec.items[0].name")
+        if self.regex and "(" not in self.regex:
+            yield Advice(("regex",), "put what shall be replaced in parentheses")
         if len(self.fields) > 1:
             yield Advice((), f"only {self.fields[0]} counts, write one place for each replacement")
 
@@ -106,7 +119,7 @@ def _rules(index: int, r: ReplacementSpec) -> Iterator[tuple[object, tuple[str |
     yield (
         not r.fields,
         at,
-        "a replacement must have a field, write yamlField, jsonField, HCLField or regex",
+        f"a replacement must have a field, {_WHICH_PLACE}",
     )
     # Upstream lets two places pass; a file that loads there loads here.
     yield len(r.fields) > 2, at, "a replacement must not have multiple fields, write only one"
