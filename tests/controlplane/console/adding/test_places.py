@@ -52,6 +52,24 @@ def test_a_kind_has_its_own_providers_only() -> None:
     assert places.of_kind(ApplicationKind.ECS).options == ()
 
 
+@pytest.mark.parametrize(
+    ("piped", "kind", "is_lacking"),
+    [
+        pytest.param(PROVIDERS, ApplicationKind.ECS, True, id="a kind without a provider"),
+        pytest.param(PROVIDERS, ApplicationKind.TERRAFORM, False, id="a kind with providers"),
+        pytest.param(TARGETS, ApplicationKind.ECS, False, id="plugins may deploy any kind"),
+        pytest.param(
+            Piped(platform_providers=[Piped.PlatformProvider(name="tf", type="TERRAFORM")]),
+            ApplicationKind.KUBERNETES,
+            False,
+            id="what may be an application of scripts needs no provider",
+        ),
+    ],
+)
+def test_a_piped_lacks_a_kind(piped: Piped, kind: ApplicationKind, is_lacking: bool) -> None:
+    assert places_of(piped).lacks(kind) is is_lacking
+
+
 def test_targets_are_of_any_kind() -> None:
     places = places_of(TARGETS)
     assert places.of_kind(ApplicationKind.TERRAFORM) == places

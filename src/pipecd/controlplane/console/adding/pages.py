@@ -101,6 +101,8 @@ class AddingPages:
         self, person: Person, pipeds: tuple[Piped, ...] | None
     ) -> tuple[ApplicationInfo, ...]:
         infos = await self._door.cases.application_reports.unregistered_of(by=person)
+        if not infos:
+            return ()
         return offered(infos, await self._applications(person), pipeds)
 
     async def _applications(self, person: Person) -> tuple[Application, ...]:
