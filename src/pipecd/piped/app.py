@@ -50,8 +50,6 @@ async def _run(
     await _open_admin(settings, registry, opened)
     mirrors = await opened.enter_async_context(foundation.mirrors(settings))
     shared = foundation.share(settings, api, mirrors, catalog, decrypter, notifier)
-    if decrypter is not None:
-        shared.callbacks.masks.known = decrypter.known
     opened.enter_context(hiding(shared.callbacks.masks.known.hide))
     counted.register(shared.eyes.statuses)
     counted.register(shared.callbacks.tallies)
