@@ -88,7 +88,7 @@ async def test_the_key_of_a_new_piped_stays_on_its_page(
     await page.get_by_label("Name").fill("prod")
     await page.get_by_role("button", name="Add and show its key").click()
     key = page.get_by_test_id("piped-key")
-    await expect(key).to_have_text("".join(await key.all_text_contents()))
+    await expect(key).to_be_visible()
     # What happens elsewhere does not take it away.
     (piped,) = await cases.pipeds.listed(by=admin)
     await cases.pipeds.update(piped.id, "production", "", by=admin)

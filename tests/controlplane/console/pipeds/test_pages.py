@@ -11,6 +11,7 @@ import pytest
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
+from pipecd.controlplane.auth.policytext import parse_policies
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.console.door import Visitor
 from pipecd.controlplane.stores import Stores
@@ -320,3 +321,22 @@ async def test_a_piped_that_is_gone_is_not_found(browser_of_admin: httpx2.AsyncC
     answer = await browser_of_admin.get(f"{PAGE}/unknown")
     assert answer.status_code == 404
     assert "Piped is not found" in answer.text
+
+
+async def test_what_it_looks_after_leads_to_the_piped(
+    *,
+    someone: Someone,
+    browser_of_admin: httpx2.AsyncClient,
+    cases: UseCases,
+    admin: Person,
+    application: Application,
+    one: str,
+) -> None:
+    page = f"/applications/{application.id}"
+    assert f'<a href="{one}">dev</a>' in (await browser_of_admin.get(page)).text
+    # Who may not see pipeds is not sent to a page that refuses them.
+    policies = parse_policies("resources=application;actions=*")
+    await cases.roles.add("developers", policies, by=admin)
+    shown = (await someone(Person("shop", "dave", ("developers",))).get(page)).text
+    assert "Not shown" in shown
+    assert one not in shown

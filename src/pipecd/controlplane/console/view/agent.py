@@ -16,15 +16,19 @@ class Agent:
     name: str
     mark: Mark
     is_away: bool
+    # Whether the reader can open its page.
+    has_page: bool = True
 
 
 def agent(piped_id: str, pipeds: Iterable[Piped] | None) -> Agent:
     """The piped of that id among those of the project; None when the reader may not see them."""
     if pipeds is None:
-        return Agent(piped_id, piped_id[:8], Mark(Tone.OFF, "dot", "Not shown"), is_away=False)
+        not_shown = Mark(Tone.OFF, "dot", "Not shown")
+        return Agent(piped_id, piped_id[:8], not_shown, is_away=False, has_page=False)
     found = next((piped for piped in pipeds if piped.id == piped_id), None)
     if found is None:
-        return Agent(piped_id, piped_id[:8], Mark(Tone.OFF, "dot", "Not registered"), is_away=True)
+        gone = Mark(Tone.OFF, "dot", "Not registered")
+        return Agent(piped_id, piped_id[:8], gone, is_away=True, has_page=False)
     if found.disabled:
         return Agent(found.id, found.name, Mark(Tone.OFF, "dot", "Disabled"), is_away=True)
     match found.status:
