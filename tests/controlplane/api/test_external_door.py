@@ -129,7 +129,11 @@ async def test_deployments_and_their_logs(
 
 
 async def test_pipeds_events_previews_and_secrets(
-    program_channel: grpc.aio.Channel, cases: UseCases, spec_dir: Path, admin: Person
+    program_channel: grpc.aio.Channel,
+    cases: UseCases,
+    spec_dir: Path,
+    admin: Person,
+    advance: Callable[[float], None],
 ) -> None:
     stub = APIServiceStub(program_channel)
     made = await stub.RegisterPiped(pb.RegisterPipedRequest(name="edge", desc="d"))
@@ -154,6 +158,8 @@ async def test_pipeds_events_previews_and_secrets(
             repo_remote_url="git@h:o/r", head_branch="b", head_commit="c", base_branch="main"
         )
     )
+    # By now every piped would have come back to this control plane.
+    advance(30)
     results = await stub.GetPlanPreviewResults(
         pb.GetPlanPreviewResultsRequest(commands=asked.commands)
     )

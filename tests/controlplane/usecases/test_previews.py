@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.commands import Handled
@@ -16,6 +17,7 @@ from pipecd.model.errors import Conflict, Denied, NotFound
 from pipecd.model.moment import Now, to_unix
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
     PlanPreviewCommandResult,
@@ -75,12 +77,32 @@ async def test_an_answer_is_completed_with_names_and_links(
     assert result.results[0].plan_summary == b"1 change"
 
 
+async def test_a_control_plane_that_just_started_waits_for_pipeds_to_come_back(
+    cases: UseCases,
+    stores: Stores,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    advance: Callable[[float], None],
+) -> None:
+    def ran(stored: Piped) -> None:
+        stored.started_at = 1
+
+    await stores.pipeds.update(piped.piped, ran)
+    (id,) = await cases.previews.request(wanted(), by=program)
+    with pytest.raises(NotFound):
+        await cases.previews.results([id], by=program)
+    advance(30)
+    (offline,) = await cases.previews.results([id], by=program)
+    assert offline.error == "Maybe Piped is offline currently."
+
+
 async def test_waiting_ends_in_an_error_of_the_result(
     cases: UseCases,
     program: ApiKeyCaller,
     piped: PipedCaller,
     advance: Callable[[float], None],
 ) -> None:
+    advance(30)
     (id,) = await cases.previews.request(wanted(), by=program)
     (offline,) = await cases.previews.results([id], by=program)
     assert offline.error == "Maybe Piped is offline currently."

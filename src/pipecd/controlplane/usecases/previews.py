@@ -2,6 +2,7 @@
 """Plan previews: what a branch would deploy, asked of the pipeds that watch its repository."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.stores import Stores
@@ -22,6 +23,7 @@ _UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
 COMMANDER = "pipectl"
 HANDLE_SECONDS = 5 * 60
 RESULT_SECONDS = 24 * 3600
+RETURN = timedelta(seconds=30)
 
 
 class Previews:
@@ -33,6 +35,7 @@ class Previews:
         self._stores, self._access, self._commands = stores, access, commands
         self._address, self._now = address.rstrip("/"), now
         self._connections = Connections(stores.cache, now)
+        self._began = now()
 
     async def request(self, wanted: RequestPlanPreviewRequest, *, by: User) -> tuple[str, ...]:
         """One command for every enabled piped that watches the repository and base branch."""
@@ -82,7 +85,13 @@ class Previews:
         return command
 
     async def _is_online(self, command: Command) -> bool:
-        return await self._connections.status(command.piped_id) == Piped.ONLINE
+        if await self._connections.status(command.piped_id) == Piped.ONLINE:
+            return True
+        if self._now() - self._began >= RETURN:
+            return False
+        # Pipeds that ran before are on their way back to a control plane that just started.
+        piped = await found(self._stores.pipeds.get(command.piped_id), "Piped is not found")
+        return bool(piped.started_at)
 
     def _given_up(
         self, command: Command, is_online: bool, timeout: int
