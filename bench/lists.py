@@ -57,6 +57,8 @@ DEPLOYMENT_FILTERS = {
     "status FAILURE or CANCELLED": {"statuses": (FAILURE, CANCELLED)},
     "status ROLLING_BACK (none)": {"statuses": (ROLLING_BACK,)},
     "kind TERRAFORM": {"kinds": (1,)},
+    "two kinds": {"kinds": (1, 3)},
+    "two kinds, status FAILURE or CANCELLED": {"kinds": (1, 3), "statuses": (FAILURE, CANCELLED)},
     "two kinds, status RUNNING": {"kinds": (1, 2), "statuses": (RUNNING,)},
     "one application": {"application_ids": (id_of("application", 4321),)},
     "one application, status FAILURE": {

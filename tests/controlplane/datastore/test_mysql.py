@@ -9,12 +9,16 @@ from typing import Any
 
 import pymysql
 import pytest
+from pymysql.cursors import DictCursor
+from sqlalchemy.dialects.mysql.base import MySQLDialect
 
 from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.controlplane.datastore.engine.statement import Statements
 from pipecd.controlplane.datastore.mysql import labels
 from pipecd.controlplane.datastore.mysql.address import MySqlAddress, Tls, mysql_address
 from pipecd.controlplane.datastore.mysql.errors import while_connecting, while_running
 from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.query import NEWEST_UPDATE, Selection, equal, when_given
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.applications import ApplicationFilter
@@ -23,6 +27,7 @@ from pipecd.model.document import to_json
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.databases import MariaDb
 
 Make = Callable[..., Application]
@@ -351,3 +356,31 @@ async def test_upstream_could_read_what_we_write(
         cursor.execute("SELECT Data FROM pipecd.Application WHERE Id = UNHEX(%s)", (swapped,))
         ((text,),) = cursor.fetchall()
     assert json.loads(text) == json.loads(stored(document))
+
+
+@pytest.mark.parametrize(
+    "kinds", [pytest.param((1,), id="of one kind"), pytest.param((1, 3), id="of two kinds")]
+)
+async def test_no_document_is_read_but_those_of_the_page(
+    spec: DatastoreSpec,
+    stores: Stores,
+    deployment: Callable[..., Deployment],
+    kinds: tuple[int, ...],
+) -> None:
+    for number in range(50):
+        await stores.deployments.add(deployment(kind=number % 2, status=2, updated_at=1 + number))
+    filters = (equal("ProjectId", "p"), equal("Status", 2), *when_given("Kind", *kinds))
+    selection = Selection("Deployment", filters, NEWEST_UPDATE, limit=5)
+    ready = Statements(MySQLDialect(paramstyle="format", is_mariadb=True)).ready(
+        selection.statement
+    )
+    address = mysql_address(spec.config)
+    with pymysql.connect(
+        host=address.host, port=address.port, user="root", database=address.database
+    ) as connection:
+        cursor = connection.cursor(DictCursor)
+        cursor.execute(f"EXPLAIN {ready.text}", ready.arguments(selection.values))
+        steps: Any = [s for s in cursor.fetchall() if "Deployment" in (s["table"] or "")]
+    read = [step for step in steps if "Using index" not in step["Extra"]]
+    assert [(step["table"], step["key"]) for step in read] == [("Deployment", "PRIMARY")]
+    assert len(steps) == 1 + len(filters) * len(kinds)

@@ -9,15 +9,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
 from typing import Any
 
-from sqlalchemy import BindParameter, Column, ColumnElement, String, Table, exists, false, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    FromClause,
+    String,
+    Table,
+    exists,
+    false,
+    select,
+    union,
+)
 from sqlalchemy import and_ as all_of
 from sqlalchemy import not_ as none_of
 
 from pipecd.controlplane.datastore.cursor import Position
 from pipecd.controlplane.datastore.database import AnySelect, Value, Values, given
-from pipecd.controlplane.datastore.engine.expression import FlagInDocument, SameText
+from pipecd.controlplane.datastore.engine.expression import FlagInDocument, InIndexes, SameText
 from pipecd.controlplane.datastore.fits import label_text
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import ENGINES, EXT_LABEL, METADATA
@@ -57,6 +69,8 @@ FIRST_ENDED = Order("CompletedAt")
 BY_EXTRA = Order("Extra")
 
 USUAL_LIST = 4096
+# A list that may have several values in several columns is put together of so many at most.
+MOST_PARTS = 16
 # What pipeds ask again and again is put together once for each of so many of them.
 MOST_PIPEDS = 4096
 
@@ -157,17 +171,38 @@ def _statement(
     name: str, shapes: tuple[Shape, ...], order: Order, continued: bool, limited: bool
 ) -> AnySelect:
     table = METADATA.tables[name]
-    by = table.c[order.column]
-    found = select(table.c.Data).where(*(_where(table, i, s) for i, s in enumerate(shapes)))
+    conditions = [_where(table, name, i, shape) for i, shape in enumerate(shapes)]
     if continued:
-        value, id = given("after_value"), given("after_id")
-        found = found.where(by <= value if order.descending else by >= value)
-        found = found.where(none_of(all_of(by == value, table.c.Id <= id)))
-    found = found.order_by(by.desc() if order.descending else by.asc(), table.c.Id.asc())
-    if order == NEWEST_UPDATE and (indexes := _ordered_indexes(table, shapes)):
-        # Left alone, MariaDB reads a list from its beginning to get to a page in the middle.
-        found = found.with_hint(table, f"FORCE INDEX ({', '.join(indexes)})", "mysql")
-    return found.limit(given("limit")) if limited else found
+        conditions += _after(table, order)
+    found = _in_order(select(table.c.Data), table, order)
+    if limited:
+        found = found.limit(given("limit"))
+    if order != NEWEST_UPDATE:
+        return found.where(*conditions)
+    if limited and _are_in_indexes(table, shapes):
+        page = _page_in_indexes(table, shapes, continued).subquery("page")
+        is_found = table.c.Id.in_(select(page.c.Id))
+        return found.where(InIndexes(all_of(*conditions), is_found))
+    # Left alone, MariaDB reads a list from its beginning to get to a page in the middle.
+    return _forced(found.where(*conditions), table, _ordered_indexes(table, shapes))
+
+
+def _after(rows: FromClause, order: Order) -> Iterable[ColumnElement[bool]]:
+    by, value = rows.c[order.column], given("after_value")
+    yield by <= value if order.descending else by >= value
+    yield none_of(all_of(by == value, rows.c.Id <= given("after_id")))
+
+
+def _in_order(found: AnySelect, rows: FromClause, order: Order) -> AnySelect:
+    by = rows.c[order.column]
+    return found.order_by(by.desc() if order.descending else by.asc(), rows.c.Id.asc())
+
+
+def _forced(found: AnySelect, rows: FromClause, indexes: Sequence[str]) -> AnySelect:
+    """With the choice of MySQL restricted to these indexes, if there are any."""
+    return (
+        found.with_hint(rows, f"FORCE INDEX ({', '.join(indexes)})", "mysql") if indexes else found
+    )
 
 
 def _ordered_indexes(table: Table, shapes: Iterable[Shape]) -> list[str]:
@@ -184,21 +219,75 @@ def _ordered_indexes(table: Table, shapes: Iterable[Shape]) -> list[str]:
     )
 
 
-def _where(table: Table, number: int, shape: Shape) -> ColumnElement[bool]:
+def _are_in_indexes(table: Table, shapes: Sequence[Shape]) -> bool:
+    """Several indexes of MySQL hold together all that a list is filtered by."""
+    listed = [shape for shape in shapes if shape[1] is Is.ONE_OF]
+    return (
+        len(listed) > 1
+        and prod(places for _, _, places in listed) <= MOST_PARTS
+        and all(_ordered_indexes(table, (shape,)) for shape in listed)
+        and all(
+            test in (Is.ONE_OF, Is.LABELLED) or name == NEWEST_UPDATE.column
+            for name, test, _ in shapes
+        )
+    )
+
+
+def _page_in_indexes(table: Table, shapes: Sequence[Shape], continued: bool) -> AnySelect:
+    """The ids of a page, for which no row is read.
+
+    MySQL computes what a list is filtered by from each document that it looks at, unless it reads
+    it in an index. One index holds one of the columns, and all of them hold order and id.
+    """
+    listed = [i for i, (_, test, _) in enumerate(shapes) if test is Is.ONE_OF]
+    choices = product(*(range(shapes[i][2]) for i in listed))
+    # An index is in order for one value of its column only.
+    parts = [
+        _part(table, shapes, dict(zip(listed, choice, strict=True)), continued)
+        for choice in choices
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    together = union(*parts).subquery("parts")
+    return _in_order(select(together.c.Id), together, NEWEST_UPDATE).limit(given("limit"))
+
+
+def _part(
+    table: Table, shapes: Sequence[Shape], chosen: Mapping[int, int], continued: bool
+) -> AnySelect:
+    """The page of a list for one value of each column; `chosen` has its place by the condition."""
+    each = {i: table.alias() for i in chosen}
+    first, *others = each.values()
+    found: AnySelect = select(first.c.Id, first.c.UpdatedAt)
+    for other in others:
+        found = found.where(other.c.Id == first.c.Id, other.c.UpdatedAt == first.c.UpdatedAt)
+    for i, shape in enumerate(shapes):
+        if i in chosen:
+            value = given(f"v{i}_{chosen[i]}")
+            found = found.where(_one_of(each[i].c[shape[0]], [value]))
+            found = _forced(found, each[i], _ordered_indexes(table, (shape,)))
+        else:
+            found = found.where(_where(first, table.name, i, shape))
+    if continued:
+        found = found.where(*_after(first, NEWEST_UPDATE))
+    return _in_order(found, first, NEWEST_UPDATE).limit(given("limit"))
+
+
+def _where(rows: FromClause, kind: str, number: int, shape: Shape) -> ColumnElement[bool]:
     name, test, count = shape
     values = [given(f"v{number}_{i}") for i in range(count)]
     match test:
         case Is.ONE_OF:
-            return _one_of(table.c[name], values)
+            return _one_of(rows.c[name], values)
         case Is.AT_LEAST:
-            return table.c[name] >= values[0]
+            return rows.c[name] >= values[0]
         case Is.BELOW:
-            return table.c[name] < values[0]
+            return rows.c[name] < values[0]
         case Is.LABELLED:
             key, value = values
             return exists().where(
-                EXT_LABEL.c.Kind == table.name,
-                EXT_LABEL.c.DocumentId == table.c.Id,
+                EXT_LABEL.c.Kind == kind,
+                EXT_LABEL.c.DocumentId == rows.c.Id,
                 EXT_LABEL.c.LabelKey == key,
                 EXT_LABEL.c.LabelValue == value,
             )
@@ -217,7 +306,9 @@ LABELLED = (
 )
 
 
-def _one_of(column: Column[Any], values: Sequence[BindParameter[Any]]) -> ColumnElement[bool]:
+def _one_of(
+    column: ColumnElement[Any], values: Sequence[BindParameter[Any]]
+) -> ColumnElement[bool]:
     if isinstance(column.type, String):
         return SameText(column, values)
     return column == values[0] if len(values) == 1 else column.in_(values)

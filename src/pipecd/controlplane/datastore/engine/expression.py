@@ -183,6 +183,27 @@ def _same_text_by_mysql(element: SameText, compiler: Any, **options: Any) -> str
     return f"({plain} AND CAST(CONVERT({column} USING utf8mb4) AS BINARY) IN ({texts}))"
 
 
+class InIndexes(ColumnElement[Any]):
+    """The conditions that rows must meet; MySQL, which would read every row, is given their ids."""
+
+    inherit_cache = False
+    type = NullType()
+
+    def __init__(self, plain: ColumnElement[bool], is_found: ColumnElement[bool]) -> None:
+        self.plain = plain
+        self.is_found = is_found
+
+
+@compiles(InIndexes)
+def _in_indexes(element: InIndexes, compiler: Any, **options: Any) -> str:
+    return compiler.process(element.plain, **options)
+
+
+@compiles(InIndexes, "mysql")
+def _in_indexes_by_mysql(element: InIndexes, compiler: Any, **options: Any) -> str:
+    return compiler.process(element.is_found, **options)
+
+
 class SameDocument(ColumnElement[Any]):
     """The document is still the one of this text."""
 
