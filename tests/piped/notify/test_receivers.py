@@ -307,18 +307,22 @@ async def test_an_answer_tells_whether_to_try_again(
     assert path.rpartition("/")[2] not in str(caught.value)
 
 
+def in_ten_minutes() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(minutes=10))
+
+
 @pytest.mark.parametrize(
     ("header", "least", "most"),
     [
-        pytest.param("7", 7, 7, id="seconds"),
-        pytest.param(format_datetime(datetime.now(UTC) + timedelta(minutes=10)), 300, 600, id="a moment"),
-        pytest.param("soon", 0, 0, id="nonsense"),
+        pytest.param(lambda: "7", 7, 7, id="seconds"),
+        pytest.param(in_ten_minutes, 300, 600, id="a moment"),
+        pytest.param(lambda: "soon", 0, 0, id="nonsense"),
     ],
 )  # fmt: skip
 async def test_a_receiver_may_say_how_long_to_wait(
-    receivers: Receivers, notices: Kinds, header: str, least: float, most: float
+    receivers: Receivers, notices: Kinds, header: Callable[[], str], least: float, most: float
 ) -> None:
-    receivers.answers[DISCORD] = [Answer(429, b"", {"Retry-After": header})]
+    receivers.answers[DISCORD] = [Answer(429, b"", {"Retry-After": header()})]
     with pytest.raises(Later) as caught:
         await send(notices[FAILED], discord={"hookURL": receivers.url(DISCORD)})
     assert least <= caught.value.seconds <= most
