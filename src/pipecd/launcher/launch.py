@@ -7,7 +7,6 @@ trial makes room for the last one that did not, until something else is wanted.
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from pipecd.commandline.privatefile import write_private
 from pipecd.launcher.identity import Identity, identity_of
 from pipecd.launcher.plan import CHANCES, Record, Running, Wanted, why_relaunch
 from pipecd.launcher.release import Releases
@@ -222,12 +222,8 @@ class Launcher:
 
     def _write_config(self, config: bytes) -> None:
         self._config_file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._config_file.with_suffix(".new")
-        draft.unlink(missing_ok=True)
         # It may hold the key of the piped.
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(config)
-        draft.replace(self._config_file)
+        write_private(self._config_file, config)
 
     def _remember_good(self, version: str) -> None:
         self._good_file.write_text(version)

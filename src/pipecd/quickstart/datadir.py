@@ -2,13 +2,13 @@
 """The directory that holds a quickstart: its secrets, its stores and its sample repository."""
 
 import json
-import os
 import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipecd.commandline.privatefile import write_private
 from pipecd.model.errors import UserMistake
 from pipecd.program.claim import claimed
 
@@ -81,16 +81,6 @@ class DataDir:
         if not self.encryption_key.exists():
             write_private(self.encryption_key, secrets.token_hex(32).encode())
         return self.encryption_key.read_bytes()
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a file for its owner only; a reader sees the old or the new one."""
-    scratch = path.with_suffix(".new")
-    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
 
 
 @contextmanager

@@ -4,7 +4,8 @@
 import base64
 from pathlib import Path
 
-from pipecd.quickstart.datadir import PROJECT, DataDir, Identity, write_private
+from pipecd.commandline.privatefile import write_private
+from pipecd.quickstart.datadir import PROJECT, DataDir, Identity
 from pipecd.quickstart.sample import BRANCH, REPOSITORY_ID
 
 _CONTROL_PLANE = """# Written by `pipecd quickstart`; `pipecd server` reads such a file too.

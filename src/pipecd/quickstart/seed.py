@@ -4,6 +4,7 @@
 import asyncio
 from dataclasses import replace
 
+from pipecd.commandline.privatefile import write_private
 from pipecd.controlplane.app import ControlPlane
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.signal import Topic
@@ -12,7 +13,7 @@ from pipecd.model.errors import NotFound
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
-from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir, Identity, write_private
+from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir, Identity
 from pipecd.quickstart.sample import APPLICATION, CONFIG_FILE, REPOSITORY_ID
 
 ADMIN = Person(project=PROJECT, name=USERNAME, roles=("Admin",))

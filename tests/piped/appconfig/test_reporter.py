@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from pipecd.config.application.filename import is_application_file
 from pipecd.config.catalog import load_catalog
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import open_mirrors
-from pipecd.piped.appconfig.discovery import is_application_file, reported_directory
+from pipecd.piped.appconfig.discovery import reported_directory
 from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which files of a repository are application files."""
 
+import posixpath
+
 DEFAULT = "app.pipecd.yaml"
 """The name for new applications."""
 LEGACY = ".pipe.yaml"
 """The name of an application that was registered without one."""
 
 
-def is_application_file(name: str) -> bool:
-    """Say whether a file of this name is an application file when a repository is searched."""
-    return name.endswith(".pipecd.yaml") or name == LEGACY
+def is_application_file(path: str) -> bool:
+    """Say whether a file is an application file by its name when a repository is searched."""
+    return path.endswith(".pipecd.yaml") or posixpath.basename(path) == LEGACY
 
 
 def filename_of(registered: str) -> str:

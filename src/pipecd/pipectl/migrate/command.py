@@ -46,10 +46,10 @@ async def _give_targets(api: Api, id_: str) -> None:
     if found.deploy_targets_by_plugin:
         logger.info("application has deploy targets already", application=id_)
         return
-    plugin = _PLUGINS.get(ApplicationKind(found.kind))
-    if not found.platform_provider or plugin is None:
+    if not found.platform_provider:
         logger.info("application has no platform provider", application=id_)
         return
+    plugin = _PLUGINS[ApplicationKind(found.kind)]
     targets = {plugin: DeployTargets(deploy_targets=[found.platform_provider])}
     request = pb.UpdateApplicationDeployTargetsRequest(
         application_id=id_, deploy_targets_by_plugin=targets

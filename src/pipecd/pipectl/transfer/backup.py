@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
+from pipecd.commandline.privatefile import write_private
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.application_pb2 import Application
@@ -81,14 +82,10 @@ def read_mappings(file: Path) -> dict[str, str]:
         raise UserMistake(f"{file} has no piped_mappings", hint="see `restore piped`") from e
 
 
-def write_private(file: Path, text: str) -> None:
-    """Writes a file that only its owner may read; one that is there is replaced as a whole."""
-    fresh = file.with_name(f".{file.name}.new")
+def write(file: Path, text: str) -> None:
+    """Writes a file of this kind, which only its owner may read."""
     try:
-        fresh.unlink(missing_ok=True)
-        fresh.touch(mode=0o600)
-        fresh.write_text(text)
-        fresh.replace(file)
+        write_private(file, text.encode())
     except OSError as e:
         raise UserMistake(f"cannot write {file}: {e.strerror}") from e
 

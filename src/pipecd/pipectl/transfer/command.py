@@ -19,7 +19,7 @@ from pipecd.pipectl.transfer.backup import (
     mappings_text,
     read_backup,
     read_mappings,
-    write_private,
+    write,
 )
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -48,7 +48,7 @@ async def backup(api: Api, output_file: str, labels: tuple[str, ...]) -> None:
     ]
     pipeds = await _pipeds(api, dict.fromkeys(a.piped_id for a in applications))
     kept = Backup(utc_now(), tuple(pipeds), tuple(applications))
-    await asyncio.to_thread(write_private, Path(output_file), kept.to_text())
+    await asyncio.to_thread(write, Path(output_file), kept.to_text())
     logger.info("backup written", pipeds=len(pipeds), applications=len(applications))
 
 
@@ -102,7 +102,7 @@ async def restore_piped(api: Api, input_file: str, output_file: str) -> None:
         if not output_file:
             print_json(text)
         elif mappings:
-            await asyncio.to_thread(write_private, Path(output_file), text)
+            await asyncio.to_thread(write, Path(output_file), text)
     logger.info("pipeds registered", pipeds=len(mappings))
 
 

@@ -10,15 +10,6 @@ from pipecd.proto.model import common_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 
-_LEGACY = ".pipe.yaml"
-_ENDING = ".pipecd.yaml"
-
-
-def is_application_file(path: str) -> bool:
-    """Whether a file is an application by its name."""
-    name = posixpath.basename(path)
-    return name in ("app.pipecd.yaml", _LEGACY) or name.endswith(_ENDING)
-
 
 def is_sendable(path: str) -> bool:
     """Whether a path can travel in a message, which holds text only."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from pipecd.config.application.filename import is_application_file
 from pipecd.config.read import ApplicationConfig
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
@@ -18,7 +19,6 @@ from pipecd.piped.appconfig.discovery import (
     changed_info,
     found_info,
     has_labels,
-    is_application_file,
     is_sendable,
     mistake_in,
     unregistered,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from pipecd.config.application.filename import filename_of
 from pipecd.config.catalog import Catalog
 from pipecd.config.read import ApplicationConfig, read_application
 from pipecd.git.mirror import Mirror
@@ -24,8 +25,6 @@ from pipecd.secrets.forms import is_too_short
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-# What an application without a file name has meant since before it could have one.
-LEGACY_CONFIG = ".pipe.yaml"
 _ROOT = "."
 # A push may touch hundreds of applications; more programs than this do not make it faster.
 _AT_ONCE = 8
@@ -68,7 +67,7 @@ class Need:
 
 def config_path(git_path: ApplicationGitPath, config_filename: str = "") -> str:
     """Where the configuration of an application is, from the root of its repository."""
-    name = config_filename or git_path.config_filename or LEGACY_CONFIG
+    name = config_filename or filename_of(git_path.config_filename)
     return posixpath.normpath(posixpath.join(git_path.path, name))
 
 

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from pipecd.config.application import filename
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.console.adding.places import NO_TARGET, Choice, Places, places_of
@@ -41,7 +42,6 @@ from pipecd.proto.model.piped_pb2 import Piped
 
 PAGE = "/applications/add"
 BY_HAND = "by-hand"
-DEFAULT_FILE = "app.pipecd.yaml"
 _KINDS = {kind.name: kind_word(kind) for kind in ApplicationKind}
 _CREATE = Permission(Resource.APPLICATION, Action.CREATE)
 _NOT_ALLOWED = "Your roles do not allow this; ask an administrator of the project."
@@ -94,7 +94,7 @@ class AddingPages:
             picked=frozenset(map(str, form.getlist("place"))),
             no_target=NO_TARGET,
             kinds=_KINDS,
-            default_file=DEFAULT_FILE,
+            default_file=filename.DEFAULT,
         )
 
     async def _found(
@@ -187,7 +187,7 @@ class AddingPages:
             raise UserMistake("Give the application a name.")
         if not file.repository:
             raise UserMistake("Choose a repository.")
-        path, config = _directory(file.path), file.name or DEFAULT_FILE
+        path, config = _directory(file.path), file.name or filename.DEFAULT
         if "/" in config:
             raise UserMistake("The file lies in the directory, so its name has no slash.")
         places = _places(file.piped, await pipeds_of(self._door, person))
