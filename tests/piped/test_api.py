@@ -2,16 +2,20 @@
 """Calls fail as our errors; reports outlast an absent server, hopeless ones do not."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from pipecd.model.errors import Denied, NotFound, Unauthenticated, Unavailable, UserMistake
 from pipecd.piped.api import PipedApi
 from pipecd.proto.service import piped_pb2 as pb
+from pipecd.wire import channel
+from pipecd.wire.server import grpc_server
 
 HURRY = 0.00001
 
@@ -126,6 +130,31 @@ def _short_connect(address: str) -> Any:
 
     token = piped_token("p", "i", "s3cret")
     return open_channel(address, authorization=token, insecure=True, connect_within=0.05)
+
+
+async def test_a_control_plane_that_is_away_at_the_start_is_told_of_and_waited_for(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    monkeypatch.setattr(channel, "_TELL_AFTER", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    connecting = PipedApi.connect(
+        address, project="shop", piped="p", key=lambda: "s3cret", insecure=True
+    )
+    with capture_logs() as logs:
+        entering = asyncio.create_task(connecting.__aenter__())
+        await eventually(lambda: logs)
+        (told,) = logs
+        assert (told["event"], told["address"]) == ("server cannot be reached, trying on", address)
+        assert "Connection refused" in told["error"]
+        assert "whether it speaks TLS" in told["error"]
+        assert "s3cret" not in str(told)
+        assert not entering.done()
+        async with grpc_server([], host="127.0.0.1", port=port, grace=0):
+            await entering
+            await connecting.__aexit__(None, None, None)
+    assert [entry["event"] for entry in logs[1:]] == ["server reached"]
 
 
 async def test_a_report_waits_for_the_server_to_come_back(open_plane: Any, eventually: Any) -> None:

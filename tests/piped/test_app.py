@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from pipecd.config.catalog import load_catalog
@@ -17,6 +18,7 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Unauthenticated, UserMistake
 from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.service import piped_pb2
+from servers.server import free_port
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -124,6 +126,29 @@ async def test_a_restart_is_answered_and_ends_piped_cleanly(
                 await piped
         handled = await plane.cases.commands.get(command, by=plane.admin)
         assert handled.status == CommandStatus.SUCCEEDED
+
+
+async def test_a_piped_that_waits_for_its_control_plane_is_alive(
+    open_plane: Any, origin: Any, eventually: Any
+) -> None:
+    async with open_plane() as plane:
+        given = settings(plane, origin.remote)
+    port = free_port()
+    waiting = asyncio.create_task(
+        run_piped(replace(given, admin_host="127.0.0.1", admin_port=port))
+    )
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+
+        async def is_alive() -> bool:
+            try:
+                return (await http.get("/healthz")).status_code == 200
+            except httpx2.TransportError:
+                return False
+
+        await eventually(is_alive)
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait({waiting})
 
 
 async def test_a_wrong_key_ends_piped_at_once(open_plane: Any, origin: Any) -> None:

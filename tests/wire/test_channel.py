@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.proto.service import api_pb2, api_pb2_grpc
@@ -21,6 +22,14 @@ async def test_a_server_that_is_away_is_told_within_the_deadline() -> None:
             f"127.0.0.1:{port}", authorization="", insecure=True, connect_within=0.2
         ):
             pytest.fail("connected to nobody")
+
+
+async def test_a_server_that_answers_soon_is_not_worth_a_word(table: RpcTable[str]) -> None:
+    async with grpc_server([table], host="127.0.0.1", port=0, grace=0) as port:
+        address = f"127.0.0.1:{port}"
+        with capture_logs() as logs:
+            async with open_channel(address, authorization="", insecure=True, connect_within=None):
+                assert logs == []
 
 
 @pytest.mark.parametrize(

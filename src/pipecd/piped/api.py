@@ -92,13 +92,14 @@ class PipedApi:
         insecure: bool = False,
         cert_file: str = "",
     ) -> AsyncGenerator["PipedApi", None]:
-        """Connects with the key of a piped; raises Unavailable when nobody answers."""
+        """Connects with the key of a piped, waiting for a control plane that is away."""
         admission = Admission(lambda: piped_token(project, piped, key()), _refused)
         async with open_channel(
             address,
             authorization=admission.authorization,
             insecure=insecure,
             cert_file=cert_file,
+            connect_within=None,
         ) as channel:
             yield cls(channel, admission)
 

@@ -38,6 +38,7 @@ async def _run(
     await foundation.claim_workspace(settings, opened)
     spec, counted = settings.config.spec, CollectorRegistry()
     registry = foundation.metrics(settings, counted)
+    await _open_admin(settings, registry, opened)
     api = await opened.enter_async_context(foundation.connect(settings))
     decrypter, catalog = await foundation.decrypter(settings), load_catalog()
     public_key = decrypter.public_key if decrypter else b""
@@ -47,7 +48,6 @@ async def _run(
         metrics=lambda: generate_latest(registry) if registry is not None else b"",
     )
     notifier = await foundation.notifier(settings, await presence.introduce(), opened)
-    await _open_admin(settings, registry, opened)
     mirrors = await opened.enter_async_context(foundation.mirrors(settings))
     shared = foundation.share(settings, api, mirrors, catalog, decrypter, notifier)
     opened.enter_context(hiding(shared.callbacks.masks.known.hide))

@@ -9,11 +9,18 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import structlog
 
 from pipecd.model.errors import Unavailable, UserMistake
 
-# Piped waits this long for the control plane, as upstream's does; pipectl asks for 5 s.
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+# Who cannot do without the server for longer ends, as upstream's programs do; pipectl asks for 5 s.
 CONNECT_WITHIN = 15.0
+# Who waits as long as it takes says so when the server has not answered after this time.
+_TELL_AFTER = 1.0
+# So long the reason is looked for, in seconds.
+_ASK_WITHIN = 0.5
 # What piped receives at most; the lists of a big project exceed the default of gRPC.
 RECEIVE_LIMIT = 10 * 1024 * 1024
 
@@ -27,12 +34,13 @@ async def open_channel(
     authorization: Authorization,
     insecure: bool,
     cert_file: str = "",
-    connect_within: float = CONNECT_WITHIN,
+    connect_within: float | None = CONNECT_WITHIN,
     receive_limit: int = RECEIVE_LIMIT,
 ) -> AsyncGenerator[grpc.aio.Channel, None]:
     """Connects, or raises Unavailable; every call then carries the authorization, if any.
 
-    A call that brings an authorization of its own keeps it.
+    A call that brings an authorization of its own keeps it. Without a limit to `connect_within`
+    it goes on trying, and the log says so.
 
     An authorization that may change is asked for before each call. Plain text only when
     `insecure`, else TLS with the roots of the system or those of `cert_file`.
@@ -65,17 +73,33 @@ def _options(receive_limit: int) -> list[tuple[str, Any]]:
 
 
 async def _connected(
-    channel: grpc.aio.Channel, address: str, insecure: bool, within: float
+    channel: grpc.aio.Channel, address: str, insecure: bool, within: float | None
 ) -> None:
+    other = "TLS" if insecure else "plain text (--insecure)"
+    hint = f"check the address and that the server runs, or whether it speaks {other}"
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(_TELL_AFTER if within is None else within):
             await channel.channel_ready()
     except TimeoutError as e:
-        other = "TLS" if insecure else "plain text (--insecure)"
-        raise Unavailable(
-            f"cannot connect to {address} within {within:g}s",
-            hint=f"check the address and that the server runs, or whether it speaks {other}",
-        ) from e
+        if within is not None:
+            raise Unavailable(f"cannot connect to {address} within {within:g}s", hint=hint) from e
+        error = Unavailable(await _reason(channel), hint=hint)
+        log.warning("server cannot be reached, trying on", address=address, error=str(error))
+        await channel.channel_ready()
+        log.info("server reached", address=address)
+
+
+async def _reason(channel: grpc.aio.Channel) -> str:
+    """Why a channel is not connected, which only a call tells."""
+    check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+        "/grpc.health.v1.Health/Check"
+    )
+    try:
+        await check(b"", timeout=_ASK_WITHIN)
+    except grpc.aio.AioRpcError as e:
+        if e.code() is not grpc.StatusCode.DEADLINE_EXCEEDED and e.details():
+            return str(e.details())
+    return "no answer"
 
 
 def _credentials(cert_file: str) -> grpc.ChannelCredentials:
