@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --quiet
 WORKERS ?= 2
 
-.PHONY: quickstart test testbed again test-fast check format proto lock bench clean
+.PHONY: quickstart test testbed again test-fast check types lint house format proto lock bench clean
 
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
@@ -29,11 +29,18 @@ again:
 test-fast: $(VENV)/.dev
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not browser" --ignore tests/house
 
-# Format, lint, types, import contracts and the rules of the house.
+# Format, lint, types, import contracts and the rules of the house, side by side: all that is wrong is told.
 check: $(VENV)/.dev
+	@$(MAKE) --no-print-directory --jobs --keep-going --output-sync=target types lint house
+
+types: $(VENV)/.dev
+	$(BIN)/basedpyright --level error
+
+lint: $(VENV)/.dev
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	$(BIN)/basedpyright --level error
+
+house: $(VENV)/.dev
 	$(BIN)/pytest -q tests/house
 
 format: $(VENV)/.dev
