@@ -14,7 +14,6 @@ from pathlib import Path
 
 import structlog
 
-from pipecd.commandline.privatefile import write_private
 from pipecd.launcher.identity import Identity, identity_of
 from pipecd.launcher.plan import CHANCES, Record, Running, Wanted, why_relaunch
 from pipecd.launcher.release import Releases
@@ -22,6 +21,7 @@ from pipecd.launcher.source import Load
 from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version
 from pipecd.program import leash
+from pipecd.program.wholefile import write_private, write_whole
 
 log = structlog.get_logger()
 
@@ -133,9 +133,9 @@ class Launcher:
             return
         is_over = asyncio.get_running_loop().time() >= started.trial_until
         if is_over and started.exit_code is None:
+            await asyncio.to_thread(self._remember_good, started.wanted.version)
             started.trial_until = None
             self._record = self._record.lived(started.wanted)
-            await asyncio.to_thread(self._remember_good, started.wanted.version)
             await self._releases.keep({started.wanted.version, build_version()})
         elif started.ending.done():
             self._record = self._record.failed(started.wanted)
@@ -226,7 +226,7 @@ class Launcher:
         write_private(self._config_file, config)
 
     def _remember_good(self, version: str) -> None:
-        self._good_file.write_text(version)
+        write_whole(self._good_file, version.encode())
 
     async def _last_good(self) -> Wanted | None:
         """The version that an earlier launcher saw come up; its configuration is asked for."""

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipecd.commandline.privatefile import write_private
 from pipecd.model.errors import UserMistake
 from pipecd.program.claim import claimed
+from pipecd.program.wholefile import write_private
 
 PROJECT = "quickstart"
 USERNAME = "admin"

@@ -12,6 +12,7 @@ from uuid import uuid4
 from pipecd.controlplane.filestore.path import INCOMING, check_path, check_prefix
 from pipecd.controlplane.filestore.worker import finished
 from pipecd.model.errors import Conflict, NotFound, PipecdError, StoreAway, UserMistake
+from pipecd.program.wholefile import write_private
 
 T = TypeVar("T")
 
@@ -75,17 +76,10 @@ class LocalFiles:
             raise _failed(path, e) from e
 
     def _write(self, file: Path, path: str, content: bytes) -> None:
-        unfinished = self._incoming / uuid4().hex
         try:
-            with open(unfinished, "wb", opener=_for_the_owner_only) as out:
-                out.write(content)
-                out.flush()
-                os.fsync(out.fileno())
             file.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.replace(file)
-            _sync_directory(file.parent)
+            write_private(file, content, scratch=self._incoming / uuid4().hex)
         except OSError as e:
-            unfinished.unlink(missing_ok=True)
             raise _failed(path, e) from e
 
     def _remove(self, file: Path, path: str) -> None:
@@ -105,19 +99,6 @@ class LocalFiles:
                 path = (Path(directory) / name).relative_to(self._root).as_posix()
                 if path.startswith(prefix):
                     yield path
-
-
-def _for_the_owner_only(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Makes a rename last through a power cut."""
-    opened = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _failed(path: str, error: OSError) -> PipecdError:

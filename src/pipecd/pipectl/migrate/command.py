@@ -14,6 +14,7 @@ from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import log
 from pipecd.pipectl.client import Api, client_flags, logger, told, with_api
 from pipecd.pipectl.migrate.document import second_generation
+from pipecd.program.wholefile import write_whole
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.service import api_pb2 as pb
 
@@ -87,13 +88,10 @@ def rewrite(file: Path) -> None:
     """Replaces a file; whatever goes wrong leaves it as it was."""
     try:
         text = yaml.safe_dump(second_generation(yaml.safe_load(file.read_bytes())))
-        old, new = file.with_name(f"{file.name}.old"), file.with_name(f"{file.name}.new")
-        new.write_text(text)
-        new.chmod(0o644)
-        # The old name always leads to a whole file, whenever this is interrupted.
+        old = file.with_name(f"{file.name}.old")
         old.unlink(missing_ok=True)
         old.hardlink_to(file)
-        new.replace(file)
+        write_whole(file, text.encode(), mode=0o644)
     except OSError as e:
         raise UserMistake(f"cannot rewrite {file}: {e.strerror}") from e
     except yaml.YAMLError as e:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from pipecd.commandline.privatefile import write_private
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import UserMistake
+from pipecd.program.wholefile import write_private
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.piped_pb2 import Piped
 

@@ -7,7 +7,6 @@ A piped that ends while the control plane is away would otherwise run a finished
 import asyncio
 import base64
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from google.protobuf.message import DecodeError
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.ids import new_id
 from pipecd.piped.deploy.outcome import Outcome
+from pipecd.program.wholefile import write_whole
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service.piped_pb2 import (
     ReportStageLogsFromLastCheckpointRequest as Checkpoint,
@@ -89,12 +89,9 @@ class Journal:
             else {**asdict(self.outcome), "status": self.outcome.status.name},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(f".{new_id()}")
-        with temporary.open("w") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        # One that was cancelled amid writing writes beside its own thread.
+        scratch = self.path.with_suffix(f".{new_id()}")
+        write_whole(self.path, json.dumps(document).encode(), scratch=scratch)
 
 
 def _read(path: Path) -> Journal:

@@ -7,12 +7,13 @@ later, and `ignores` of the one could veto the other. The file may be lost: then
 
 import asyncio
 import json
-import os
 from collections.abc import Container
 from pathlib import Path
 from typing import Any, cast
 
 import structlog
+
+from pipecd.program.wholefile import write_whole
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -74,9 +75,4 @@ def _decoded(content: object) -> dict[str, tuple[str, str]]:
 
 def _write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f"{file.name}.new")
-    with draft.open("w") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
-    draft.replace(file)
+    write_whole(file, text.encode())
