@@ -2,7 +2,9 @@
 """Notices find their receivers once each, also when piped ends or is killed meanwhile."""
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
@@ -198,6 +200,41 @@ async def test_ten_thousand_notices_told_at_once_are_kept_and_hold_up_nothing(
     with closing(Spool.open(path)) as again:
         assert 9_990 <= len(again.waiting) <= 10_000
         assert again.knows("9999")
+
+
+async def test_what_was_told_is_brought_to_the_disk_a_moment_later(
+    receivers: Receivers, notices: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receivers.hanging.add(WEBHOOK)
+    path, fsync, loop = tmp_path / "spool", os.fsync, asyncio.get_running_loop()
+    is_synced = asyncio.Event()
+
+    def watch(opened: int) -> None:
+        told = notices[FAILED].key.encode() in path.read_bytes()
+        fsync(opened)
+        if told and os.path.samestat(os.fstat(opened), path.stat()):
+            loop.call_soon_threadsafe(is_synced.set)
+
+    async with telling(spec({"receiver": "a"}, a=receivers.url(WEBHOOK)), path, flush_seconds=0) as notifier:  # fmt: skip
+        monkeypatch.setattr(os, "fsync", watch)
+        notifier.tell(notices[FAILED])
+        async with asyncio.timeout(5):
+            await is_synced.wait()
+
+
+async def test_a_disk_that_does_not_sync_stops_no_notice(
+    receivers: Receivers, notices: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(opened: int) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    with capture_logs() as logs:
+        wanted = spec({"receiver": "a", "ignoreGroups": ["PIPED"]}, a=receivers.url("/a"))
+        async with telling(wanted, tmp_path / "spool") as notifier:
+            monkeypatch.setattr(os, "fsync", fail)
+            notifier.tell(notices[FAILED])
+    assert types(receivers, "/a") == [5]
+    assert "notifications may be lost by a power cut" in [entry["event"] for entry in logs]
 
 
 def test_notices_of_every_kind_survive_the_spool(notices: Kinds, tmp_path: Path) -> None:

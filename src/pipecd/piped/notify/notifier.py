@@ -95,12 +95,14 @@ class Notifier:
             self._send(entry)
         self.tell(self._itself(NoticeKind.PIPED_STARTED, pb.NotificationEventPipedStarted))
         async with asyncio.TaskGroup() as group:
+            keeping = group.create_task(self._spool.run())
             tasks = [group.create_task(s.outbox.run()) for s in self._subscribers]
             try:
                 await asyncio.Event().wait()
             finally:
                 self.tell(self._itself(NoticeKind.PIPED_STOPPED, pb.NotificationEventPipedStopped))
                 await self._flush(tasks)
+                keeping.cancel()
 
     async def _flush(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         outboxes = [subscriber.outbox for subscriber in self._subscribers]

@@ -2,12 +2,14 @@
 """What is on its way to receivers, and what was told lately, in a file that outlives piped.
 
 A piped that is killed sends the rest at its next start, and does not tell again what it told
-before it could report it. The file is written without waiting for the disk: it survives the end of
-the process, not that of the machine.
+before it could report it. Nobody waits for the disk: a line outlives a kill at once, and a power
+cut a moment later.
 """
 
+import asyncio
 import base64
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -22,6 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from pipecd.model.ids import new_id
 from pipecd.model.moment import utc_now
 from pipecd.piped.notify.notice import Notice, NoticeKind
+from pipecd.program.wholefile import write_whole
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -51,6 +54,7 @@ class Spool:
         self._keys: dict[str, None] = {}
         self._file: IO[bytes] | None = None
         self._grown = 0
+        self._appended = asyncio.Event()
 
     @classmethod
     def open(cls, path: Path) -> "Spool":
@@ -62,6 +66,15 @@ class Spool:
         spool._waiting = {i: e for i, e in spool._waiting.items() if e.told_at > too_old}
         spool._rewrite()
         return spool
+
+    async def run(self) -> None:
+        """Brings what was added to the disk, however much that is at a time."""
+        while True:
+            await self._appended.wait()
+            self._appended.clear()
+            if self._file is not None:
+                # It may be closed meanwhile.
+                await asyncio.to_thread(_sync, os.dup(self._file.fileno()))
 
     def close(self) -> None:
         if self._file is not None:
@@ -122,6 +135,7 @@ class Spool:
         except OSError as e:
             self._do_without(e)
             return
+        self._appended.set()
         self._grown += len(line)
         if self._grown > _MOST_BYTES:
             self._rewrite()
@@ -132,12 +146,9 @@ class Spool:
             return
         self.close()
         kept = [_line({"keys": list(self._keys)}), *(_line(_written(e)) for e in self.waiting)]
-        fresh = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with fresh.open("wb") as file:
-                file.writelines(kept)
-            fresh.replace(self._path)
+            write_whole(self._path, b"".join(kept))
             self._file = self._path.open("ab", buffering=0)
         except OSError as e:
             self._do_without(e)
@@ -146,6 +157,15 @@ class Spool:
     def _do_without(self, error: OSError) -> None:
         log.warning("notifications are not kept, a restart may lose some", error=str(error))
         self.close()
+
+
+def _sync(opened: int) -> None:
+    try:
+        os.fsync(opened)
+    except OSError as e:
+        log.warning("notifications may be lost by a power cut", error=str(e))
+    finally:
+        os.close(opened)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
