@@ -10,7 +10,7 @@ import pytest
 from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
 from pipecd.plugins.kubernetes.render import helm as helm_arguments
 from pipecd.plugins.kubernetes.render import kustomize as kustomize_arguments
-from pipecd.plugins.kubernetes.render.load import Loader
+from pipecd.plugins.kubernetes.render.load import Loader, Order
 from pipecd.plugins.kubernetes.target import ChartSources
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.host import plain_git_variables
@@ -35,14 +35,8 @@ async def names(
 ) -> list[str]:
     """Returns the names of the objects that a directory declares."""
     loader = Loader(ChartSources(), directory.parent / "kept", plain_git_variables)
-    manifests = await loader.load(
-        source(directory, commit),
-        wanted or ManifestInput(),
-        application="a1",
-        release="web",
-        installer=NoInstaller(),
-    )
-    return [f"{m.key.namespace}/{m.name}" for m in manifests]
+    order = Order(source(directory, commit), wanted or ManifestInput(), "web", NoInstaller())
+    return [f"{m.key.namespace}/{m.name}" for m in await loader.load(order)]
 
 
 @pytest.fixture
@@ -71,68 +65,6 @@ async def test_files_may_be_named(directory: Path) -> None:
 
 async def test_a_namespace_holds_for_every_object(directory: Path) -> None:
     assert await names(directory, ManifestInput(namespace="prod")) == ["prod/a", "prod/b"]
-
-
-async def test_a_commit_is_rendered_once(directory: Path) -> None:
-    loader = Loader(ChartSources(), directory.parent / "kept", plain_git_variables)
-
-    async def load(commit: str) -> list[str]:
-        wanted = source(directory, commit)
-        found = await loader.load(
-            wanted, ManifestInput(), application="a", release="a", installer=NoInstaller()
-        )
-        return [m.name for m in found]
-
-    first = await load("c1")
-    (directory / "a.yaml").unlink()
-    assert await load("c1") == first
-    assert await load("c2") == ["b"]
-
-
-async def test_a_commit_is_rendered_once_when_it_is_asked_for_several_times_at_once(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs, calls = tmp_path / "programs", tmp_path / "calls"
-    programs.mkdir()
-    builder = programs / "kustomize"
-    builder.write_text(f"#!/bin/sh\n[ $1 = version ] || echo call >> {calls}\ncat a.yaml\n")
-    builder.chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs), prepend=":")
-    (directory / "kustomization.yaml").touch()
-    loader = Loader(ChartSources(), tmp_path / "kept", plain_git_variables)
-
-    async def load() -> list[str]:
-        found = await loader.load(
-            source(directory),
-            ManifestInput(),
-            application="a",
-            release="a",
-            installer=NoInstaller(),
-        )
-        return [m.name for m in found]
-
-    assert await asyncio.gather(*(load() for _ in range(8))) == [["a"]] * 8
-    assert calls.read_text() == "call\n"
-
-
-async def test_two_applications_of_one_name_are_not_mixed_up(directory: Path) -> None:
-    loader = Loader(ChartSources(), directory.parent / "kept", plain_git_variables)
-    other = directory.parent / "other"
-    other.mkdir()
-    (other / "c.yaml").write_text(CONFIG_MAP.format(name="c"))
-
-    async def load(place: Path, application: str) -> list[str]:
-        found = await loader.load(
-            source(place),
-            ManifestInput(),
-            application=application,
-            release="web",
-            installer=NoInstaller(),
-        )
-        return [m.name for m in found]
-
-    assert await load(directory, "dev") == ["a", "b"]
-    assert await load(other, "prod") == ["c"]
 
 
 async def test_kustomize_builds(
@@ -191,6 +123,16 @@ def repository(directory: Path, chart: Path) -> str:
 async def test_helm_renders_a_chart_of_another_repository(directory: Path, repository: str) -> None:
     there = HelmChart(git_remote=repository, ref="v1", path="chart")
     assert await names(directory, ManifestInput(helm_chart=there)) == ["/web-plain"]
+
+
+async def test_several_applications_may_use_a_branch_of_charts_at_the_same_time(
+    directory: Path, repository: str, tmp_path: Path
+) -> None:
+    loader = Loader(ChartSources(), tmp_path / "kept", plain_git_variables)
+    wanted = ManifestInput(helm_chart=HelmChart(git_remote=repository, path="chart"))
+    orders = [Order(source(directory), wanted, name, NoInstaller()) for name in "abcd"]
+    found = await asyncio.gather(*map(loader.load, orders))
+    assert [each[0].name for each in found] == ["a-plain", "b-plain", "c-plain", "d-plain"]
 
 
 @pytest.mark.parametrize(

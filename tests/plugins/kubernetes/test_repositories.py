@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipecd.plugins.kubernetes.application import HelmChart, ManifestInput
-from pipecd.plugins.kubernetes.render.load import Loader
+from pipecd.plugins.kubernetes.render.load import Loader, Order
 from pipecd.plugins.kubernetes.target import ChartRegistry, ChartRepository, ChartSources
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.host import plain_git_variables
@@ -59,9 +59,7 @@ class Kitchen:
         chart = HelmChart(repository=repository, name="web", version=version)
         source = Source(self.directory, version, b"", "app.pipecd.yaml", self.directory)
         wanted = ManifestInput(helm_chart=chart)
-        found = await loader.load(
-            source, wanted, application="a", release="a", installer=NoInstaller()
-        )
+        found = await loader.load(Order(source, wanted, "a", NoInstaller()))
         return [manifest.name for manifest in found]
 
 
@@ -127,7 +125,7 @@ async def test_a_repository_that_is_away_is_named_and_disturbs_nobody_else(
     kitchen.packed("2.0.0")
     local = ManifestInput(helm_chart=HelmChart(path="2.0.0/web"))
     source = Source(tmp_path, "c", b"", "app.pipecd.yaml", tmp_path)
-    found = await loader.load(source, local, application="a", release="a", installer=NoInstaller())
+    found = await loader.load(Order(source, local, "a", NoInstaller()))
     assert [manifest.name for manifest in found] == ["2.0.0"]
     kitchen.publish(registry, "1.0.0")
     assert await kitchen.render(loader, "ours", "1.0.0") == ["1.0.0"]

@@ -15,6 +15,7 @@ from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.options import TrafficRoutingOptions
 from pipecd.plugins.kubernetes.plan.strategy import strategy
 from pipecd.plugins.kubernetes.plan.versions import versions
+from pipecd.plugins.kubernetes.render.load import Order
 from pipecd.plugins.kubernetes.stages import rollout, sync, traffic
 from pipecd.plugins.kubernetes.stages.workbench import Workbench, open_workbench
 from pipecd.plugins.kubernetes.workshop import Workshop, open_workshop
@@ -193,12 +194,7 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     async def _manifests(self, asked: Asked, aim: Aim, source: Source) -> list[Manifest]:
         whose = asked.deployment if isinstance(asked, PlanContext | StageContext) else asked
         return await self._workshop.loader.load(
-            source,
-            aim.application.input,
-            application=whose.application_id,
-            release=whose.application_name,
-            installer=asked,
-            below=aim.below,
+            Order(source, aim.application.input, whose.application_name, asked, aim.below)
         )
 
     async def _manifests_there(self, asked: Asked, aim: Aim, source: Source) -> list[Manifest]:

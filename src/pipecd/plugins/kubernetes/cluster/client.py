@@ -26,8 +26,7 @@ _TIMEOUT = httpx2.Timeout(30.0, connect=5.0, pool=None)
 _WATCH_TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=None, pool=None)
 # An API server that restarts is back within so many tries.
 _TRIES = 9
-_FIRST_PAUSE = 0.25
-_LONGEST_PAUSE = 8.0
+_PAUSES = Pauses(first=0.25, longest=8.0)
 _BUSY = (429, 500, 502, 503, 504)
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
@@ -179,10 +178,6 @@ class Client:
         if answer.status_code == 403 and text_at(status, "reason") == "Forbidden":
             hint = "give the piped a role that allows it"
         return Refusal(answer.status_code, status if is_map(status) else {}, hint=hint)
-
-
-def _pause(attempt: int) -> float:
-    return min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
 
 
 async def _events(answer: httpx2.Response) -> AsyncIterator[Any]:

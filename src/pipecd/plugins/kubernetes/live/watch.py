@@ -19,8 +19,7 @@ _LASTS = 240
 _DEAD_AFTER = 300.0
 # The kind is gone, or may not be read any more: nothing is known of its objects.
 _OUT_OF_SIGHT = (403, 404, 405)
-_FIRST_PAUSE = 0.25
-_LONGEST_PAUSE = 30.0
+_PAUSES = Pauses(first=0.25, longest=30.0)
 # What dashboards call the events.
 _EVENTS = {"ADDED": "add", "MODIFIED": "update", "DELETED": "delete"}
 
@@ -49,7 +48,7 @@ class Watch:
         self._query = {"labelSelector": selector} if selector else {}
         self._version = ""
         self._is_listed = False
-        self._pause = _FIRST_PAUSE
+        self._pauses = iter(_PAUSES)
         self._changed = asyncio.Event()
         self.sightings = Sightings()
         self.problem: PipecdError | None = None
@@ -78,8 +77,7 @@ class Watch:
                 self._tell(e)
             except Unavailable as e:
                 self._tell(e)
-            await asyncio.sleep(self._pause)
-            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            await asyncio.sleep(next(self._pauses))
 
     async def _list(self) -> None:
         found: list[Sighting] = []
@@ -108,7 +106,7 @@ class Watch:
                 self._client.watch(self._path, **query) as events,
             ):
                 self._tell(None)
-                self._pause = _FIRST_PAUSE
+                self._pauses = iter(_PAUSES)
                 async for event in events:
                     self._take(text_at(event, "type"), map_at(event, "object"))
         except TimeoutError as e:

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Charts that are kept in a Git repository of their own."""
 
+import asyncio
 import hashlib
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from pipecd.plugins.kubernetes.application import HelmChart
+from pipecd.plugins.kubernetes.render.inputs import is_commit
 from pipecd.plugins.kubernetes.target import ChartRepository
 from pipecd.sdk import UserMistake
 from pipecd.sdk.program import capture
@@ -30,19 +34,26 @@ class GitCharts:
         self, repositories: Sequence[ChartRepository], directory: Path, git: GitVariables
     ) -> None:
         self._repositories, self._directory, self._git = repositories, directory, git
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def fetched(self, chart: HelmChart) -> Path:
-        """Returns the directory of a chart at the ref that the application names."""
+    @asynccontextmanager
+    async def fetched(self, chart: HelmChart) -> AsyncIterator[Path]:
+        """Gives the directory of a chart at the ref that the application names.
+
+        That of a branch is replaced by nobody until it is given back, that of a commit never.
+        """
         name = hashlib.sha256(f"{chart.git_remote}\0{chart.ref}".encode()).hexdigest()[:16]
         place = self._directory / name
-        if not (_is_commit(chart.ref) and place.is_dir()):
-            await self._clone(chart, place)
-        found = (place / chart.path).resolve()
-        if not found.is_relative_to(place.resolve()) or not found.is_dir():
-            raise UserMistake(
-                f"{chart.git_remote} has no directory {chart.path} at {chart.ref or 'HEAD'}"
-            )
-        return found
+        async with self._turns.setdefault(name, asyncio.Lock()):
+            if not (is_commit(chart.ref) and place.is_dir()):
+                await self._clone(chart, place)
+            found = (place / chart.path).resolve()
+            if not found.is_relative_to(place.resolve()) or not found.is_dir():
+                raise UserMistake(
+                    f"{chart.git_remote} has no directory {chart.path} at {chart.ref or 'HEAD'}",
+                    hint="correct helmChart.path, which is below the root of that repository",
+                )
+            yield found
 
     async def _clone(self, chart: HelmChart, place: Path) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -74,7 +85,3 @@ class GitCharts:
             environment.pop("GIT_SSH", None)
             environment["GIT_SSH_COMMAND"] = shlex.join((*ssh, *trust))
         return environment
-
-
-def _is_commit(ref: str) -> bool:
-    return len(ref) == 40 and all(character in "0123456789abcdef" for character in ref)

@@ -3,10 +3,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions
+from pipecd.plugins.kubernetes.manifest.body import list_at, text_at
+from pipecd.plugins.kubernetes.render.inputs import Inputs, is_pinned
 from pipecd.sdk import UserMistake
+from pipecd.sdk.yaml import read_documents
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,42 @@ def check_files(directory: Path, options: HelmOptions) -> None:
 
 def has_dependencies(chart: Path) -> bool:
     """Reports whether a chart of a directory uses other charts, which may be in a repository."""
-    if (chart / "requirements.yaml").is_file():
-        return True
-    about = chart / "Chart.yaml"
-    return about.is_file() and "dependencies:" in about.read_text(errors="replace")
+    return bool(_dependencies(chart))
+
+
+def _dependencies(chart: Path) -> list[Any]:
+    found: list[Any] = []
+    for name in ("Chart.yaml", "requirements.yaml"):
+        if (chart / name).is_file():
+            text = (chart / name).read_text(errors="replace")
+            for document in read_documents(text, file=name):
+                found += list_at(document.value, "dependencies")
+    return found
+
+
+def value_inputs(directory: Path, options: HelmOptions) -> Inputs:
+    """Returns the files of values that a rendering reads."""
+    files = (*options.value_files, *options.set_files.values())
+    paths = [file for file in files if not urlsplit(file).scheme]
+    return Inputs({file: directory / file for file in paths}, is_open=len(paths) < len(files))
+
+
+def chart_inputs(chart: Path) -> Inputs:
+    """Returns what a chart of a directory is made from, with the directories that it depends on."""
+    unread = [("chart:", chart.resolve())]
+    places, is_open = dict(unread), False
+    while unread:
+        above, place = unread.pop()
+        for dependency in _dependencies(place):
+            path = text_at(dependency, "repository").removeprefix("file://")
+            if path == text_at(dependency, "repository"):
+                is_open |= bool(path) and not is_pinned(text_at(dependency, "version"))
+                continue
+            label, found = f"{above}/{path}", (place / path).resolve()
+            if found not in places.values():
+                places[label] = found
+                unread.append((label, found))
+    return Inputs(places, is_open)
 
 
 def local_chart(chart: HelmChart) -> Chart:

@@ -11,13 +11,12 @@ _ENDINGS = frozenset({".yaml", ".yml", ".json"})
 _OURS = ".pipe.yaml"
 
 
-def read_files(directory: Path, names: Sequence[str], config_filename: str) -> list[Manifest]:
-    """Reads the files that are named, or every one that looks like manifests."""
-    files = names or _found(directory, config_filename)
-    return [manifest for name in files for manifest in _read(directory, name)]
+def read_files(directory: Path, names: Sequence[str]) -> list[Manifest]:
+    """Reads the manifests of files, in the order of the files."""
+    return [manifest for name in names for manifest in _read(directory, name)]
 
 
-def _found(directory: Path, config_filename: str) -> list[str]:
+def manifest_files(directory: Path, config_filename: str) -> list[str]:
     """Returns the manifest files of the directory itself; configurations of PipeCD are none."""
     return sorted(
         path.name

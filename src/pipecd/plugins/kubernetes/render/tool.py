@@ -124,17 +124,26 @@ class Programs:
         self._ended = ended
         self._versions: dict[tuple[str, int], str] = {}
 
+    async def version(self, name: str, version: str) -> str:
+        """Returns the version that `find` brings, without installing it."""
+        _, there = await self._of_machine(name)
+        return version.removeprefix("v") or there or RECIPES[name].version
+
     async def find(self, name: str, version: str, installer: Installer) -> Program:
         """Returns the program of the machine when it has the version that is asked for, or any."""
         wanted = version.removeprefix("v")
-        found = shutil.which(name)
-        there = await self._version_of(found) if found else ""
+        found, there = await self._of_machine(name)
         if found and wanted in ("", there):
             return Program(Path(found), name, there, self._ended)
         recipe = RECIPES[name]
         wanted = wanted or recipe.version
         path = await installer.tool(name, wanted, recipe.script())
         return Program(path, name, wanted, self._ended)
+
+    async def _of_machine(self, name: str) -> tuple[str, str]:
+        """Returns the path and the version of a program of the machine, empty without one."""
+        found = shutil.which(name) or ""
+        return found, await self._version_of(found) if found else ""
 
     async def _version_of(self, program: str) -> str:
         key = program, (await asyncio.to_thread(os.stat, program)).st_mtime_ns

@@ -15,7 +15,7 @@ from pipecd.plugins.kubernetes.cluster.owned import delete_all, owned
 from pipecd.plugins.kubernetes.manifest.key import DEFAULT_NAMESPACE
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.manifest.marks import Owner, of_variant
-from pipecd.plugins.kubernetes.render.load import Loader
+from pipecd.plugins.kubernetes.render.load import Loader, Order
 from pipecd.plugins.kubernetes.stages.readiness import NOT_WAITED_FOR, until_ready
 from pipecd.plugins.kubernetes.target import KubernetesTarget
 from pipecd.plugins.kubernetes.variant.workload import Variant as Naming
@@ -54,14 +54,9 @@ class Workbench:
 
     async def manifests(self, source: Source) -> list[Manifest]:
         """Returns the manifests of a source as they stand in Git."""
-        deployment = self.stage.deployment
+        name = self.stage.deployment.application_name
         found = await self.loader.load(
-            source,
-            self.application.input,
-            application=deployment.application_id,
-            release=deployment.application_name,
-            installer=self.stage,
-            below=self.aim.below,
+            Order(source, self.application.input, name, self.stage, self.aim.below)
         )
         if not found:
             raise UserMistake(
