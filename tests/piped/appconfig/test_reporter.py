@@ -115,6 +115,8 @@ async def test_a_file_that_is_not_usable_is_told_once_with_every_mistake(
     assert "spec.pipeline.stages" in told["bad/app.pipecd.yaml"]
     assert "bad/app.pipecd.yaml:5" in told["bad/app.pipecd.yaml"]
     assert "spec.name must be set" in told["nameless/app.pipecd.yaml"]
+    mended = [e["path"] for e in logs if e["event"] == "application file is usable now"]
+    assert mended == ["bad/app.pipecd.yaml"]
 
 
 async def has(plane: Any, name: str) -> bool:

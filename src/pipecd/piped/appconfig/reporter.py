@@ -68,7 +68,7 @@ class AppConfigReporter:
         self._listings: dict[str, _Listing] = {}
         self._found: dict[str, tuple[ApplicationInfo, ...]] = {}
         self._sent: tuple[ApplicationInfo, ...] | None = None
-        self._told: dict[tuple[str, str], str] = {}
+        self._told: dict[str, dict[str, str]] = {}
         self._scanning = asyncio.Lock()
 
     async def run(self) -> None:
@@ -138,7 +138,15 @@ class AppConfigReporter:
         known = {config_path(a.git_path): a for a in self.applications.of_repository(id_)}
         candidates = unregistered(await self._list(mirror, head), known)
         configs = await self.configs.at(mirror, head.hash, [*known, *candidates])
-        self._tell(id_, {path: mistake_in(configs[path]) for path in (*known, *candidates)})
+        self._tell(
+            id_,
+            {
+                path: mistake_in(config)
+                for path, config in configs.items()
+                # The trigger tells why an application cannot be read.
+                if path not in known or isinstance(config, ApplicationConfig)
+            },
+        )
         self._found[id_] = tuple(
             info
             for path in candidates
@@ -154,20 +162,15 @@ class AppConfigReporter:
         ]
 
     def _tell(self, repository: str, mistakes: Mapping[str, str]) -> None:
-        """Says once what is wrong with a file; a registered application shows it as well."""
-        before = self._told
-        self._told = {key: told for key, told in before.items() if key[0] != repository}
+        """Says once what is wrong with a file, and once that it is mended."""
+        before = self._told.get(repository, {})
+        self._told[repository] = {path: mistake for path, mistake in mistakes.items() if mistake}
+        about = log.bind(repository=repository)
         for path, mistake in mistakes.items():
-            key = repository, path
-            if mistake:
-                self._told[key] = mistake
-                if before.get(key) != mistake:
-                    log.warning(
-                        "application file is not usable",
-                        repository=repository,
-                        path=path,
-                        error=mistake,
-                    )
+            if mistake and before.get(path) != mistake:
+                about.warning("application file is not usable", path=path, error=mistake)
+            elif not mistake and path in before:
+                about.info("application file is usable now", path=path)
 
     async def _list(self, mirror: Mirror, head: Commit) -> tuple[str, ...]:
         listing = self._listings.get(mirror.repository.id)

@@ -45,15 +45,16 @@ class Definitions:
             mistakes: list[str] = []
             found = [
                 *await self._of_directory(commit, mistakes),
-                *await self._of_applications(commit, sorted(paths), mistakes),
+                *await self._of_applications(commit, sorted(paths)),
             ]
             self._tell(mistakes)
             self._read = _Read(commit, paths, tuple(found))
         return self._read.found
 
     async def _of_applications(
-        self, commit: str, paths: Sequence[tuple[str, str]], mistakes: list[str]
+        self, commit: str, paths: Sequence[tuple[str, str]]
     ) -> list[Definition]:
+        """Those of the files that can be read; of the others the trigger tells."""
         configs = await self._configs.at(self._mirror, commit, [path for path, _ in paths])
         found: list[Definition] = []
         for path, directory in paths:
@@ -61,8 +62,6 @@ class Definitions:
             if isinstance(config, ApplicationConfig):
                 watched = config.spec.event_watcher
                 found += of_application(watched, origin=path, directory=directory)
-            else:
-                mistakes.append(str(config))
         return found
 
     async def _of_directory(self, commit: str, mistakes: list[str]) -> list[Definition]:

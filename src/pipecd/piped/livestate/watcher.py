@@ -89,6 +89,7 @@ class Watcher:
         self._sight: Sight | None = None
         self._shipped: _Shipped | None = None
         self._failures, self._failing_since, self._error = 0, 0.0, ""
+        self._is_told = False
         # So often the control plane could not be told of what runs.
         self._unheard = 0
 
@@ -159,9 +160,9 @@ class Watcher:
         deploying = self._tools.deployments.open_of(self.application.id)
         sight = await self._tools.looking.look(self.application, ground)
         self._sight, self._failures = sight, 0
-        if self._error:
+        if self._is_told:
             log.info("live state is known again", application=self.application.id)
-            self._error = ""
+        self._error, self._is_told = "", False
         if sight.resources is not None:
             await self._ship(sight.resources)
         # What is seen amid a deployment is neither what was nor what will be.
@@ -200,12 +201,13 @@ class Watcher:
         self._failures += 1
         # What was made of the commit may be what is gone.
         self._is_asked, self._commit, self._ground = True, "", None
+        is_mistake = isinstance(error, UserMistake)
         if self._error != str(error):
             self._error = str(error)
-            log.warning(
-                "live state is not known", application=self.application.id, error=self._error
-            )
-        is_mistake = isinstance(error, UserMistake)
+            # A mistake is told by those who keep the states, as others find it too.
+            self._is_told |= not is_mistake
+            tell = log.debug if is_mistake else log.warning
+            tell("live state is not known", application=self.application.id, error=self._error)
         if is_mistake or not self._sight or now - self._failing_since >= self._tools.rhythm.doubt:
             self._sight = None
             status = SyncStatus.INVALID_CONFIG if is_mistake else SyncStatus.UNKNOWN

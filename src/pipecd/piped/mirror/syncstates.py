@@ -68,10 +68,14 @@ class Known:
 def wanted(known: Known, told: Verdict) -> Verdict:
     """What the control plane should tell of an application, of which it tells `told`."""
     if known.mistake:
-        return Verdict.because(SyncStatus.INVALID_CONFIG, known.mistake)
+        return _wrong(known.mistake)
     if known.is_deploying:
         return Verdict(SyncStatus.DEPLOYING)
     return known.seen or told
+
+
+def _wrong(mistake: str) -> Verdict:
+    return Verdict.because(SyncStatus.INVALID_CONFIG, mistake)
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,8 @@ class SyncStates:
         self._mistakes: dict[str, str] = {}
         self._seen: dict[str, Verdict] = {}
         self._told: dict[str, _Told] = {}
+        # What the log was told to be wrong with the configurations.
+        self._logged: dict[str, str] = {}
         # The applications of which something else is known now.
         self._news: set[str] = set()
         self._woken, self._mirrored = Watch(), watch_any(applications.changes, deployments.changes)
@@ -139,24 +145,25 @@ class SyncStates:
     def invalid(self, application: Application, reason: str) -> None:
         """The configuration is wrong."""
         if self._mistakes.get(application.id) != reason:
-            log.warning("configuration is invalid", application=application.id, error=reason)
             self._mistakes[application.id] = reason
-            self._wake(application.id)
+            self._learned(application)
 
     def valid(self, application: Application) -> None:
         """The configuration is right."""
         before = self._mistakes.get(application.id)
-        if before:
-            log.info("configuration is valid again", application=application.id)
-        if before != "":
-            self._mistakes[application.id] = ""
-            self._wake(application.id)
+        if before == "":
+            return
+        self._mistakes[application.id] = ""
+        if before and self._seen.get(application.id) == _wrong(before):
+            # The same mistake was found by whoever looked at the platform.
+            del self._seen[application.id]
+        self._learned(application)
 
     def seen(self, application: Application, verdict: Verdict) -> None:
         """Somebody looked at the platform while no deployment was under way."""
         if self._seen.get(application.id) != verdict:
             self._seen[application.id] = verdict
-            self._wake(application.id)
+            self._learned(application)
 
     async def run(self) -> None:
         """Reports what parts of piped get to know, and follows deployments and other writers."""
@@ -173,14 +180,25 @@ class SyncStates:
                     await self._settle(application)
             is_told = await self._woken.wait(_EVERY)
 
-    def _wake(self, application_id: str) -> None:
-        self._news.add(application_id)
+    def _learned(self, application: Application) -> None:
+        """Something else is known; a mistake is logged once, whoever finds it, and its end too."""
+        self._news.add(application.id)
         self._woken.mark()
+        mistake, seen = self._mistakes.get(application.id), self._seen.get(application.id)
+        if not mistake and seen is not None and seen.status is SyncStatus.INVALID_CONFIG:
+            mistake = seen.reason
+        if (mistake or "") == self._logged.get(application.id, ""):
+            return
+        self._logged[application.id] = mistake or ""
+        if mistake:
+            log.warning("configuration is invalid", application=application.id, error=mistake)
+        else:
+            log.info("configuration is valid again", application=application.id)
 
     def _forget(self) -> set[str]:
         """Forgets applications that are gone and returns those that are there."""
         there = {application.id for application in self._applications.all}
-        for known in (self._mistakes, self._seen, self._told):
+        for known in (self._mistakes, self._seen, self._told, self._logged):
             for gone in known.keys() - there:
                 del known[gone]
         return there

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole piped says once that the file of an application is wrong, and once that it is mended."""
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.model.application import SyncStatus
+from pipecd.model.deployment import DeploymentStatus
+
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: cart
+  pipeline:
+    stages:
+      - {name: WAIT, with: {duration: 10ms}}
+"""
+FILE = "cart/app.pipecd.yaml"
+INVALID, VALID = "configuration is invalid", "configuration is valid again"
+
+
+def is_news(entry: Any) -> bool:
+    """Whether people who do not debug read it, and it is about the file."""
+    return entry["log_level"] != "debug" and (FILE in str(entry) or entry["event"] == VALID)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        pytest.param({FILE: APP + "  timeout: soon\n"}, "spec.timeout", id="a broken file"),
+        pytest.param({FILE: None, "cart/x": ""}, "was not found in Git", id="a missing file"),
+    ],
+)
+async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_is_mended(
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, wrong: Any, said: str
+) -> None:
+    async def deployed(plane: Any, commit: str) -> bool:
+        wanted = DeploymentFilter(project="demo")
+        listed = await plane.running.cases.deployments.listed(wanted, by=plane.admin)
+        return any(
+            each.trigger.commit.hash == commit
+            and DeploymentStatus(each.status) is DeploymentStatus.SUCCESS
+            for each in listed.items
+        )
+
+    async def is_invalid(plane: Any) -> bool:
+        wanted = ApplicationFilter(project="demo")
+        listed = await plane.running.cases.applications.listed(wanted, by=plane.admin)
+        return [each.sync_state.status for each in listed.items] == [SyncStatus.INVALID_CONFIG]
+
+    right = origin.commit({FILE: APP})
+    with capture_logs() as logs:
+        async with start_plane() as plane, whole_piped(plane, origin.remote) as piped:
+            await piped.add_application("cart")
+            await eventually(lambda: deployed(plane, right), 20)
+            origin.commit(wrong)
+            await eventually(lambda: is_invalid(plane), 20)
+            unknown = "live state is not known"
+            await eventually(lambda: any(entry["event"] == unknown for entry in logs), 20)
+            origin.commit({"elsewhere": ""})
+            mended = origin.commit({FILE: APP, "cart/y": ""})
+            await eventually(lambda: deployed(plane, mended), 20)
+            told = [entry for entry in logs if is_news(entry)]
+    assert [entry["event"] for entry in told] == [INVALID, VALID]
+    assert said in told[0]["error"]
+    assert told[0]["application"] == told[1]["application"]
