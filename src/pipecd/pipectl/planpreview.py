@@ -9,13 +9,14 @@ import click
 
 from pipecd.commandline import flags
 from pipecd.model.errors import NotFound, Unavailable
+from pipecd.model.pauses import Pauses
 from pipecd.pipectl.client import Api, asked, shown, with_api
 from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
 from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
 from pipecd.proto.service import api_pb2 as pb
 
 # A small change is previewed within a second; who waits for a large one need not ask that often.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 10.0
+_PAUSES = Pauses(first=0.25, longest=10.0)
 
 
 @click.command("plan-preview")
@@ -67,10 +68,9 @@ async def _results(
     )
     try:
         async with asyncio.timeout(within):
-            pause = _FIRST_PAUSE
+            pauses = iter(_PAUSES)
             while True:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(next(pauses))
                 try:
                     return list((await asked(api.GetPlanPreviewResults(request))).results)
                 except NotFound:

@@ -18,6 +18,7 @@ import structlog
 from google.protobuf.message import Message
 
 from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
+from pipecd.model.pauses import Pauses
 from pipecd.observe.spans import EXPORT
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
@@ -37,7 +38,7 @@ WATCH_WAKEUPS = "/grpc.service.pipedservice.PipedService/WatchWakeups"
 _CALL_AT_MOST = 30.0
 _QUESTION_TRIES = 3
 _REPORT_TRIES = 10
-_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
+_PAUSES = Pauses(first=2.0, longest=60.0)
 
 # The other side is away, which says nothing against the request itself.
 _AWAY = frozenset(
@@ -371,7 +372,7 @@ class PipedApi:
 
     async def _pause(self, tried: int) -> None:
         """Waits as upstream does, or until any other call shows that the server is back."""
-        longest = min(_LONGEST_PAUSE, _PAUSE * 2 ** min(tried - 1, 10))
+        longest = _PAUSES.after(tried)
         try:
             async with asyncio.timeout(self._chance() * longest):
                 await self._answered.wait()

@@ -18,6 +18,7 @@ from pipecd.gotemplate.template import render as render_template
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import ManualOperation, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.model.pauses import Pauses
 from pipecd.observe.metrics import Tally
 from pipecd.program.run import Finished
 from pipecd.sdk.config import Duration, PluginConfig, Spec
@@ -71,6 +72,7 @@ __all__ = [
     "LiveState",
     "LiveStatePlugin",
     "ManualOperation",
+    "Pauses",
     "PipecdError",
     "PlanContext",
     "PlannedStage",

@@ -18,6 +18,7 @@ import structlog
 
 from pipecd.model.errors import Conflict, PipecdError, Unavailable
 from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.model.pauses import Pauses
 from pipecd.model.severity import LogSeverity
 from pipecd.proto.model import logblock_pb2
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -28,7 +29,7 @@ logger = structlog.get_logger()
 
 _GATHER = 0.2
 _CHECKPOINT_EVERY = 120.0
-_RETRY_FIRST, _RETRY_LAST = 0.25, 5.0
+_PAUSES = Pauses(first=0.25, longest=5.0)
 # A request stays far below the message limit of gRPC servers.
 _BLOCKS_AT_ONCE, _BYTES_AT_ONCE = 1000, 1 << 20
 _BYTES_WITHOUT_CHECKPOINT = 4 << 20
@@ -160,17 +161,16 @@ class StageLog:
         self._news.set()
 
     async def _keep_sending(self) -> None:
-        pause = _RETRY_FIRST
+        pauses = iter(_PAUSES)
         while not self._refused:
             await self._until_due()
             try:
                 await self._send(completed=False)
-                pause = _RETRY_FIRST
+                pauses = iter(_PAUSES)
             except Unavailable as e:
                 logger.warning("stage log not sent, keeping it", stage=self._stage_id, error=str(e))
                 self._news.set()
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _RETRY_LAST)
+                await asyncio.sleep(next(pauses))
 
     async def _until_due(self) -> None:
         """Waits for a line, or for the checkpoint of lines that were only reported."""
@@ -195,15 +195,14 @@ class StageLog:
             raise
 
     async def _finish(self, *, completed: bool, within: float) -> None:
-        pause = _RETRY_FIRST
+        pauses = iter(_PAUSES)
         try:
             async with asyncio.timeout(within):
                 while not self._refused:
                     try:
                         await self._send(completed=completed, checkpoint=True)
                     except Unavailable:
-                        await asyncio.sleep(pause)
-                        pause = min(pause * 2, _RETRY_LAST)
+                        await asyncio.sleep(next(pauses))
                     else:
                         return
         except TimeoutError:

@@ -13,10 +13,11 @@ from collections.abc import Callable
 import structlog
 
 from pipecd.model.errors import PipecdError, Unauthenticated
+from pipecd.model.pauses import Pauses
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_PAUSES = Pauses(first=1.0, longest=30.0)
 
 
 class Admission:
@@ -64,9 +65,9 @@ class Admission:
             return self._refusal()
         if not self._refusals:
             log.error("the other side does not let us in any more", error=str(self._refusal()))
-        longest = min(_LONGEST_PAUSE, _PAUSE * 2 ** min(self._refusals, 10))
         self._refusals += 1
-        self._closed_until = self._clock() + longest * (1 + self._chance()) / 2
+        pause = _PAUSES.after(self._refusals) * (1 + self._chance()) / 2
+        self._closed_until = self._clock() + pause
         return self._refusal()
 
     async def _renewed(self) -> bool:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from pipecd.config.piped.notification import DiscordSpec, WebhookSpec
 from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.model.pauses import Pauses
 from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.notice import Notice, NoticeKind
 from pipecd.piped.notify.outbox import Later, Letter, Outbox, Patience
@@ -22,7 +23,7 @@ from pipecd.piped.notify.wording import Wording
 from pipecd.proto.model.notification_pb2 import NotificationEventPipedStarted
 from servers.receivers import DISCORD, WEBHOOK, Answer, Receivers
 
-QUICK = Patience(attempt=0.3, letter=0.5, first_pause=0.01, longest_pause=0.05, last_pause=0.01)
+QUICK = Patience(attempt=0.3, letter=0.5, pauses=Pauses(0.01, 0.05), last_pause=0.01)
 
 
 def notice(name: str = "dev") -> Notice:
@@ -104,7 +105,7 @@ async def test_what_is_refused_is_not_tried_again(receivers: Receivers, status: 
 async def test_a_receiver_that_asks_for_time_gets_it(receivers: Receivers, eventually: Any) -> None:
     receivers.answers[WEBHOOK] = [Answer(429, headers={"Retry-After": "1"})]
     async with program(receivers) as receiver:
-        team = box(receiver, patience=Patience(first_pause=0.01))
+        team = box(receiver, patience=Patience(pauses=Pauses(0.01, 60)))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(team.outbox.run())
             team.put("a")
@@ -125,7 +126,7 @@ async def test_a_receiver_that_stays_away_is_given_up_for_one_letter_at_a_time(
             if tried[-1] == "a":
                 raise Unavailable("gone fishing")
 
-    team = box(Away(), patience=Patience(letter=0.1, first_pause=0.02, longest_pause=0.02))
+    team = box(Away(), patience=Patience(letter=0.1, pauses=Pauses(0.02, 0.02)))
     with capture_logs() as logs:
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
             task = group.create_task(team.outbox.run())
@@ -162,7 +163,7 @@ async def test_a_hanging_attempt_is_ended_and_made_again(
 ) -> None:
     receivers.hanging.add("/hangs")
     async with program(receivers, "/hangs") as hanging:
-        stuck = box(hanging, patience=Patience(attempt=0.05, letter=0.5, first_pause=0.01))
+        stuck = box(hanging, patience=Patience(attempt=0.05, letter=0.5, pauses=Pauses(0.01, 60)))
         with capture_logs() as logs:
             async with asyncio.timeout(10), asyncio.TaskGroup() as group:
                 task = group.create_task(stuck.outbox.run())
@@ -194,7 +195,7 @@ async def test_what_is_left_at_the_end_is_tried_again_at_once(
 ) -> None:
     receivers.answers[WEBHOOK] = [Answer(503)]
     async with program(receivers) as receiver:
-        team = box(receiver, patience=Patience(first_pause=30, last_pause=0.01))
+        team = box(receiver, patience=Patience(pauses=Pauses(30, 60), last_pause=0.01))
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
             group.create_task(team.outbox.run())
             team.put("a")

@@ -20,7 +20,6 @@ from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.piped.pluginhost.process import Patience
 from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.pluginhost.supervisor import pause_after
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.sdk.testing import MemoryHost
@@ -193,8 +192,3 @@ async def test_all_are_stopped_together_and_the_stubborn_are_killed(
 
 def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
-
-
-def test_the_pauses_grow_up_to_a_minute() -> None:
-    assert [pause_after(n) for n in range(1, 10)] == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
-    assert pause_after(100_000) == 60

@@ -19,7 +19,15 @@ import yaml
 
 from pipecd.plugins.kubernetes.manifest.body import with_value
 from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
-from pipecd.sdk import PipecdError, PluginEntry, StageResult, StageStatus, StartContext, SyncStatus
+from pipecd.sdk import (
+    Pauses,
+    PipecdError,
+    PluginEntry,
+    StageResult,
+    StageStatus,
+    StartContext,
+    SyncStatus,
+)
 from pipecd.sdk.testing import MemoryHost, StageBench
 from plugins.kubernetes.bed import (
     Application,
@@ -227,7 +235,7 @@ async def test_a_webhook_that_refuses_or_is_away_is_told(
     assert "web" not in application.live("services", "api/v1")
     webhook.shutdown()
     webhook.server_close()
-    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._PAUSES", Pauses(0.001, 8))
     result = await refused(bench)
     assert "failed calling webhook" in result.message
     assert "an admission webhook of the cluster does not answer" in result.message

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.sdk import DeployTarget, PluginEntry, StageStatus, SyncStrategy
+from pipecd.sdk import DeployTarget, Pauses, PluginEntry, StageStatus, SyncStrategy
 from plugins.kubernetes.bed import (
     VARIANT,
     Application,
@@ -128,7 +128,7 @@ async def test_a_stage_waits_for_its_workloads_when_told_to(application: Applica
     bench = application.commit("c1", deployment(), config_map())
     await succeed(bench, "K8S_SYNC", {"readyWithin": "30s"})
     assert application.live("deployments")["web"]["status"]["availableReplicas"] == 2
-    assert "Waiting until 1 workloads are ready, at most 30s" in bench.host.lines
+    assert "Waiting until 1 objects are ready, at most 30s" in bench.host.lines
     assert f"- Deployment web in {application.namespace}: ready" in bench.host.lines
 
 
@@ -207,6 +207,6 @@ async def test_a_cluster_that_is_away_is_told(
     bench.entry = PluginEntry(
         "kubernetes", targets=(DeployTarget("c", {}, {"masterURL": address}),)
     )
-    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._PAUSES", Pauses(0.01, 8))
     result = await bench.run("K8S_SYNC")
     assert f"the API server at {address} cannot be reached" in result.message

@@ -17,6 +17,7 @@ from pipecd.controlplane.bus.encoding import EVERYTHING, decode_signal, encode_s
 from pipecd.controlplane.bus.memory import MemoryBus, Subscription
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.model.ids import new_id
+from pipecd.model.pauses import Pauses
 
 log = structlog.get_logger()
 
@@ -26,7 +27,7 @@ MOST_AT_ONCE = 100
 LONGEST_MESSAGE = 7000
 # The first signal goes out at once, those that follow go together.
 PAUSE_BETWEEN_MESSAGES = 0.02
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+PAUSES = Pauses(first=0.1, longest=5.0)
 
 
 class WireLost(Exception):
@@ -62,9 +63,8 @@ class Wire(Protocol):
 class RelayBus:
     """Publish and subscribe among all processes on one wire; `run` keeps it connected."""
 
-    def __init__(self, wire: Wire, *, first_pause: float = FIRST_PAUSE) -> None:
+    def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._first_pause = first_pause
         self._here = MemoryBus()
         self._outgoing = Subscription("", "", MOST_WAITING)
         self._origin = new_id().encode()
@@ -85,13 +85,13 @@ class RelayBus:
 
     async def run(self) -> None:
         """Connects, again and again, and carries signals in both directions."""
-        pause = self._first_pause
+        pauses = iter(PAUSES)
         has_been_up = False
         while True:
             try:
                 async with self._wire.open() as connected:
                     log.info("bus connected", wire=self._wire.name)
-                    pause = self._first_pause
+                    pauses = iter(PAUSES)
                     if has_been_up:
                         self._outgoing.offer(EVERYTHING)
                     has_been_up = True
@@ -101,8 +101,7 @@ class RelayBus:
                 # A group of tasks that is cancelled while it fails tells of the failure only.
                 end_if_cancelled()
                 log.warning("bus disconnected", wire=self._wire.name, error=str(e))
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
-            pause = min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(next(pauses) * random.uniform(0.5, 1))  # noqa: S311
 
     async def _carry(self, connected: Connected) -> None:
         try:

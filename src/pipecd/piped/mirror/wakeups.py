@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from pipecd.model.errors import PipecdError, Unsupported
+from pipecd.model.pauses import Pauses
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.trouble import Trouble
@@ -17,7 +18,7 @@ from pipecd.proto.service.wakeups_pb2 import Wakeup
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_PAUSES = Pauses(first=1.0, longest=30.0)
 # An upstream control plane has no stream; it may be replaced by ours one day.
 _UNSUPPORTED_PAUSE = 600.0
 # A proxy cuts streams as it likes; one that lasted this long was worth reopening at once.
@@ -70,7 +71,7 @@ class WakeupStream:
                 self._set(False)
             failures = 0 if loop.time() - started > _LASTED else failures + 1
             if failures and not pause:
-                pause = self._chance() * min(_LONGEST_PAUSE, _PAUSE * 2 ** min(failures, 10))
+                pause = self._chance() * _PAUSES.after(failures)
             await asyncio.sleep(pause)
 
     async def _follow(self) -> None:

@@ -17,12 +17,14 @@ from pipecd.config.piped.notification import TemplateSpec
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.ids import new_id
 from pipecd.model.moment import utc_now
+from pipecd.model.pauses import Pauses
 from pipecd.piped.notify.notice import Notice
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 # A deployment of hundreds of applications tells thousands of things within a second.
 MOST = 10_000
+_PAUSES = Pauses(first=1.0, longest=60.0)
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,7 @@ class Patience:
 
     attempt: float = 10.0
     letter: float = 300.0
-    first_pause: float = 1.0
-    longest_pause: float = 60.0
+    pauses: Pauses = _PAUSES
     last_pause: float = 0.5
     """The pause when piped ends, and there is little time."""
 
@@ -126,19 +127,18 @@ class Outbox:
 
     async def _deliver(self, letter: Letter) -> None:
         clock = asyncio.get_running_loop().time
-        until, pause = clock() + self._patience.letter, self._patience.first_pause
+        until, pauses = clock() + self._patience.letter, iter(self._patience.pauses)
         while True:
             try:
                 async with asyncio.timeout(self._patience.attempt):
                     await self._receiver.send(letter)
             except (Unavailable, TimeoutError) as e:
-                wanted = self._pause(pause, e)
+                wanted = self._pause(next(pauses), e)
                 if clock() + wanted > until:
                     self._give_up(letter, e)
                     return
                 log.info("notification is sent again later", **self._about(letter, e))
                 await self._wait(wanted)
-                pause = min(pause * 2, self._patience.longest_pause)
             except PipecdError as e:
                 self._give_up(letter, e)
                 return

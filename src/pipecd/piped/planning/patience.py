@@ -8,21 +8,21 @@ from typing import TypeVar
 import structlog
 
 from pipecd.model.errors import Unavailable
+from pipecd.model.pauses import Pauses
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
-_PAUSE_FIRST, _PAUSE_LAST = 0.5, 30.0
+_PAUSES = Pauses(first=0.5, longest=30.0)
 
 
 async def persistently(call: Callable[[], Awaitable[T]], *, what: str) -> T:
     """Repeats a call until the other side is there; any other error is raised."""
-    pause = _PAUSE_FIRST
+    pauses = iter(_PAUSES)
     while True:
         try:
             return await call()
         except Unavailable as e:
             log.warning("the other side is away, trying again", what=what, error=str(e))
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _PAUSE_LAST)
+            await asyncio.sleep(next(pauses))

@@ -10,25 +10,20 @@ import grpc.aio
 import structlog
 
 from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.model.pauses import Pauses
 from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.piped.pluginhost.process import Launch, Patience, PluginProgram
 from pipecd.piped.pluginhost.remote import RemotePlugin
 
 logger = structlog.get_logger()
 
-_FIRST_PAUSE, _LAST_PAUSE = 0.5, 60.0
+_PAUSES = Pauses(first=0.5, longest=60.0)
 # Who has lived this long did not die of its settings.
 _LONG_LIFE = 60.0
 # A call may wait for a program that is being started again.
 _BACK_WITHIN = 30.0
 # The connection breaks a moment before the program is known to be over.
 _NOTICED_WITHIN = 2.0
-
-
-def pause_after(deaths: int) -> float:
-    """How long to wait after so many short lives in a row."""
-    # No number holds what a plugin that dies every minute for a day would ask for.
-    return min(_FIRST_PAUSE * 2.0 ** min(deaths - 1, 32), _LAST_PAUSE)
 
 
 class PluginSupervisor:
@@ -55,7 +50,7 @@ class PluginSupervisor:
                 self._first.set_result(error)
                 return
             deaths = 1 if time.monotonic() - began > _LONG_LIFE else deaths + 1
-            pause = pause_after(deaths)
+            pause = _PAUSES.after(deaths)
             logger.error("a plugin died", plugin=self._launch.name, how=str(error), again_in=pause)
             await asyncio.sleep(pause)
             self._life = self._new_life()

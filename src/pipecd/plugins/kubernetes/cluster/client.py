@@ -17,7 +17,7 @@ from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.figures import uncounted
 from pipecd.plugins.kubernetes.manifest.body import text_at
-from pipecd.sdk import PipecdError, Unavailable, UserMistake
+from pipecd.sdk import Pauses, PipecdError, Unavailable, UserMistake
 from pipecd.sdk.diff import is_map
 
 CONNECTIONS = 16
@@ -142,14 +142,14 @@ class Client:
                 # A creation may have happened; who creates reckons with what is there.
                 if attempt + 1 == _TRIES:
                     raise _away(self._http, e) from e
-                await asyncio.sleep(_pause(attempt))
+                await asyncio.sleep(_PAUSES.after(attempt + 1))
                 continue
             if answer.status_code < 400:
                 return answer.json()
             refusal = self._refusal(answer)
             if not self._again(refusal, attempt):
                 raise refusal
-            await asyncio.sleep(refusal.retry_after or _pause(attempt))
+            await asyncio.sleep(refusal.retry_after or _PAUSES.after(attempt + 1))
         raise AssertionError("every last try returns or raises")
 
     def _again(self, refusal: Refusal, attempt: int) -> bool:

@@ -11,7 +11,7 @@ from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.figures import uncounted
 from pipecd.plugins.kubernetes.live.sighting import Sighting, Sightings, sighting
 from pipecd.plugins.kubernetes.manifest.body import at, list_at, map_at, text_at
-from pipecd.sdk import PipecdError, Unavailable
+from pipecd.sdk import Pauses, PipecdError, Unavailable
 
 _PAGE = 500
 # The server ends a watch after this time, and what is silent for longer is taken for dead.
