@@ -17,7 +17,7 @@ from pipecd.config.controlplane import ControlPlaneSpec, camel_cased_sign_ins
 from pipecd.config.decode import Level
 from pipecd.config.envelope import Envelope, Generation, open_envelope
 from pipecd.config.piped import PipedSpec, decode_piped, is_v0
-from pipecd.config.report import ConfigMistake, Mistake
+from pipecd.config.report import ConfigMistake, Mention, Mistake
 from pipecd.config.spec import Spec
 from pipecd.model.application import ApplicationKind
 
@@ -51,6 +51,7 @@ class ApplicationConfig:
     application_kind: ApplicationKind | None
     spec: ApplicationSpec
     warnings: tuple[Mistake, ...] = ()
+    mentions: tuple[Mention, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Config:
     kind: str
     spec: Spec
     warnings: tuple[Mistake, ...] = ()
+    mentions: tuple[Mention, ...] = ()
 
 
 def read_application(
@@ -134,7 +136,7 @@ def read_file(
             return Config(kind, spec, envelope.decoder.report.warnings)
         case _:
             read = read_application(text, file=file, catalog=catalog, reader=reader)
-            return Config(kind, read.spec, read.warnings)
+            return Config(kind, read.spec, read.warnings, read.mentions)
 
 
 def _generation_of(text: bytes | str, file: str, catalog: Catalog) -> Generation:
@@ -164,7 +166,8 @@ def _application(envelope: Envelope, catalog: Catalog, reader: Generation) -> Ap
     decoder.raise_mistakes()
     assert spec is not None, "a file without mistakes has a value"  # noqa: S101
     application_kind = kind.application_kind if kind else None
-    return ApplicationConfig(envelope.kind, application_kind, spec, decoder.report.warnings)
+    warnings, mentions = decoder.report.warnings, decoder.mentions
+    return ApplicationConfig(envelope.kind, application_kind, spec, warnings, mentions)
 
 
 def _application_kinds(catalog: Catalog, reader: Generation) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 """What is wrong with a configuration file, every mistake with its place."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pipecd.config.spec import Reference
 from pipecd.model.errors import UserMistake
 
 Path = tuple[str | int, ...]
@@ -36,6 +37,18 @@ class Mistake:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         return ": ".join(part for part in (place, self.path, self.what) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """Where a file names something that another file has."""
+
+    place: Mistake
+    reference: Reference
+
+    def mistake(self, what: str) -> Mistake:
+        """Return what is wrong with the name."""
+        return replace(self.place, what=what)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,19 @@ class Advice:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Something that a part names and a file under `.pipe/` has: an entry of one of its sections.
+
+    `at` is where the name stands in the part.
+    """
+
+    at: tuple[str | int, ...]
+    kind: str
+    section: str
+    name: str
+
+
 class Spec(BaseModel):
     """A frozen part of a configuration file.
 
@@ -39,6 +52,10 @@ class Spec(BaseModel):
 
     def advice(self) -> Iterator[Advice]:
         """Yield what `pipectl lint` tells about a part that upstream loads without a word."""
+        yield from ()
+
+    def references(self) -> Iterator[Reference]:
+        """Yield what `pipectl lint` looks up in the repository of the file."""
         yield from ()
 
 

@@ -7,8 +7,9 @@ import click
 
 from pipecd.commandline import flags
 from pipecd.config.catalog import Catalog, load_catalog
-from pipecd.config.read import read_file
-from pipecd.config.report import ConfigMistake
+from pipecd.config.read import Config, read_file
+from pipecd.config.report import ConfigMistake, Mistake
+from pipecd.config.shared import SHARED_CONFIG, not_found
 from pipecd.model.errors import PipecdError, UserMistake
 
 
@@ -36,4 +37,24 @@ def _is_right(file: str, catalog: Catalog) -> bool:
         return False
     for warning in config.warnings:
         click.echo(f"{warning} (warning)")
-    return True
+    dangling = _dangling(config, Path(file), catalog)
+    for mistake in dangling:
+        click.echo(str(mistake))
+    return not dangling
+
+
+def _dangling(config: Config, file: Path, catalog: Catalog) -> list[Mistake]:
+    """Names of things that other files of the repository should have, and do not."""
+    root = _repository_of(file)
+    if root is None:
+        return []
+    looked_up = [
+        (m, not_found(m.reference, root / SHARED_CONFIG, catalog)) for m in config.mentions
+    ]
+    return [mention.mistake(what) for mention, what in looked_up if what]
+
+
+def _repository_of(file: Path) -> Path | None:
+    """The root of the repository that a file lies in, also of one without its history."""
+    above = file.absolute().parents
+    return next((d for mark in (".git", SHARED_CONFIG) for d in above if (d / mark).exists()), None)

@@ -7,7 +7,7 @@ from pipecd.config.duration import Duration
 from pipecd.config.percentage import Percentage
 from pipecd.config.replicas import Replicas
 from pipecd.config.rule import must_be_set, refuse
-from pipecd.config.spec import Advice, Spec, plain
+from pipecd.config.spec import Advice, Reference, Spec, plain
 from pipecd.model.application import ApplicationKind
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "NoOptions",
     "Percentage",
     "PluginConfig",
+    "Reference",
     "Replicas",
     "Section",
     "SkipOn",

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipecd.config.catalog import Catalog, load_catalog
-from pipecd.config.decode import Level
-from pipecd.config.envelope import open_envelope
-from pipecd.config.read import ApplicationConfig, read_application, read_kind
-from pipecd.config.report import ConfigMistake
+from pipecd.config.read import ApplicationConfig, read_application
+from pipecd.config.shared import read_shared
 from pipecd.model.moment import from_unix
 from pipecd.proto.model import deployment_pb2 as model_pb
 from pipecd.proto.plugin import source_pb2
@@ -20,7 +18,6 @@ from pipecd.sdk.options import OptionsT, decode_value
 
 # A push may touch hundreds of applications, and plugins are asked several times about each.
 _REMEMBERED = 1_000
-_CONFIG_SUFFIXES = {".yaml", ".yml", ".json"}
 
 
 @dataclass(frozen=True)
@@ -131,25 +128,7 @@ class Source:
         The first file of the kind counts, by name. One that cannot be read is a mistake only if
         none of the others is of the kind.
         """
-        unreadable: ConfigMistake | None = None
-        for path in _files_in(self.shared_config_directory):
-            text, file = path.read_bytes(), f".pipe/{path.name}"
-            try:
-                found = open_envelope(text, file=file, unknown=Level.IGNORED).kind
-            except ConfigMistake as e:
-                unreadable = unreadable or e
-                continue
-            if found == kind:
-                return read_kind(text, file=file, kind=kind, to=spec)
-        if unreadable is not None:
-            raise unreadable
-        return None
-
-
-def _files_in(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return sorted(p for p in directory.iterdir() if p.suffix in _CONFIG_SUFFIXES and p.is_file())
+        return read_shared(self.shared_config_directory, kind, spec)
 
 
 @dataclass(frozen=True)

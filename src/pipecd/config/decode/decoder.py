@@ -15,7 +15,7 @@ from pipecd.config.decode.explain import explain
 from pipecd.config.decode.place import place
 from pipecd.config.decode.shape import Object, fields_of
 from pipecd.config.decode.shaping import Shaping, built
-from pipecd.config.report import ConfigMistake, Mistake, Path, Report, dotted
+from pipecd.config.report import ConfigMistake, Mention, Mistake, Path, Report, dotted
 from pipecd.config.spec import Spec
 from pipecd.config.yamltree import Map, Mark, Node, of_plain
 
@@ -38,6 +38,12 @@ class Decoder:
     def __init__(self, file: str) -> None:
         self.file = file
         self._found: dict[Level, list[Mistake]] = {level: [] for level in Level}
+        self._mentions: list[Mention] = []
+
+    @property
+    def mentions(self) -> tuple[Mention, ...]:
+        """Return where the decoded parts name what other files have."""
+        return tuple(self._mentions)
 
     @property
     def report(self) -> Report:
@@ -55,7 +61,7 @@ class Decoder:
 
     def tell(self, what: str, *, at: Mark, path: Path, level: Level = Level.MISTAKE) -> None:
         """Remember something that is wrong."""
-        self._found[level].append(Mistake(self.file, at.line, at.column, dotted(path), what))
+        self._found[level].append(self._mistake(what, at, path))
 
     def decode(
         self,
@@ -93,7 +99,13 @@ class Decoder:
             for advice in part.advice():
                 at, mark = place(shaped, shape, (*where, *advice.at))
                 self.tell(advice.what, at=mark, path=(*path, *at), level=Level.WARNING)
+            for reference in part.references():
+                at, mark = place(shaped, shape, (*where, *reference.at))
+                self._mentions.append(Mention(self._mistake("", mark, (*path, *at)), reference))
         return value
+
+    def _mistake(self, what: str, at: Mark, path: Path) -> Mistake:
+        return Mistake(self.file, at.line, at.column, dotted(path), what)
 
 
 def decode_plain(value: object, to: type[SpecT], *, what: str) -> SpecT:

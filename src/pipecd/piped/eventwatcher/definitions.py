@@ -9,6 +9,7 @@ import structlog
 
 from pipecd.config.piped.watcher import EventWatcherRepoSpec
 from pipecd.config.read import ApplicationConfig, read_event_watcher
+from pipecd.config.shared import SHARED_CONFIG
 from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob
 from pipecd.model.errors import PipecdError, UserMistake
@@ -19,8 +20,6 @@ from pipecd.piped.source.sources import config_path
 from pipecd.proto.model.application_pb2 import Application
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
-_DIRECTORY = ".pipe"
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,9 @@ class Definitions:
         return found
 
     async def _of_directory(self, commit: str, mistakes: list[str]) -> list[Definition]:
-        files = [file.path for file in await self._mirror.files(commit, _DIRECTORY)]
+        files = [file.path for file in await self._mirror.files(commit, SHARED_CONFIG)]
         try:
-            kept = [path for path in files if self._is_kept(path.removeprefix(f"{_DIRECTORY}/"))]
+            kept = [path for path in files if self._is_kept(path.removeprefix(f"{SHARED_CONFIG}/"))]
         except UserMistake as e:
             mistakes.append(f"eventWatcher.gitRepos of the piped configuration: {e}")
             return []

@@ -11,10 +11,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pipecd.config.shared import SHARED_CONFIG
 from pipecd.git.objects import Blob, Objects, TreeEntry
 from pipecd.piped.source.references import NONE, References, link_reference, references
-
-SHARED_CONFIG = ".pipe"
 
 # Longer files are data, not something that a tool follows.
 _LONGEST_TEXT = 512 * 1024

@@ -13,11 +13,12 @@ import structlog
 from pipecd.config.application.filename import filename_of
 from pipecd.config.catalog import Catalog
 from pipecd.config.read import ApplicationConfig, read_application
+from pipecd.config.shared import SHARED_CONFIG
 from pipecd.git.mirror import Mirror
 from pipecd.git.mirrors import Mirrors
 from pipecd.git.objects import Blob
 from pipecd.model.errors import NotFound, UserMistake
-from pipecd.piped.source.needs import SHARED_CONFIG, Needs, literal_prefix
+from pipecd.piped.source.needs import Needs, literal_prefix
 from pipecd.piped.source.render import Decrypt, inside, render_files
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.plugin.source_pb2 import DeploymentSource

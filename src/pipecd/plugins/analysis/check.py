@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a stage or a template measures."""
 
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from pipecd.sdk.config import Duration, Spec, refuse
+from pipecd.sdk.config import Duration, Reference, Spec, refuse
 
+TEMPLATE_KIND = "AnalysisTemplate"
 DEVIATIONS = ("EITHER", "HIGH", "LOW")
 
 
@@ -27,6 +28,9 @@ class ExpectedRange(Spec):
 
 class Check(Spec):
     """What all checks have; a check is repeated every `interval`."""
+
+    section: ClassVar[str]
+    """Where such checks stand in a stage and in a template."""
 
     interval: Duration = Duration(0)
     failure_limit: int = 0
@@ -52,10 +56,16 @@ class Check(Spec):
         )
         return self
 
+    def references(self) -> Iterator[Reference]:
+        """Yield the template that takes the place of the check."""
+        if self.template.name:
+            yield Reference(("template", "name"), TEMPLATE_KIND, self.section, self.template.name)
+
 
 class MetricCheck(Check):
     """A query whose answer must be in a range, or like that of another variant."""
 
+    section = "metrics"
     strategy: str = "THRESHOLD"
     provider: str = ""
     query: str = ""
@@ -84,6 +94,7 @@ class MetricCheck(Check):
 class LogCheck(Check):
     """A search in logs that must find nothing unexpected."""
 
+    section = "logs"
     provider: str = ""
     query: str = ""
 
@@ -98,6 +109,7 @@ class HttpHeader(Spec):
 class HttpCheck(Check):
     """A request whose answer must carry the expected code; without a method it is GET."""
 
+    section = "https"
     url: str = ""
     method: str = ""
     headers: tuple[HttpHeader, ...] = ()

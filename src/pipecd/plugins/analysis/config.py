@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from pydantic import Field, field_validator
 
-from pipecd.plugins.analysis.check import HttpCheck, LogCheck, MetricCheck
+from pipecd.plugins.analysis.check import TEMPLATE_KIND, HttpCheck, LogCheck, MetricCheck
 from pipecd.plugins.analysis.provider import AnalysisSettings
 from pipecd.sdk.config import Duration, PluginConfig, SkipOn, Spec, V0Stage
 
@@ -54,6 +54,6 @@ CONFIG = PluginConfig(
     application=AnalysisApplication,
     stages={"ANALYSIS": AnalysisOptions},
     piped=AnalysisSettings,
-    kinds={"AnalysisTemplate": AnalysisTemplate},
+    kinds={TEMPLATE_KIND: AnalysisTemplate},
     v0_stages={"ANALYSIS": V0Stage(V0AnalysisOptions)},
 )

@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 
 from pipecd.plugins.analysis.analyzer import Analyzer, analyzers_of, first_failure
+from pipecd.plugins.analysis.check import TEMPLATE_KIND
 from pipecd.plugins.analysis.config import AnalysisApplication, AnalysisOptions, AnalysisTemplate
 from pipecd.plugins.analysis.course import Course, read_previous, write_previous
 from pipecd.plugins.analysis.measure import Instruments, Times
@@ -99,7 +100,7 @@ def _read(stage: StageContext) -> tuple[AnalysisOptions, QueryArguments]:
     """What the stage is to do, by its own options and the files of the repository."""
     options = stage.options(AnalysisOptions)
     if needs_templates(options):
-        found = stage.target.shared_config("AnalysisTemplate", AnalysisTemplate)
+        found = stage.target.shared_config(TEMPLATE_KIND, AnalysisTemplate)
         options = with_templates(options, found or AnalysisTemplate())
     section = stage.target.application_settings(stage.plugin.name, AnalysisApplication)
     name = stage.deployment.application_name
