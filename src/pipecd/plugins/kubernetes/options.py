@@ -10,7 +10,7 @@ from pipecd.sdk.config import Duration, Percentage, Replicas, Spec
 
 
 class ReadyOptions(Spec):
-    """A stage that brings workloads; without `ready_within` it ends when the cluster took them."""
+    """A stage that brings objects; without `ready_within` it ends when the cluster took them."""
 
     ready_within: Duration = Duration(0)
 

@@ -16,7 +16,7 @@ from pipecd.plugins.kubernetes.cluster.credentials import Credentials
 from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.figures import uncounted
-from pipecd.plugins.kubernetes.manifest.body import text_at
+from pipecd.plugins.kubernetes.manifest.body import at, map_at, text_at
 from pipecd.sdk import Pauses, PipecdError, Unavailable, UserMistake
 from pipecd.sdk.diff import is_map
 
@@ -85,7 +85,7 @@ class Client:
 
     @asynccontextmanager
     async def watch(self, path: str, **query: str) -> AsyncIterator[AsyncIterator[Any]]:
-        """Opens a watch: its events arrive until the server ends it."""
+        """Opens a watch: its events arrive until the server ends it, or refuses to go on."""
         headers = await self._headers("application/json")
         try:
             async with self._http.stream(
@@ -184,9 +184,13 @@ async def _events(answer: httpx2.Response) -> AsyncIterator[Any]:
     async for line in answer.aiter_lines():
         if line:
             try:
-                yield json.loads(line)
+                event = json.loads(line)
             except ValueError as e:
                 raise Unavailable("the API server ended a watch in the middle of a line") from e
+            if text_at(event, "type") == "ERROR":
+                status = map_at(event, "object")
+                raise Refusal(at(status, "code") or 500, status)
+            yield event
 
 
 def _away(http: httpx2.AsyncClient, cause: Exception) -> Unavailable:

@@ -5,7 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipecd.plugins.kubernetes.live.verdict import FINE, Verdict, healthy, unhealthy, unknown
+from pipecd.plugins.kubernetes.live.verdict import (
+    FINE,
+    Verdict,
+    failed,
+    healthy,
+    unhealthy,
+    unknown,
+)
 from pipecd.plugins.kubernetes.live.workload import (
     cron_job,
     daemon_set,
@@ -27,7 +34,14 @@ def health(body: Mapping[str, Any]) -> Verdict:
         return unhealthy("being deleted")
     key = Key(text_at(body, "apiVersion"), text_at(body, "kind"), "", "")
     rule = _RULES.get((key.group, key.kind))
-    return rule(body) if rule else _by_conditions(body)
+    if rule:
+        return rule(body)
+    return by_conditions(body) or unknown("it tells nothing of its health")
+
+
+def is_judged_by_conditions(key: Key) -> bool:
+    """Reports whether an object is of a kind that somebody added to Kubernetes."""
+    return "." in key.group and (key.group, key.kind) not in _RULES
 
 
 def _applied(_body: Any) -> Verdict:
@@ -112,30 +126,47 @@ def _route(body: Any) -> Verdict:
 
 def _setting(body: Any) -> Verdict:
     """What only controls others is fine once it is there, unless its controller complains."""
-    return _by_conditions(body) if list_at(body, "status", "conditions") else FINE
+    return by_conditions(body) or FINE
 
 
-def _by_conditions(body: Any) -> Verdict:
-    """Judges a custom resource by what controllers agree to write: Ready, or something like it."""
+def by_conditions(body: Any) -> Verdict | None:
+    """Judges an object by what controllers agree to write: Ready, or something like it.
+
+    None means that it tells nothing.
+    """
+    if _is_behind(body, map_at(body, "status")):
+        return _UNSEEN
     conditions = list_at(body, "status", "conditions")
-    observed = at(body, "status", "observedGeneration")
-    generation = at(body, "metadata", "generation")
-    if isinstance(observed, int) and isinstance(generation, int) and observed < generation:
-        return unhealthy("its controller has not seen the last change yet")
     for condition in conditions:
         kind, state = text_at(condition, "type"), text_at(condition, "status")
-        if kind in ("Stalled", "Degraded", "Failed") and state == "True":
+        if kind in ("Stalled", "Failed") and state == "True":
+            return _UNSEEN if _is_behind(body, condition) else failed(_told(condition))
+        if kind in ("Degraded", "Reconciling") and state == "True":
             return unhealthy(_told(condition))
     for name in ("Ready", "Available", "Healthy", "Accepted", "Established", "Synced"):
         for condition in conditions:
             if text_at(condition, "type") == name:
-                state = text_at(condition, "status")
-                return healthy() if state == "True" else _not_ready(condition, state)
-    return unknown("it tells nothing of its health") if not conditions else unknown()
+                return _UNSEEN if _is_behind(body, condition) else _ready(condition)
+    return None
 
 
-def _not_ready(condition: Any, state: str) -> Verdict:
-    return unhealthy(_told(condition)) if state == "False" else unknown(_told(condition))
+_UNSEEN = unhealthy("its controller has not seen the last change yet")
+
+
+def _is_behind(body: Any, told: Any) -> bool:
+    """Reports whether a controller spoke of an older generation of the object."""
+    observed, generation = at(told, "observedGeneration"), at(body, "metadata", "generation")
+    return isinstance(observed, int) and isinstance(generation, int) and observed < generation
+
+
+def _ready(condition: Any) -> Verdict:
+    match text_at(condition, "status"):
+        case "True":
+            return healthy()
+        case "False":
+            return unhealthy(_told(condition))
+        case _:
+            return unknown(_told(condition))
 
 
 def _told(condition: Any) -> str:

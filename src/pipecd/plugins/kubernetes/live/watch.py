@@ -10,7 +10,7 @@ from pipecd.plugins.kubernetes.cluster.discovery import Resource
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.figures import uncounted
 from pipecd.plugins.kubernetes.live.sighting import Sighting, Sightings, sighting
-from pipecd.plugins.kubernetes.manifest.body import at, list_at, map_at, text_at
+from pipecd.plugins.kubernetes.manifest.body import list_at, map_at, text_at
 from pipecd.sdk import Pauses, PipecdError, Unavailable
 
 _PAGE = 500
@@ -113,8 +113,6 @@ class Watch:
             raise Unavailable(f"the watch of {self._resource.kind} fell silent") from e
 
     def _take(self, kind: str, body: Any) -> None:
-        if kind == "ERROR":
-            raise Refusal(at(body, "code") or 500, body)
         if kind in _EVENTS:
             seen = self._sighting(body)
             self._heard(_EVENTS[kind], seen)

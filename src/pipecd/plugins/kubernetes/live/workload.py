@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from pipecd.plugins.kubernetes.live.verdict import FINE, Verdict, unhealthy
+from pipecd.plugins.kubernetes.live.verdict import FINE, Verdict, failed, unhealthy
 from pipecd.plugins.kubernetes.manifest.body import at, list_at, map_at, text_at
 
 _UNSEEN = unhealthy("the controller has not seen the last change yet")
@@ -104,7 +104,19 @@ def pod(body: Any) -> Verdict:
     phase = text_at(body, "status", "phase")
     if phase in ("Running", "Succeeded"):
         return FINE
-    return unhealthy(text_at(body, "status", "message") or _unscheduled(body) or phase or "Pending")
+    told = text_at(body, "status", "message") or _unscheduled(body)
+    if phase == "Failed":
+        return failed(told or _ended_badly(body) or phase)
+    return unhealthy(told or phase or "Pending")
+
+
+def _ended_badly(body: Any) -> str:
+    for container in list_at(body, "status", "containerStatuses"):
+        end = map_at(container, "state", "terminated")
+        if end.get("exitCode"):
+            told = text_at(end, "message") or text_at(end, "reason") or "it failed"
+            return f"container {text_at(container, 'name')} ended with {end['exitCode']}: {told}"
+    return ""
 
 
 def _unscheduled(body: Any) -> str:
@@ -119,7 +131,7 @@ def job(body: Any) -> Verdict:
     """A Job is fine while it has not failed."""
     for condition in list_at(body, "status", "conditions"):
         if text_at(condition, "type") == "Failed" and text_at(condition, "status") == "True":
-            return unhealthy(text_at(condition, "message") or "failed")
+            return failed(text_at(condition, "message") or "failed")
     return FINE
 
 

@@ -16,7 +16,7 @@ from pipecd.plugins.kubernetes.manifest.key import DEFAULT_NAMESPACE
 from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.plugins.kubernetes.manifest.marks import Owner, of_variant
 from pipecd.plugins.kubernetes.render.load import Loader, Order
-from pipecd.plugins.kubernetes.stages.readiness import NOT_WAITED_FOR, until_ready
+from pipecd.plugins.kubernetes.stages.waiting import NOT_WAITED_FOR, until_ready
 from pipecd.plugins.kubernetes.target import KubernetesTarget
 from pipecd.plugins.kubernetes.variant.workload import Variant as Naming
 from pipecd.plugins.kubernetes.workshop import Workshop
@@ -81,7 +81,7 @@ class Workbench:
     ) -> list[Manifest]:
         """Puts objects on the cluster with the marks of this application.
 
-        Those that go elsewhere are left out. With a time, workloads are waited for.
+        Those that go elsewhere are left out. With a time, they are waited for.
         """
         label = self.application.variant_label
         owner = Owner(
