@@ -4,13 +4,10 @@
 import asyncio
 import json
 import re
-import ssl
-import threading
 import urllib.error
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +37,7 @@ from plugins.kubernetes.bed import (
 )
 from servers.fixtures import running
 from servers.kubernetes import Kubernetes
+from servers.web import Answer, Request, WebServer, in_json
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
@@ -165,37 +163,22 @@ async def test_a_policy_that_refuses_is_quoted(application: Application) -> None
     assert "pretty" in application.live("configmaps", "api/v1")
 
 
-class Webhook(BaseHTTPRequestHandler):
+class Webhook(WebServer):
     """Refuses whatever it is asked about."""
 
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    def answer(self, request: Request) -> Answer:
+        asked = json.loads(request.body)
         status = {"message": "no objects on Sundays", "code": 403}
-        answer = {"uid": asked["request"]["uid"], "allowed": False, "status": status}
-        content = json.dumps({**asked, "request": None, "response": answer}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keeps quiet."""
+        response = {"uid": asked["request"]["uid"], "allowed": False, "status": status}
+        return in_json({**asked, "request": None, "response": response})
 
 
 @pytest.fixture
-def webhook(
-    application: Application, certificate: tuple[str, str]
-) -> Iterator[ThreadingHTTPServer]:
+def webhook(application: Application, certificate: tuple[str, str]) -> Iterator[Webhook]:
     """An admission webhook for ConfigMaps of the namespace."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
+    server = Webhook(certificate)
     client = {
-        "url": f"https://127.0.0.1:{server.server_port}/",
+        "url": f"{server.address}/",
         "caBundle": b64encode(Path(certificate[0]).read_bytes()).decode(),
     }
     rule = {
@@ -219,13 +202,11 @@ def webhook(
     application.kubernetes.ask("POST", place, body)
     yield server
     application.kubernetes.ask("DELETE", f"{place}/{application.namespace}")
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    server.close()
 
 
 async def test_a_webhook_that_refuses_or_is_away_is_told(
-    application: Application, webhook: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+    application: Application, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await until_denied(application)
     bench = application.commit("c1", config_map("ugly"), service())
@@ -233,8 +214,7 @@ async def test_a_webhook_that_refuses_or_is_away_is_told(
     assert "ConfigMap ugly" in result.message
     assert "denied the request: no objects on Sundays; an admission webhook" in result.message
     assert "web" not in application.live("services", "api/v1")
-    webhook.shutdown()
-    webhook.server_close()
+    webhook.close()
     monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._PAUSES", Pauses(0.001, 8))
     result = await refused(bench)
     assert "failed calling webhook" in result.message

@@ -31,7 +31,8 @@ logger = structlog.get_logger()
 # So long somebody who asks waits for the first list of a kind.
 _PATIENCE = 20.0
 _PAUSE = 1.0
-# Everybody looks several times within this; a kind that nobody asked for is used no more.
+# Everybody looks several times within this; a kind that nobody asked for is used no more. What the
+# cluster has is looked up as often, so that a kind may be asked for so long after its last object.
 _UNUSED = 1800.0
 
 
@@ -160,7 +161,8 @@ class Lookout:
 
     async def _end_unused(self) -> None:
         while True:
-            await asyncio.sleep(_UNUSED)
+            asked_at = [each.asked_at for each in self._watched.values()]
+            await asyncio.sleep(min(asked_at, default=_now()) + _UNUSED - _now())
             for scope, each in list(self._watched.items()):
                 if _now() >= each.asked_at + _UNUSED:
                     each.task.cancel()
