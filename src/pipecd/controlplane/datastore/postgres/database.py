@@ -31,7 +31,7 @@ STATEMENTS = Statements(PGDialect(paramstyle="format"))
 PLAIN_STATEMENTS = Statements(PGDialect(paramstyle="numeric_dollar"))
 
 # A change may wait for a lock, and must not hold up those who only look.
-GLANCES, CHANGES = 2, 6
+GLANCES, CHANGES = 1, 4
 
 # Locks of this kind are numbers; this one says "pipecd" in ASCII.
 SCHEMA_LOCK = int.from_bytes(b"pipecd")

@@ -2,12 +2,16 @@
 """A connection to PostgreSQL that the event loop listens on.
 
 Waking a thread and taking turns with it costs more than the whole conversation with the server. So
-a single statement is sent from the event loop, and its answer taken when it arrives.
+statements are sent from the event loop, a round of them at a time, and their answers are taken when
+they arrive.
 """
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -23,14 +27,53 @@ from pipecd.controlplane.datastore.postgres.link import PostgresLink
 DONE = frozenset({ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK})
 BINARY, TEXT = 1, 0
 
-# Told that the answer is complete, and whether the connection may be used again.
-Freed = Callable[["Line", bool], None]
+# The rows that were found, or how many were changed.
+Answer = Sequence[Row] | int
+
+
+@dataclass(eq=False)
+class Question:
+    """A statement and who waits for its answer.
+
+    They may stop waiting; the statement is brought to its end all the same.
+    """
+
+    text: str
+    arguments: Arguments
+    answer: "asyncio.Future[Answer]"
+
+    def answered(self, answer: Answer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def failed(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+# Told whether the connection may be used again, and which questions are to be asked once more.
+Ended = Callable[["Line", bool, Sequence[Question]], None]
+
+
+@dataclass
+class Round:
+    """Questions that went together, and what came back until now."""
+
+    questions: Sequence[Question]
+    ended: Ended
+    # What the server was told to do, in order: to prepare a statement, or to run it.
+    steps: "deque[tuple[Question, bool]]" = field(default_factory=deque[tuple[Question, bool]])
+    answers: list[Answer] = field(default_factory=list[Answer])
+    # What the server refused first; the rest of the round is undone then.
+    refused: Question | None = None
+    error: Exception | None = None
 
 
 class Line:
-    """One connection and the statement that is under way on it.
+    """One connection and the round that is under way on it.
 
-    Whoever asked may stop waiting; the statement is brought to its end all the same.
+    A round is one transaction: it costs one commit, and a statement that is refused undoes the
+    others, which are then asked again without it.
     """
 
     def __init__(self, link: PostgresLink) -> None:
@@ -38,48 +81,35 @@ class Line:
         link.statement("SET plan_cache_mode = auto")
         self._link = link
         self._connection = link.connection.pgconn
+        self._connection.enter_pipeline_mode()
         self._loader = Transformer(link.connection)
+        self._names = count()
         self._prepared: dict[str, bytes] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         # A number of our own for the socket: the driver gives its number back as soon as the
         # connection breaks, and another connection may get it before the loop has let go of it.
         self._socket = os.dup(self._connection.socket)
         self._is_sending = False
-        self._answer: asyncio.Future[PGresult] | None = None
-        self._freed: Freed | None = None
-        self._text = ""
-        # What follows once the statement is prepared.
-        self._arguments: Arguments | None = None
+        self._round: Round | None = None
         self._result: PGresult | None = None
         self._lost: Lost | None = None
 
-    def ask(self, text: str, arguments: Arguments, freed: Freed) -> "asyncio.Future[PGresult]":
-        """Sends a statement; the answer is an error if the server refuses it."""
+    def ask(self, questions: Sequence[Question], ended: Ended) -> None:
+        """Sends a round of statements; an answer is an error if the server refuses it."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._socket, self._arrived)
-        self._answer = answer = self._loop.create_future()
-        self._text, self._freed, self._result = text, freed, None
+        self._round, self._result = Round(questions, ended), None
         if self._lost is not None:
             self._break(self._lost)
-            return answer
+            return
         try:
-            if text in self._prepared:
-                self._execute(arguments)
-            else:
-                self._arguments = arguments
-                name = f"pipecd_{len(self._prepared)}".encode()
-                self._connection.send_prepare(name, text.encode())
-                self._prepared[text] = name
+            for question in questions:
+                self._send(question, self._round.steps)
+            self._connection.pipeline_sync()
             self._flush()
         except psycopg.Error as e:
             self._break(while_running(e))
-        return answer
-
-    def rows(self, answer: PGresult) -> Sequence[Row]:
-        self._loader.set_pgresult(answer)
-        found: list[Any] = self._loader.load_rows(0, answer.ntuples, tuple)
-        return found
 
     def close(self) -> None:
         self._deaf()
@@ -88,16 +118,21 @@ class Line:
     def abort(self) -> None:
         self._link.abort()
 
-    def _execute(self, arguments: Arguments) -> None:
-        self._arguments = None
+    def _send(self, question: Question, steps: "deque[tuple[Question, bool]]") -> None:
+        name = self._prepared.get(question.text)
+        if name is None:
+            name = self._prepared[question.text] = f"pipecd_{next(self._names)}".encode()
+            self._connection.send_prepare(name, question.text.encode())
+            steps.append((question, True))
         self._connection.send_query_prepared(
-            self._prepared[self._text],
-            [_encoded(value) for value in arguments],
-            [BINARY if isinstance(value, bytes) else TEXT for value in arguments],
+            name,
+            [_encoded(value) for value in question.arguments],
+            [BINARY if isinstance(value, bytes) else TEXT for value in question.arguments],
         )
+        steps.append((question, False))
 
     def _flush(self) -> None:
-        """Sends what is left of a statement, when there is room for it."""
+        """Sends what is left of a round, when there is room for it."""
         is_sending = self._connection.flush() != 0
         if is_sending == self._is_sending or self._loop is None:
             return
@@ -121,58 +156,72 @@ class Line:
             while not connection.is_busy():
                 result = connection.get_result()
                 if result is None:
+                    if self._result is None:
+                        return
+                    self._stepped(self._result)
+                    self._result = None
+                elif result.status == ExecStatus.PIPELINE_SYNC:
                     self._complete()
-                    return
-                self._result = result
+                else:
+                    self._result = result
         except psycopg.Error as e:
             self._break(while_running(e))
 
-    def _complete(self) -> None:
-        """The server waits for the next statement."""
-        result = self._result
-        if result is None:
+    def _stepped(self, result: PGresult) -> None:
+        """The server has told how one statement ended."""
+        now = self._under_way()
+        question, is_preparing = now.steps.popleft() if now.steps else (None, False)
+        if result.status in DONE:
+            if not is_preparing:
+                now.answers.append(self._read(result))
             return
-        if result.status not in DONE:
-            self._refused(result)
-        elif self._arguments is not None:
-            self._result = None
-            self._execute(self._arguments)
-            self._flush()
-        else:
-            answer, freed = self._ended()
-            if not answer.done():
-                answer.set_result(result)
-            freed(self, True)
+        if is_preparing and question is not None:
+            del self._prepared[question.text]
+        if now.error is None:
+            now.refused = question
+            now.error = while_running(psycopg.errors.error_from_result(result))
 
-    def _refused(self, result: PGresult) -> None:
-        if self._arguments is not None:
-            self._arguments = None
-            del self._prepared[self._text]
-        error = while_running(psycopg.errors.error_from_result(result))
-        if isinstance(error, Lost):
-            self._break(error)
+    def _read(self, result: PGresult) -> Answer:
+        if result.status == ExecStatus.COMMAND_OK:
+            return result.command_tuples or 0
+        self._loader.set_pgresult(result)
+        found: list[Any] = self._loader.load_rows(0, result.ntuples, tuple)
+        return found
+
+    def _complete(self) -> None:
+        """The transaction is committed or undone, and the server waits for the next round."""
+        now = self._under_way()
+        if isinstance(now.error, Lost):
+            self._break(now.error)
             return
-        answer, freed = self._ended()
-        if not answer.done():
-            answer.set_exception(error)
-        freed(self, True)
+        self._round = None
+        again: Sequence[Question] = ()
+        if now.error is None:
+            for question, answer in zip(now.questions, now.answers, strict=True):
+                question.answered(answer)
+        elif now.refused is None:
+            # It was refused as a whole when it was to be committed.
+            for question in now.questions:
+                question.failed(now.error)
+        else:
+            now.refused.failed(now.error)
+            again = [q for q in now.questions if q is not now.refused]
+        now.ended(self, True, again)
 
     def _break(self, error: Exception) -> None:
         """The connection is of no use any more."""
         self._deaf()
         self._lost = error if isinstance(error, Lost) else Lost(str(error))
-        if self._answer is not None:
-            answer, freed = self._ended()
-            if not answer.done():
-                answer.set_exception(self._lost)
-            freed(self, False)
+        if self._round is not None:
+            now, self._round = self._round, None
+            for question in now.questions:
+                question.failed(self._lost)
+            now.ended(self, False, ())
 
-    def _ended(self) -> "tuple[asyncio.Future[PGresult], Freed]":
-        answer, freed = self._answer, self._freed
-        if answer is None or freed is None:
+    def _under_way(self) -> Round:
+        if self._round is None:
             raise RuntimeError("an answer arrived to which there was no question")
-        self._answer = self._freed = self._result = None
-        return answer, freed
+        return self._round
 
     def _deaf(self) -> None:
         if self._socket < 0:

@@ -2,78 +2,115 @@
 """A few connections on which the event loop asks single questions."""
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
-
-from psycopg.pq.abc import PGresult
+from typing import cast
 
 from pipecd.controlplane.datastore.database import Doubtful, Row
 from pipecd.controlplane.datastore.engine.link import Arguments, Collided, Lost
 from pipecd.controlplane.datastore.engine.pool import Pool
 from pipecd.controlplane.datastore.engine.pooled import for_the_caller
-from pipecd.controlplane.datastore.postgres.line import Line
-from pipecd.model.errors import Unavailable
+from pipecd.controlplane.datastore.postgres.line import Answer, Line, Question
+from pipecd.model.errors import PipecdError, Unavailable
+
+MOST_IN_A_ROUND = 64
 
 
 class Lines:
-    """At most so many statements at once; the others wait for their turn."""
+    """At most so many rounds at once; what is asked meanwhile goes together in the next one."""
 
     def __init__(self, pool: "Pool[Line]", most: int) -> None:
         self._pool, self._most = pool, most
-        self._turns = asyncio.Semaphore(most)
+        self._waiting: deque[Question] = deque()
+        self._rounds = 0
+        self._is_called = False
         self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._openings: set[asyncio.Task[None]] = set()
 
     async def rows(self, text: str, arguments: Arguments) -> Sequence[Row]:
         """What a question finds; one that was lost on the way is asked once more."""
         try:
             try:
-                line, answer = await self._asked(text, arguments)
+                answer = await self._asked(text, arguments)
             except (Lost, Collided):
-                line, answer = await self._asked(text, arguments)
+                answer = await self._asked(text, arguments)
         except (Lost, Collided) as e:
             raise for_the_caller(e) or e from e
-        return line.rows(answer)
+        return cast("Sequence[Row]", answer)
 
     async def run(self, text: str, arguments: Arguments) -> int:
         """How many rows were changed; Doubtful when the answer was lost."""
         try:
-            _, answer = await self._asked(text, arguments)
+            answer = await self._asked(text, arguments)
         except (Lost, Collided) as e:
             raise Doubtful(str(e)) from e
-        return answer.command_tuples or 0
+        return cast("int", answer)
 
     async def close(self) -> None:
         """Waits for the statements that are under way."""
         self._closed = True
-        for _ in range(self._most):
-            await self._turns.acquire()
+        await self._idle.wait()
 
-    async def _asked(self, text: str, arguments: Arguments) -> tuple[Line, PGresult]:
+    def _asked(self, text: str, arguments: Arguments) -> "asyncio.Future[Answer]":
         if self._closed:
             raise Unavailable("the database is closed")
-        await self._turns.acquire()
+        question = Question(text, arguments, asyncio.get_running_loop().create_future())
+        self._waiting.append(question)
+        self._idle.clear()
+        self._call()
+        return question.answer
+
+    def _call(self) -> None:
+        """Begins a round as soon as everybody who is about to ask has done so."""
+        if self._waiting and self._rounds < self._most and not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._is_called = False
+        self._rounds += 1
+        line = self._pool.take_idle()
+        if line is not None:
+            self._ask(line)
+            return
+        opening = asyncio.ensure_future(self._open())
+        self._openings.add(opening)
+        opening.add_done_callback(self._openings.discard)
+
+    async def _open(self) -> None:
         try:
-            line = self._pool.take_idle() or await self._opened()
-        except BaseException:
-            self._turns.release()
-            raise
-        return line, await line.ask(text, arguments, self._freed)
+            line = await asyncio.to_thread(self._pool.take_new)
+        except PipecdError as e:
+            while self._waiting:
+                self._waiting.popleft().failed(e)
+            self._over()
+        else:
+            self._ask(line)
 
-    async def _opened(self) -> Line:
-        opening = asyncio.ensure_future(asyncio.to_thread(self._pool.take_new))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(self._unwanted)
-            raise
+    def _ask(self, line: Line) -> None:
+        questions: list[Question] = []
+        while self._waiting and len(questions) < MOST_IN_A_ROUND:
+            question = self._waiting.popleft()
+            # Nobody waits for the answer any more.
+            if not question.answer.done():
+                questions.append(question)
+        if questions:
+            line.ask(questions, self._ended)
+        else:
+            self._ended(line, True, ())
 
-    def _unwanted(self, opening: "asyncio.Future[Line]") -> None:
-        """Nobody waits for the connection any more; the next one may have it."""
-        if not opening.cancelled() and opening.exception() is None:
-            self._pool.give_back(opening.result())
-
-    def _freed(self, line: Line, is_in_order: bool) -> None:
+    def _ended(self, line: Line, is_in_order: bool, again: Sequence[Question]) -> None:
         if is_in_order:
             self._pool.give_back(line)
         else:
             self._pool.discard(line)
-        self._turns.release()
+        self._waiting.extendleft(reversed(again))
+        self._over()
+
+    def _over(self) -> None:
+        self._rounds -= 1
+        self._call()
+        if not self._waiting and not self._rounds:
+            self._idle.set()
