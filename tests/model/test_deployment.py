@@ -7,10 +7,12 @@ from typing import Any, cast
 import pytest
 
 from pipecd.model.deployment import (
+    IN_CHAIN,
     DeploymentStatus,
     Next,
     StageStatus,
     after,
+    asking_chain,
     may_become,
     triggered_by,
 )
@@ -68,3 +70,12 @@ def test_people_read_who_triggered_a_deployment(commander: str, who: str) -> Non
     trigger = DeploymentTrigger(commander=commander)
     trigger.commit.author = "ann"
     assert triggered_by(Deployment(trigger=trigger, deployment_chain_id="chain-1")) == who
+
+
+def test_a_deployment_that_begins_a_chain_may_have_been_asked_for_by_another() -> None:
+    trigger = DeploymentTrigger(commander="chain-1", strategy_summary=IN_CHAIN)
+    nested = Deployment(trigger=trigger, deployment_chain_id="chain-2")
+    assert asking_chain(nested) == "chain-1"
+    assert triggered_by(nested) == "a deployment chain"
+    trigger.strategy_summary = "Quick sync"
+    assert asking_chain(Deployment(trigger=trigger)) == ""

@@ -198,6 +198,60 @@ async def test_those_who_follow_deploy_the_commit_that_the_chain_began_with(
     assert trace.read_text().split() == ["first", "first"]
 
 
+async def test_who_follows_may_begin_a_chain_of_its_own_and_waits_for_its_turn_all_the_same(
+    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+) -> None:
+    """The shop follows the cart and is followed by the stock, and again by the cart."""
+    trace, gate = tmp_path / "trace", tmp_path / "gate"
+    wait = f"until [ -e {gate} ]; do sleep 0.02; done; "
+    own = FOLLOWS + "  postSync: {chain: {applications: [{name: stock}, {name: cart}]}}\n"
+    follows = "  trigger: {onChain: {disabled: false}}\n"
+    origin.commit(
+        {
+            "cart/app.pipecd.yaml": application(
+                "cart", f"{wait}echo cart >> {trace}", follows + CHAIN
+            ),
+            "shop/app.pipecd.yaml": application("shop", f"echo shop >> {trace}", own),
+            "web/app.pipecd.yaml": application("web", f"echo web >> {trace}", FOLLOWS),
+            "stock/app.pipecd.yaml": application("stock", f"echo stock >> {trace}", FOLLOWS),
+        }
+    )
+    async with (
+        start_plane() as plane,
+        whole_piped(plane, origin.remote, "a") as a,
+        whole_piped(plane, origin.remote, "b") as b,
+    ):
+        stage = Stage(plane, trace)
+        for name, piped in (("web", a), ("shop", b), ("stock", b), ("cart", a)):
+            await piped.add_application(name)
+
+        async def all_are_there() -> bool:
+            return (await stage.deployments()).keys() == {"cart", "shop", "web", "stock"}
+
+        await eventually(all_are_there, 20)
+        shop = (await stage.deployments())["shop"]
+        assert shop.status == DeploymentStatus.PENDING
+        gate.touch()
+
+        async def both_ended() -> list[DeploymentChain] | None:
+            chains = (await plane.running.cases.chains.listed(by=plane.admin)).items
+            return (
+                list(chains) if len(chains) == 2 and all(c.completed_at for c in chains) else None
+            )
+
+        chains = await eventually(both_ended, 40)
+    assert {chain.status for chain in chains} == {chain_pb2.DEPLOYMENT_CHAIN_SUCCESS}
+    said = trace.read_text().split()
+    assert (said[:2], sorted(said[2:])) == (["cart", "shop"], ["stock", "web"])
+    shown = {
+        node.deployment_ref.deployment_id
+        for chain in chains
+        for b in chain.blocks
+        for node in b.nodes
+    }
+    assert shop.id in shown
+
+
 async def test_a_chain_ends_as_a_whole_when_its_first_deployment_is_cancelled(
     start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
 ) -> None:

@@ -13,6 +13,9 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 WAITING_FOR = "pipecd/waiting-for"
 """The shared metadata that says why a deployment does not move; no status of the wire can."""
 
+IN_CHAIN = "Sync application in chain"
+"""The strategy summary of a deployment that a chain asked for; the commander is its id then."""
+
 
 class DeploymentStatus(IntEnum):
     """Where a deployment stands."""
@@ -100,9 +103,20 @@ def may_become(current: DeploymentStatus, following: DeploymentStatus) -> bool:
     return not current.is_completed and current <= following
 
 
+def asking_chain(deployment: Deployment) -> str:
+    """The chain that asked for a deployment, empty when it was something else.
+
+    It is another than that of the deployment when the application begins a chain of its own.
+    """
+    trigger = deployment.trigger
+    return trigger.commander if trigger.strategy_summary == IN_CHAIN else ""
+
+
 def triggered_by(deployment: Deployment) -> str:
     """Who asked for a deployment, in words for people, or else who wrote its commit."""
     trigger, chain = deployment.trigger, deployment.deployment_chain_id
     if chain and trigger.commander == chain:
         return "its deployment chain"
+    if asking_chain(deployment):
+        return "a deployment chain"
     return trigger.commander or trigger.commit.author

@@ -33,6 +33,7 @@ def deployments(*states: tuple[str, int, Status]) -> list[Deployment]:
         Deployment(
             id=f"{application}{block}",
             application_id=application,
+            deployment_chain_id="c",
             deployment_chain_block_index=block,
             status=int(status),  # pyright: ignore[reportArgumentType]
             status_reason=status.name.lower(),

@@ -17,6 +17,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.chains import Matcher, Turn
 from pipecd.controlplane.usecases.commands import Handled
 from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import IN_CHAIN
 from pipecd.model.deployment import DeploymentStatus as Status
 from pipecd.model.errors import Unavailable
 from pipecd.model.ids import new_id
@@ -128,6 +129,29 @@ async def test_a_chain_is_led_to_its_end_by_signals_alone(
     assert ended.completed_at > 0
     refs = [block.nodes[0].deployment_ref.deployment_id for block in ended.blocks]
     assert refs == [first.id, second]
+
+
+async def test_a_follower_that_begins_a_chain_of_its_own_is_followed_in_both(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    bus: MemoryBus,
+    first: Deployment,
+    follower: str,
+    piped: PipedCaller,
+) -> None:
+    second = Deployment()
+    second.CopyFrom(first)
+    second.id, second.application_id, second.application_name = new_id(), follower, FOLLOWER
+    second.trigger.commander = first.deployment_chain_id
+    second.trigger.strategy_summary = IN_CHAIN
+    async with running(ChainController(stores, bus, sweep_seconds=3600)):
+        await cases.chains.create(second, [Matcher(name="nobody")], by=piped)
+        await report(cases, first.id, Status.SUCCESS, piped)
+        await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
+        await report(cases, second.id, Status.SUCCESS, piped)
+        for begun in (first, second):
+            await until(stores, bus, begun, pb.DEPLOYMENT_CHAIN_SUCCESS)
 
 
 async def test_a_failure_cancels_the_rest_and_takes_back_what_was_asked(

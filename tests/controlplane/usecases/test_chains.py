@@ -12,6 +12,7 @@ from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.chains import Matcher, Turn, turn_of
 from pipecd.controlplane.usecases.commands import Handled
 from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import IN_CHAIN
 from pipecd.model.errors import AlreadyExists, Denied, NotFound, Unavailable, UserMistake
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model import common_pb2 as common
@@ -140,6 +141,83 @@ async def test_a_deployment_that_is_in_no_chain_does_not_begin_one_later(
     with pytest.raises(Denied):
         await cases.chains.create(first, [Matcher(name="web")], by=other_piped)
     assert (await stores.chains.listed("shop")).items == ()
+
+
+@pytest.fixture
+def nested(
+    new_deployment: Callable[[], Deployment], followers: dict[str, str]
+) -> Callable[[Deployment, str], Deployment]:
+    """Makes the deployment of an application that a chain asks for."""
+
+    def made(before: Deployment, name: str) -> Deployment:
+        deployment = new_deployment()
+        deployment.application_id, deployment.application_name = followers[name], name
+        deployment.trigger.commander = before.deployment_chain_id
+        deployment.trigger.strategy_summary = IN_CHAIN
+        return deployment
+
+    return made
+
+
+async def test_who_follows_and_begins_a_chain_waits_for_its_turn_in_the_chain_that_asked(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+    nested: Callable[[Deployment, str], Deployment],
+    piped: PipedCaller,
+    admin: Person,
+) -> None:
+    first = new_deployment()
+    await cases.chains.create(first, [Matcher(name="web")], by=piped)
+    second = nested(first, "web")
+    await cases.chains.create(second, [Matcher(name="infra")], by=piped)
+    assert first.deployment_chain_id != second.deployment_chain_id
+    outer = await cases.chains.get(first.deployment_chain_id, by=admin)
+    assert outer.blocks[1].nodes[0].deployment_ref.deployment_id == second.id
+    assert await cases.chains.turn(second.id, second.deployment_chain_id, 0, by=piped) == Turn()
+
+    def succeed(chain: pb.DeploymentChain) -> None:
+        chain.blocks[0].status = SUCCESS
+
+    def fail(chain: pb.DeploymentChain) -> None:
+        chain.blocks[0].status = FAILURE
+
+    await stores.chains.update(outer.id, succeed)
+    turn = await cases.chains.turn(second.id, second.deployment_chain_id, 0, by=piped)
+    assert turn == Turn(plannable=True)
+    await stores.chains.update(outer.id, fail)
+    turn = await cases.chains.turn(second.id, second.deployment_chain_id, 0, by=piped)
+    assert turn.cancel_reason == "The previous block of the deployment chain ended with FAILURE"
+
+
+async def test_chains_that_begin_one_another_end(
+    *,
+    cases: UseCases,
+    new_deployment: Callable[[], Deployment],
+    nested: Callable[[Deployment, str], Deployment],
+    piped: PipedCaller,
+    admin: Person,
+) -> None:
+    def names(chain: pb.DeploymentChain) -> list[list[str]]:
+        return [[node.application_ref.application_name for node in b.nodes] for b in chain.blocks]
+
+    first = new_deployment()
+    everybody = [Matcher(name="cart"), Matcher(name="web"), Matcher(name="infra")]
+    await cases.chains.create(first, [Matcher(name="cart"), Matcher(name="web")], by=piped)
+    second = nested(first, "web")
+    await cases.chains.create(second, everybody, by=piped)
+    third = nested(second, "infra")
+    await cases.chains.create(third, everybody, by=piped)
+    made = [
+        names(await cases.chains.get(each.deployment_chain_id, by=admin))
+        for each in (first, second, third)
+    ]
+    assert made == [
+        [["cart"], [], ["web"]],
+        [["web"], [], [], ["infra"]],
+        [["infra"], [], [], []],
+    ]
 
 
 def chain(*statuses: pb.ChainBlockStatus.ValueType) -> pb.DeploymentChain:

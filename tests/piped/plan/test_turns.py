@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.model.deployment import DeploymentStatus, SyncStrategy
+from pipecd.model.deployment import IN_CHAIN, DeploymentStatus, SyncStrategy
 from pipecd.piped.plan.turns import next_turns, superseded, waits_for
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
 
@@ -71,6 +71,7 @@ def pending(id: str, at: int, commit: str = "", **facts: Any) -> Deployment:
         timestamp=at,
         commander=facts.pop("commander", ""),
         sync_strategy=facts.pop("strategy", SyncStrategy.AUTO),
+        strategy_summary=facts.pop("summary", ""),
     )
     application: str = facts.pop("application_id", "x")
     return Deployment(id=id, application_id=application, trigger=trigger, **facts)
@@ -87,7 +88,8 @@ def pending(id: str, at: int, commit: str = "", **facts: Any) -> Deployment:
         pytest.param([pending("a", 1), pending("b", 2, commander="ann")], {"a": "b"}, id="and others give way to it"),
         pytest.param([pending("a", 1, strategy=SyncStrategy.QUICK_SYNC), pending("b", 2)], {}, id="a chosen strategy stays"),
         pytest.param([pending("a", 1, deployment_chain_id="c"), pending("b", 2)], {}, id="a chain needs each of its deployments"),
-        pytest.param([pending("a", 1), pending("b", 2, deployment_chain_id="c", deployment_chain_block_index=1)], {}, id="one that waits for its chain may never come"),
+        pytest.param([pending("a", 1), pending("b", 2, commander="c", summary=IN_CHAIN, deployment_chain_id="c", deployment_chain_block_index=1)], {}, id="one that waits for its chain may never come"),
+        pytest.param([pending("a", 1), pending("b", 2, commander="c", summary=IN_CHAIN, deployment_chain_id="d")], {}, id="nor may one that a chain asked to begin another"),
         pytest.param([pending("a", 1), pending("b", 2, deployment_chain_id="c")], {"a": "b"}, id="the first of a chain comes for sure"),
         pytest.param([pending("a", 1, status=1), pending("b", 2)], {}, id="what is planned has begun"),
         pytest.param([pending("settled", 1), pending("b", 2)], {}, id="what is at work or over is left alone"),

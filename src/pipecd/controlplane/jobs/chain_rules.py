@@ -6,7 +6,7 @@ ended stays as it is. Once a block did not succeed, the blocks after it are canc
 cancelled as well when it would begin and one of its applications will never be deployed.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import chain_pb2 as pb
@@ -57,11 +57,14 @@ def advance(
 ) -> None:
     """Brings the chain up to date with its deployments, which come oldest first.
 
+    Some may belong to a chain that they began themselves and only be shown in this one.
     Nobody will ever deploy what is `hopeless`.
     """
-    is_open = True
+    is_open, known = True, {deployment.id: deployment for deployment in deployments}
     for index, block in enumerate(chain.blocks):
-        _show(block, [d for d in deployments if d.deployment_chain_block_index == index])
+        here = chain.id, index
+        own = [d for d in known.values() if _place(d) == here]
+        _show(block, known, own)
         if block.status not in ENDED:
             waits_in_vain = is_open and any(place in hopeless for place in unmet(index, block))
             is_lost = waits_in_vain or _is_lost(chain, index)
@@ -108,15 +111,18 @@ def chain_status(chain: DeploymentChain) -> pb.ChainStatus.ValueType:
     return next((mine for mine, its in _CHAIN_WHEN.items() if its & statuses), chain.status)
 
 
-def _show(block: ChainBlock, deployments: Sequence[Deployment]) -> None:
-    """Attaches deployments to the nodes of their applications and copies how they stand."""
-    by_id = {deployment.id: deployment for deployment in deployments}
+def _place(deployment: Deployment) -> tuple[str, int]:
+    return deployment.deployment_chain_id, deployment.deployment_chain_block_index
+
+
+def _show(block: ChainBlock, known: Mapping[str, Deployment], own: Sequence[Deployment]) -> None:
+    """Attaches its own deployments to the nodes and copies how those stand that nodes have."""
     taken = {node.deployment_ref.deployment_id for node in block.nodes}
     for node in block.nodes:
-        found = by_id.get(node.deployment_ref.deployment_id)
+        found = known.get(node.deployment_ref.deployment_id)
         if not node.HasField("deployment_ref"):
             application = node.application_ref.application_id
-            free = (d for d in deployments if d.application_id == application)
+            free = (d for d in own if d.application_id == application)
             found = next((d for d in free if d.id not in taken), None)
         if found is None:
             continue

@@ -18,12 +18,14 @@ from pipecd.controlplane.jobs.chain_rules import ENDED, Place, advance, is_settl
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.chains import follow_id
 from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import asking_chain
 from pipecd.model.errors import NotFound, PipecdError
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.command_pb2 import COMMAND_FAILED, COMMAND_TIMEOUT, Command
+from pipecd.proto.model.deployment_pb2 import Deployment
 
 log = structlog.get_logger()
 
@@ -49,8 +51,8 @@ class ChainController:
     ) -> None:
         self._stores, self._bus, self._now = stores, bus, now
         self._sweep_seconds = sweep_seconds
-        # To which chain a deployment belongs never changes, so it is read once.
-        self._chain_of: OrderedDict[str, str] = OrderedDict()
+        # In which chains a deployment has a place never changes, so it is read once.
+        self._chains_of: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._open: set[str] = set()
 
     async def run(self) -> None:
@@ -76,7 +78,7 @@ class ChainController:
 
     async def deployments_changed(self, ids: Iterable[str]) -> None:
         """Looks at the chains of these deployments."""
-        for chain in await self._chains_of(tuple(ids)):
+        for chain in await self._concerned(tuple(ids)):
             await self.update(chain)
 
     async def update(self, id: str) -> bool:
@@ -86,7 +88,7 @@ class ChainController:
         except NotFound:
             self._open.discard(id)
             return False
-        deployments = await self._stores.deployments.of_chain(id)
+        deployments = await self._deployments(chain)
         now = to_unix(self._now())
         wanted = DeploymentChain()
         wanted.CopyFrom(chain)
@@ -105,6 +107,20 @@ class ChainController:
         else:
             self._open.add(id)
         return changed
+
+    async def _deployments(self, chain: DeploymentChain) -> tuple[Deployment, ...]:
+        """Those of the chain, and those in it that have begun a chain of their own."""
+        own = await self._stores.deployments.of_chain(chain.id)
+        shown = {
+            node.deployment_ref.deployment_id
+            for block in chain.blocks
+            for node in block.nodes
+            if node.HasField("deployment_ref")
+        }
+        others = await self._stores.deployments.get_many(
+            tuple(shown - {deployment.id for deployment in own})
+        )
+        return (*own, *others.values())
 
     async def _hopeless(self, chain: DeploymentChain) -> frozenset[Place]:
         """What nobody will deploy: it is gone or disabled, or its piped was asked and gave up."""
@@ -146,15 +162,17 @@ class ChainController:
             return False
         return True
 
-    async def _chains_of(self, deployments: tuple[str, ...]) -> tuple[str, ...]:
-        unknown = tuple(id for id in deployments if id not in self._chain_of)
+    async def _concerned(self, deployments: tuple[str, ...]) -> tuple[str, ...]:
+        """The chains in which these deployments have a place."""
+        unknown = tuple(id for id in deployments if id not in self._chains_of)
         if unknown:
             for id, deployment in (await self._stores.deployments.get_many(unknown)).items():
-                self._chain_of[id] = deployment.deployment_chain_id
-        chains = {self._chain_of.get(id, ""): None for id in deployments}
-        while len(self._chain_of) > MOST_REMEMBERED:
-            self._chain_of.popitem(last=False)
-        return tuple(chain for chain in chains if chain)
+                places = {deployment.deployment_chain_id, asking_chain(deployment)}
+                self._chains_of[id] = frozenset(places - {""})
+        chains = {chain for id in deployments for chain in self._chains_of.get(id, ())}
+        while len(self._chains_of) > MOST_REMEMBERED:
+            self._chains_of.popitem(last=False)
+        return tuple(sorted(chains))
 
     async def _withdraw(self, chain: DeploymentChain) -> None:
         """Takes back what nobody has begun yet of blocks that are cancelled."""

@@ -2,9 +2,11 @@
 """Deployment chains: applications that follow one another, block by block."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+
+import structlog
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller
@@ -18,6 +20,7 @@ from pipecd.controlplane.usecases.enumeration import named
 from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
 from pipecd.model.application import ApplicationKind
 from pipecd.model.command import CHAIN_COMMIT_KEY
+from pipecd.model.deployment import asking_chain
 from pipecd.model.errors import AlreadyExists, Denied, NotFound, UserMistake
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import chain_pb2 as pb
@@ -26,6 +29,8 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.chain_pb2 import ChainBlock, ChainNode, DeploymentChain
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
+
+log = structlog.get_logger()
 
 _GET = Permission(Resource.DEPLOYMENT_CHAIN, Action.GET)
 _LIST = Permission(Resource.DEPLOYMENT_CHAIN, Action.LIST)
@@ -74,11 +79,15 @@ class Chains:
     ) -> None:
         """Starts a chain with this deployment and asks the applications after it to follow.
 
+        A deployment that follows in a chain itself keeps its place there. Whoever is in one of
+        these chains already does not follow once more, else chains could go on without end.
         Sent again, as its answer was lost or its server killed, it finishes what was begun before
         it says that the deployment exists.
         """
         await self._access.own_application(first.application_id, by=by)
-        followers = [await self._matched(matcher, by) for matcher in matchers]
+        outer = await self._outer(first)
+        taken = {first.application_id, *(id for chain in outer for id in _applications(chain))}
+        followers = [await self._matched(matcher, by, taken) for matcher in matchers]
         first.deployment_chain_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"chain/{first.id}"))
         first.deployment_chain_block_index = 0
         chain = DeploymentChain(
@@ -92,6 +101,8 @@ class Chains:
         was_begun = await self._was_begun(first, by)
         with suppress(AlreadyExists):
             await self._stores.chains.add(chain)
+        if outer:
+            await self._stores.chains.update(outer[0].id, lambda asking: _take_place(asking, first))
         if not was_begun:
             await self._reports.create(first, by=by)
         await self._ask_to_follow(chain.id, first.trigger.commit.hash)
@@ -102,15 +113,18 @@ class Chains:
     async def turn(
         self, deployment_id: str, chain_id: str, block_index: int, *, by: PipedCaller
     ) -> Turn:
-        """Whether the deployment may be planned yet."""
-        await self._access.own_deployment(deployment_id, by=by)
+        """Whether the deployment may be planned yet, also in the chain that asked for it."""
+        deployment = await self._access.own_deployment(deployment_id, by=by)
         try:
             chain = await self._stores.chains.get(chain_id)
         except NotFound as e:
             raise UserMistake(f"deployment chain {chain_id} does not exist") from e
         if chain.project_id != by.project:
             raise Denied("requested deployment chain doesn't belong to the piped")
-        return turn_of(chain, block_index)
+        turn = turn_of(chain, block_index)
+        if turn.plannable and (asking := asking_chain(deployment)) != chain_id:
+            return await self._turn_in(asking, deployment_id) or turn
+        return turn
 
     async def listed(self, page: PageRequest = EVERYTHING, *, by: User) -> Page[DeploymentChain]:
         """Newest update first."""
@@ -133,6 +147,29 @@ class Chains:
             raise AlreadyExists(f"deployment {first.id} exists already")
         return True
 
+    async def _turn_in(self, chain_id: str, deployment_id: str) -> Turn | None:
+        """The turn of a deployment that has a place in a chain without belonging to it."""
+        with suppress(NotFound):
+            chain = await self._stores.chains.get(chain_id)
+            for index, block in enumerate(chain.blocks):
+                if any(n.deployment_ref.deployment_id == deployment_id for n in block.nodes):
+                    return turn_of(chain, index)
+        return None
+
+    async def _outer(self, first: Deployment) -> list[DeploymentChain]:
+        """The chain that asked for a deployment, the one that asked for its first, and so on."""
+        chains: list[DeploymentChain] = []
+        deployment = first
+        with suppress(NotFound):
+            while asking := asking_chain(deployment):
+                chain = await self._stores.chains.get(asking)
+                if chain.project_id != first.project_id:
+                    break
+                chains.append(chain)
+                begun_by = chain.blocks[0].nodes[0].deployment_ref.deployment_id
+                deployment = await self._stores.deployments.get(begun_by)
+        return chains
+
     async def _ask_to_follow(self, chain_id: str, commit: str) -> None:
         """Gives the commands that were not given yet to those who are in the stored chain.
 
@@ -146,7 +183,9 @@ class Chains:
                 with suppress(AlreadyExists):
                     await self._commands.add(_follow(chain, index, application, commit))
 
-    async def _matched(self, matcher: Matcher, by: PipedCaller) -> tuple[Application, ...]:
+    async def _matched(
+        self, matcher: Matcher, by: PipedCaller, taken: Collection[str]
+    ) -> tuple[Application, ...]:
         if not (matcher.name or matcher.kind or matcher.labels):
             raise UserMistake('at least one of "name", "kind" or "labels" must be set')
         mistake = "invalid application kind given as application matcher value"
@@ -158,7 +197,11 @@ class Chains:
             name=matcher.name,
             labels=matcher.labels,
         )
-        return (await self._stores.applications.listed(wanted)).items
+        listed = (await self._stores.applications.listed(wanted)).items
+        for application in listed:
+            if application.id in taken:
+                log.info("application is in the chain already", application=application.id)
+        return tuple(application for application in listed if application.id not in taken)
 
 
 def turn_of(chain: DeploymentChain, block_index: int) -> Turn:
@@ -184,6 +227,26 @@ def _first_block(first: Deployment, now: int) -> ChainBlock:
         ),
     )
     return ChainBlock(nodes=[node], status=pb.DEPLOYMENT_BLOCK_PENDING, started_at=now)
+
+
+def _applications(chain: DeploymentChain) -> Iterator[str]:
+    return (node.application_ref.application_id for block in chain.blocks for node in block.nodes)
+
+
+def _take_place(chain: DeploymentChain, deployment: Deployment) -> None:
+    """Shows a deployment at the place of its application, which waits for one."""
+    nodes = [
+        node
+        for block in chain.blocks
+        for node in block.nodes
+        if node.application_ref.application_id == deployment.application_id
+    ]
+    if any(node.deployment_ref.deployment_id == deployment.id for node in nodes):
+        return
+    for node in nodes:
+        if not node.HasField("deployment_ref"):
+            node.deployment_ref.deployment_id = deployment.id
+            return
 
 
 def _block(applications: Sequence[Application]) -> ChainBlock:

@@ -6,7 +6,7 @@ What waits and was made pointless by a later commit never gets a turn.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from pipecd.model.deployment import DeploymentStatus, SyncStrategy
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy, asking_chain
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 # What has begun is ended before anything new is looked at.
@@ -68,7 +68,7 @@ def superseded(
     for deployment in waiting:
         rival = latest.get(deployment.application_id)
         # One that waits for its chain may never come, so nobody gives way to it.
-        if not deployment.deployment_chain_block_index and (
+        if not asking_chain(deployment) and (
             rival is None or _triggered(deployment) > _triggered(rival)
         ):
             latest[deployment.application_id] = deployment

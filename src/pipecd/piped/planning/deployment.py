@@ -29,7 +29,6 @@ SUMMARIES = {
     SyncStrategy.PIPELINE: f"Sync with the specified pipeline {BY_COMMAND}",
     SyncStrategy.QUICK_SYNC: f"Quick sync {BY_COMMAND}",
 }
-IN_CHAIN = "Sync application in chain"
 
 _NAMESPACE = uuid.UUID("6f6d3f0e-52f5-5d5b-9d07-3f1b6b3c2a11")
 

@@ -4,11 +4,11 @@
 import structlog
 
 from pipecd.model.command import CommandKind, CommandStatus
-from pipecd.model.deployment import SyncStrategy
+from pipecd.model.deployment import IN_CHAIN, SyncStrategy
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import watch_any
 from pipecd.piped.mirror.commands import REASON_KEY, CommandMirror
-from pipecd.piped.planning.deployment import IN_CHAIN, SUMMARIES, Cause
+from pipecd.piped.planning.deployment import SUMMARIES, Cause
 from pipecd.proto.model.command_pb2 import Command
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
