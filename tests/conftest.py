@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatch
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pipecd.config.controlplane import (
@@ -29,6 +30,7 @@ from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
 from pipecd.model.errors import AlreadyExists
 from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.secrets import keys
 
 SPEC = Path(__file__).parent / "spec"
 
@@ -37,27 +39,47 @@ sys.path.append(str(Path(__file__).parent))
 pytest_plugins = ("servers.fixtures",)
 
 
-# Whole doors, real database servers and deployments carried out: left out of `make test-fast`.
-SLOW = (
-    "compat",
-    "controlplane/api",
-    "controlplane/console",
-    "controlplane/datastore",
-    "controlplane/owner",
-    "controlplane/sso",
-    "e2e",
-    "piped/deploy",
-    "piped/trigger",
-    "quickstart",
+# What `make test-fast` leaves out: whole doors, real database servers, many processes;
+SLOW_FILES = (
+    "compat/*",
+    "controlplane/api/*",
+    "controlplane/console/*",
+    "controlplane/datastore/*",
+    "controlplane/owner/*",
+    "controlplane/sso/*",
+    "controlplane/test_replicas.py",
+    "e2e/*",
+    "launcher/test_launch.py",
+    "launcher/test_program.py",
+    "quickstart/*",
+)
+# whatever starts a whole control plane, a piped, a cluster, a browser, or asks a cloud.
+SLOW_FIXTURES = frozenset(
+    {
+        "aws",
+        "chromium",
+        "gcs",
+        "git_ssh",
+        "google",
+        "kubernetes",
+        "open_plane",
+        "open_scene",
+        "open_stand",
+        "s3",
+        "start_plane",
+        "whole_piped",
+    }
 )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of the slow rooms as such."""
-    rooms = tuple(Path(__file__).parent / room for room in SLOW)
+    """Marks the tests of the slow files and those that use a slow fixture as such."""
+    root = Path(__file__).parent
     for item in items:
-        if any(item.path.is_relative_to(room) for room in rooms):
+        file = item.path.relative_to(root).as_posix()
+        used: list[str] = getattr(item, "fixturenames", [])
+        if any(fnmatch(file, slow) for slow in SLOW_FILES) or not SLOW_FIXTURES.isdisjoint(used):
             item.add_marker(pytest.mark.slow)
 
 
@@ -78,6 +100,12 @@ def default_logging() -> Generator[None, None, None]:
     """Undoes what a command line set up for logging."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes keys at the least cost, as most tests make some and the real cost is half their time."""
+    monkeypatch.setattr(keys, "COST", 4)
 
 
 @pytest.fixture(scope="session")
@@ -133,7 +161,7 @@ def start_plane(tmp_path: Path) -> StartPlane:
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[str, str]:
     """A certificate for loopback and its key, as files."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
     signed = (

@@ -201,6 +201,7 @@ async def test_a_note_without_the_attribute_is_a_file_like_others(
     assert found["app/a.bin"].startswith(b"version ")
 
 
+@pytest.mark.slow
 async def test_what_no_working_copy_has_needed_for_long_is_removed_at_the_next_start(
     mirrored: Any, origin: Any, new_origin: Any, git_http: Any, tmp_path: Path
 ) -> None:

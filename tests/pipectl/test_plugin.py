@@ -133,6 +133,7 @@ def test_every_fault_is_told(typed: Typed, tmp_path: Path) -> None:
     assert "3 of the checks failed" in err
 
 
+@pytest.mark.slow
 def test_a_program_that_is_no_plugin_is_told(typed: Typed, tmp_path: Path) -> None:
     path = program(tmp_path, "#!/bin/sh\necho I am no plugin\n")
     code, out, _ = typed("check", "--", path)

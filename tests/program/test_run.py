@@ -69,6 +69,7 @@ async def test_a_missing_directory_is_told(tmp_path: Path) -> None:
         await run(["true"], cwd=tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 async def test_cancellation_ends_the_program_and_its_children(tmp_path: Path) -> None:
     started = asyncio.Event()
     pids: list[int] = []
@@ -100,6 +101,7 @@ async def test_a_program_that_ignores_the_request_is_killed_after_the_grace(tmp_
         await asyncio.wait_for(task, 5)
 
 
+@pytest.mark.slow
 async def test_a_listener_that_fails_takes_the_program_with_it(tmp_path: Path) -> None:
     def fail(line: str) -> None:
         raise ValueError(line)
@@ -109,6 +111,7 @@ async def test_a_listener_that_fails_takes_the_program_with_it(tmp_path: Path) -
     assert caught.group_contains(ValueError, match="broken")
 
 
+@pytest.mark.slow
 async def test_a_daemon_left_behind_is_not_waited_for(tmp_path: Path) -> None:
     done = await asyncio.wait_for(run(["sh", "-c", "sleep 30 & echo $!"], cwd=tmp_path), 5)
     daemon = int(done.last_line)

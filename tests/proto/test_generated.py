@@ -27,6 +27,7 @@ def test_generated_code_is_up_to_date(tool: ModuleType, monkeypatch: pytest.Monk
     assert tool.differences() == []
 
 
+@pytest.mark.slow
 def test_stale_missing_and_left_over_files_are_named_and_mended(
     tool: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

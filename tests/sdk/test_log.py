@@ -218,6 +218,7 @@ async def test_a_chatty_stage_is_sent_in_bearable_portions() -> None:
     assert [completed for _, _, completed in keeper.calls].count(True) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     texts=st.lists(st.text(alphabet="ab \n", max_size=4), max_size=20),

@@ -15,6 +15,11 @@ AUTH = json.loads((Path(__file__).parent.parent / "spec" / "vectors" / "auth.jso
 PIPED_HASH = AUTH["piped_key"]["hash"]
 
 
+@pytest.fixture(autouse=True)
+def quick_hashes() -> None:
+    """Hashes keys at their real cost here."""
+
+
 @pytest.mark.parametrize(
     ("key", "hashed"),
     [

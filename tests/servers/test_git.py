@@ -113,6 +113,7 @@ def test_over_https_with_its_certificate(
     assert "refs/heads/main" in trusted.stdout
 
 
+@pytest.mark.slow
 def test_large_files_are_kept_beside_the_repository(
     git_http: GitHttp, git: Git, repository: Path, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import bcrypt
 from pipecd.model.errors import Unauthenticated, UserMistake
 
 _ALPHABET = string.ascii_lowercase + string.digits
-_COST = 10
+COST = 10
 # What bcrypt looks at; Go refuses to hash more, but compares the beginning of a longer key.
 _LONGEST = 72
 
@@ -44,7 +44,7 @@ def hash_key(key: str) -> str:
             f"the password or key has {len(raw)} bytes and may have {_LONGEST}",
             hint="choose a shorter one",
         )
-    return bcrypt.hashpw(raw, bcrypt.gensalt(_COST, prefix=b"2a")).decode()
+    return bcrypt.hashpw(raw, bcrypt.gensalt(COST, prefix=b"2a")).decode()
 
 
 def key_matches(key: str, hashed: str) -> bool:

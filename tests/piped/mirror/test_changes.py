@@ -5,6 +5,8 @@ import asyncio
 import gc
 import time
 
+import pytest
+
 from pipecd.piped.mirror.changes import Changes, watch_any
 
 
@@ -51,6 +53,7 @@ async def test_one_watch_hears_of_several_things() -> None:
     assert await watch.wait(0)
 
 
+@pytest.mark.slow
 async def test_forgotten_watches_are_not_kept() -> None:
     changes = Changes()
     watch = changes.watch()

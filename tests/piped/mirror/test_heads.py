@@ -107,6 +107,7 @@ async def test_trouble_is_told_once_and_so_is_its_end(new_origin: Any, tmp_path:
     ]
 
 
+@pytest.mark.slow
 async def test_a_server_is_asked_less_often_where_wakeups_tell_of_pushes(
     new_origin: Any, git_http: Any, running: Any, eventually: Any, tmp_path: Path
 ) -> None:

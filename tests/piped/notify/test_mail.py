@@ -207,6 +207,7 @@ def test_what_is_no_address_is_not_written_to(text: str) -> None:
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
+@pytest.mark.slow
 @given(ANY_TEXT, ANY_TEXT, st.lists(st.from_regex(ADDRESS, fullmatch=True), min_size=1, max_size=3))
 def test_whatever_others_wrote_becomes_a_mail(name: str, reason: str, readers: list[str]) -> None:
     facts = NotificationEventDeploymentFailed(

@@ -184,6 +184,7 @@ async def test_a_template_that_cannot_be_parsed_ends_piped_at_its_start() -> Non
             subscribers(wanted, Console("", ""), client, Spool())
 
 
+@pytest.mark.slow
 async def test_ten_thousand_notices_told_at_once_are_kept_and_hold_up_nothing(
     receivers: Receivers, notices: Kinds, tmp_path: Path
 ) -> None:

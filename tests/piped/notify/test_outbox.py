@@ -102,6 +102,7 @@ async def test_what_is_refused_is_not_tried_again(receivers: Receivers, status: 
     assert len(team.gone) == 2
 
 
+@pytest.mark.slow
 async def test_a_receiver_that_asks_for_time_gets_it(receivers: Receivers, eventually: Any) -> None:
     receivers.answers[WEBHOOK] = [Answer(429, headers={"Retry-After": "1"})]
     async with program(receivers) as receiver:

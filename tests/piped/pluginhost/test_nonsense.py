@@ -205,6 +205,7 @@ async def test_metadata_has_a_size() -> None:
         )
 
 
+@pytest.mark.slow
 async def test_an_installation_that_hangs_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ async def test_a_chart_comes_from_a_repository_and_newer_ones_are_found_later(
     assert PASSWORD in (tmp_path / "kept/helm/config/repositories.yaml").read_text()
 
 
+@pytest.mark.slow
 async def test_a_chart_comes_from_a_registry_that_wants_a_login(
     kitchen: Kitchen,
     tls_registry: OciRegistry,

@@ -114,6 +114,7 @@ async def test_a_stage_without_a_script_is_not_planned() -> None:
         await PLUGIN().plan_stage(RequestedStage("SCRIPT_RUN", 0, "", b"{}"), rollback=True)
 
 
+@pytest.mark.slow
 async def test_a_stopped_stage_takes_its_whole_script_along(tmp_path: Path) -> None:
     bench = StageBench(PLUGIN(), tmp_path)
     script = "(sleep 60; echo late > late) & echo $! $$; wait"
