@@ -2,9 +2,8 @@
 """The configuration of a piped is found wherever it is kept."""
 
 import base64
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +14,7 @@ from botocore.config import Config
 
 from pipecd.commandline import configsource
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
+from servers.web import Answer, Request, WebServer, in_json
 
 CONFIG = b"kind: Piped\nspec: {projectID: sh\xc3\xb6p}\n"
 ENCODED = base64.b64encode(CONFIG).decode()
@@ -130,30 +130,17 @@ def test_what_aws_refuses_is_told(aws: Any, monkeypatch: pytest.MonkeyPatch) -> 
         configsource.from_aws_ssm_parameter("a")()
 
 
-class Refusing(BaseHTTPRequestHandler):
+class Refusing(WebServer):
     """AWS for somebody without permissions."""
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        content = b'{"__type": "AccessDeniedException", "message": "no GetSecretValue"}'
-        self.send_response(400)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Stays silent."""
+    def answer(self, request: Request) -> Answer:
+        return in_json({"__type": "AccessDeniedException", "message": "no GetSecretValue"}, 400)
 
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Refusing)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with closing(Refusing()) as server:
+        yield server.address
 
 
 def test_a_missing_permission_of_aws_is_told(

@@ -5,10 +5,8 @@ import asyncio
 import json
 import random
 import socket
-import threading
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -28,46 +26,26 @@ from pipecd.sdk import PluginEntry
 from pipecd.sdk.serving import open_door
 from pipecd.sdk.testing import MemoryHost, StageBench
 from pipecd.wire.server import grpc_server
+from servers.web import Answer, Request, WebServer, in_json
 
 PLUGIN_SERVICE = host_pb2.DESCRIPTOR.services_by_name["PluginService"]
 CASES = 24
 
 
-class Answers(BaseHTTPRequestHandler):
+class Numbers(WebServer):
     """A Prometheus that answers a query of numbers with them."""
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        values = parse_qs(body)["query"][0].removeprefix("q").split()
+    def answer(self, request: Request) -> Answer:
+        values = parse_qs(request.body.decode())["query"][0].removeprefix("q").split()
         points = [[1_700_000_000 + 60 * i, value] for i, value in enumerate(values)]
         result = [{"metric": {}, "values": points}] if points else []
-        data = {"resultType": "matrix", "result": result}
-        content = json.dumps({"status": "success", "data": data}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keeps quiet."""
-
-
-class Patient(ThreadingHTTPServer):
-    """All checks ask at once."""
-
-    request_queue_size = 200
+        return in_json({"status": "success", "data": {"resultType": "matrix", "result": result}})
 
 
 @pytest.fixture
 def prometheus_of_numbers() -> Iterator[str]:
-    server = Patient(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with closing(Numbers()) as server:
+        yield server.address
 
 
 def query(values: dict[str, list[float]]) -> str:

@@ -2,10 +2,8 @@
 """A server over HTTP is asked over one connection, and in git's own way when that fails."""
 
 import ssl
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from pipecd.git.access import GitAccess, git_environment
 from pipecd.git.remote.branch import HTTP_EVERY, OTHER_EVERY, remote_branch
 from pipecd.git.remote.smart import RefsOverHttp, Unsure
 from pipecd.model.errors import Denied, Unavailable, UserMistake
+from servers.web import Answer, Request, WebServer
 
 
 async def test_a_look_is_one_request_over_one_connection(
@@ -98,48 +97,32 @@ async def test_a_repository_that_was_renamed_is_told(
         assert await mirror.read_file(head.hash, "README") == b"hello\n"
 
 
-@dataclass
-class Redirects:
-    """A server that sends everybody elsewhere and remembers what they told about themselves."""
+class Redirects(WebServer):
+    """Sends everybody elsewhere and remembers what they told about themselves."""
 
-    target: str = ""
-    heard: list[str] = field(default_factory=list[str])
-    port: int = 0
+    def __init__(self) -> None:
+        self.target = ""
+        self.heard: list[str] = []
+        super().__init__()
+
+    def answer(self, request: Request) -> Answer:
+        self.heard.append(request.authorization)
+        if not self.target:
+            return Answer(404)
+        return Answer(301, headers={"Location": f"{self.target}{request.target}"})
 
 
 @pytest.fixture
 def redirects() -> Iterator[Redirects]:
-    facts = Redirects()
-
-    class Door(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            facts.heard.append(self.headers.get("Authorization") or "")
-            self.send_response(301 if facts.target else 404)
-            if facts.target:
-                self.send_header("Location", facts.target + self.path)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
-    facts.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield facts
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with closing(Redirects()) as server:
+        yield server
 
 
 async def test_a_server_that_sends_elsewhere_is_followed(
     mirrored: Any, origin: Any, git_http: Any, redirects: Redirects
 ) -> None:
     redirects.target = git_http.address
-    async with mirrored(f"http://127.0.0.1:{redirects.port}/origin/.git") as mirror:
+    async with mirrored(f"{redirects.address}/origin/.git") as mirror:
         await mirror.update()
         pushed = origin.commit({"a": "1"})
         assert (await mirror.update()).hash == pushed
@@ -154,7 +137,7 @@ async def test_another_server_does_not_hear_the_password(
         assert env.authorization(git_http.url("y"))
         assert not env.authorization(f"{elsewhere}/x")
         refs = RefsOverHttp(
-            f"http://127.0.0.1:{redirects.port}/x",
+            f"{redirects.address}/x",
             "refs/heads/main",
             authorization=env.authorization(git_http.url("x")),
         )

@@ -3,10 +3,7 @@
 
 import base64
 import json
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +16,30 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from servers.web import Answer, Request, WebServer, in_json
+
 TOKEN = "a-token-of-the-tests"
 _OAEP = padding.OAEP(mgf=padding.MGF1(hashes.SHA256()), algorithm=hashes.SHA256(), label=None)
 
-Answer = tuple[int, dict[str, Any]]
-
 
 def refused(code: int, status: str, message: str) -> Answer:
-    return code, {"error": {"code": code, "status": status, "message": message}}
+    return in_json({"error": {"code": code, "status": status, "message": message}}, code)
 
 
 @dataclass
-class GoogleCloud:
+class GoogleCloud(WebServer):
     """A project with secrets and keys; `broken` answers everything if it is set."""
 
     directory: Path
     secrets: dict[str, bytes] = field(default_factory=dict[str, bytes])
     keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=dict[str, rsa.RSAPrivateKey])
     algorithm: str = "RSA_DECRYPT_OAEP_2048_SHA256"
-    broken: Answer | None = None
+    broken: tuple[int, dict[str, Any]] | None = None
     calls: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _door(self.answer))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        super().__init__()
+        self.url = f"{self.address}/"
         self.account = self.directory / "service-account.json"
         self.account.write_text(json.dumps(self._account()))
 
@@ -57,31 +52,30 @@ class GoogleCloud:
             "GOOGLE_APPLICATION_CREDENTIALS": str(self.account),
         }
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
     def add_key(self, name: str) -> None:
         self.keys[name] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
-    def answer(self, path: str, token: str, body: bytes) -> Answer:
-        self.calls.append(path)
-        if path == "/token":
-            return 200, {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}
-        if token != f"Bearer {TOKEN}":
+    def answer(self, request: Request) -> Answer:
+        self.calls.append(request.target)
+        if request.path == "/token":
+            token = {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}
+            return in_json(token)
+        if request.authorization != f"Bearer {TOKEN}":
             return refused(401, "UNAUTHENTICATED", "no token")
-        return self.broken or self._found(path.removeprefix("/v1/"), body)
+        if self.broken is not None:
+            code, told = self.broken
+            return in_json(told, code)
+        return self._found(request.path.removeprefix("/v1/"), request.body)
 
     def _found(self, path: str, body: bytes) -> Answer:
         name, _, verb = path.partition(":")
         if verb == "access" and name in self.secrets:
             data = base64.b64encode(self.secrets[name]).decode()
-            return 200, {"name": name, "payload": {"data": data}}
+            return in_json({"name": name, "payload": {"data": data}})
         key = self.keys.get(name.removesuffix("/publicKey"))
         if key is not None and name.endswith("/publicKey"):
             pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-            return 200, {"pem": pem.decode(), "algorithm": self.algorithm}
+            return in_json({"pem": pem.decode(), "algorithm": self.algorithm})
         if key is not None and verb == "asymmetricDecrypt":
             return _decrypted(key, json.loads(body)["ciphertext"])
         return refused(404, "NOT_FOUND", f"{name} not found")
@@ -105,25 +99,4 @@ def _decrypted(key: rsa.RSAPrivateKey, ciphertext: str) -> Answer:
         plain = key.decrypt(base64.b64decode(ciphertext), _OAEP)
     except ValueError:
         return refused(400, "INVALID_ARGUMENT", "Decryption failed: the ciphertext is invalid.")
-    return 200, {"plaintext": base64.b64encode(plain).decode()}
-
-
-def _door(answer: Callable[[str, str, bytes], Answer]) -> type[BaseHTTPRequestHandler]:
-    class Door(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            code, told = answer(self.path, self.headers.get("Authorization") or "", body)
-            content = json.dumps(told).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Stays silent."""
-
-    return Door
+    return in_json({"plaintext": base64.b64encode(plain).decode()})

@@ -8,12 +8,12 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from servers.web import Answer, Request, WebServer, in_json
 
 SLACK_HOOK = "/services/T0/B0/slack-hook-secret"
 SLACK_API = "/api/chat.postMessage"
@@ -39,16 +39,7 @@ class Delivery:
         return json.loads(self.body)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a receiver says."""
-
-    status: int = 200
-    body: bytes = b"ok"
-    headers: dict[str, str] = field(default_factory=dict[str, str])
-
-
-class Receivers:
+class Receivers(WebServer):
     """An HTTP server that takes whatever is posted and remembers it."""
 
     def __init__(self) -> None:
@@ -58,74 +49,29 @@ class Receivers:
         # Paths at which nobody ever answers.
         self.hanging: set[str] = set()
         self._ends = threading.Event()
-        receivers = self
-
-        class Door(_Door):
-            kept = receivers
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+        super().__init__()
 
     def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}{path}"
+        return f"{self.address}{path}"
 
     def at(self, path: str) -> list[Delivery]:
         """What arrived at a path."""
         return [delivery for delivery in self.deliveries if delivery.path == path]
 
-    def take(self, delivery: Delivery) -> Answer | None:
-        """Remembers a delivery; the answer, or nothing when there is none."""
-        self.deliveries.append(delivery)
-        if delivery.path in self.hanging:
+    def answer(self, request: Request) -> Answer | None:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.deliveries.append(Delivery(request.path, headers, request.body))
+        if request.path in self.hanging:
             self._ends.wait()
             return None
-        planned = self.answers.get(delivery.path)
+        planned = self.answers.get(request.path)
         if planned:
             return planned.pop(0)
-        return Answer(body=b'{"ok":true}') if delivery.path == SLACK_API else Answer()
+        return in_json({"ok": True}) if request.path == SLACK_API else Answer(body=b"ok")
 
     def close(self) -> None:
         self._ends.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-class _Door(BaseHTTPRequestHandler):
-    kept: Receivers
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
-
-    def handle(self) -> None:
-        # A sender may be killed at any moment.
-        with suppress(ConnectionError):
-            super().handle()
-
-    def do_POST(self) -> None:
-        length = int(self.headers.get("Content-Length", "0"))
-        body = self.rfile.read(length)
-        if len(body) < length:
-            # The sender was killed.
-            self.close_connection = True
-            return
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        answer = self.kept.take(Delivery(self.path, headers, body))
-        if answer is None:
-            self.close_connection = True
-            return
-        self._say(answer)
-
-    def _say(self, answer: Answer) -> None:
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        self.wfile.write(answer.body)
+        super().close()
 
 
 @dataclass(frozen=True)

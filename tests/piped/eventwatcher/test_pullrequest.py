@@ -2,9 +2,8 @@
 """Pull requests are opened where the host is known, else people are told where to."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from pipecd.piped.eventwatcher.pullrequest import (
     open_request,
     page_to_open,
 )
+from servers.web import Answer, Request, WebServer
 
 
 def wanted(remote: str) -> Wanted:
@@ -78,42 +78,23 @@ def test_how_piped_opens_one_at_gitlab() -> None:
     )
 
 
-class Host:
+class Host(WebServer):
     """A host that answers every request alike."""
 
     def __init__(self) -> None:
-        self.code, self.answer = 201, b'{"html_url": "https://host/pull/1"}'
+        self.says = Answer(201, b'{"html_url": "https://host/pull/1"}')
         self.asked: list[tuple[str, str, Any]] = []
-        host = self
+        super().__init__()
 
-        class Door(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                host.asked.append((self.path, self.headers["Authorization"], json.loads(body)))
-                self.send_response(host.code)
-                self.send_header("Content-Length", str(len(host.answer)))
-                self.end_headers()
-                self.wfile.write(host.answer)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Keeps quiet."""
-
-        self._server = HTTPServer(("127.0.0.1", 0), Door)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def answer(self, request: Request) -> Answer:
+        self.asked.append((request.path, request.authorization, json.loads(request.body)))
+        return self.says
 
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    made = Host()
-    yield made
-    made.close()
+    with closing(Host()) as server:
+        yield server
 
 
 async def test_a_pull_request_is_opened(host: Host) -> None:
@@ -133,7 +114,7 @@ async def test_a_pull_request_is_opened(host: Host) -> None:
 async def test_a_host_that_refuses_is_told_of(
     host: Host, code: int, answer: bytes, told: str
 ) -> None:
-    host.code, host.answer = code, answer
+    host.says = Answer(code, answer)
     with pytest.raises(Unavailable, match=told):
         await open_request(Call(host.address, {}, {}, "html_url"))
 
