@@ -130,7 +130,7 @@ spec:
 async def scene(
     open_plane: Any, origin: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Scene]:
-    monkeypatch.setattr(stagecommands.StageCommands, "every", 0.05)
+    monkeypatch.setattr(stagecommands, "LOOK_EVERY", 0.05)
     async with open_plane() as plane:
         yield Scene(plane, origin, eventually)
 

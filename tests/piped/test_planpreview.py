@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from pipecd.commandline.main import run
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.usecases import previews
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.pipectl.cli import tree
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
@@ -133,8 +135,14 @@ async def test_a_branch_is_previewed_and_nothing_is_deployed(
 
 
 async def test_every_piped_of_the_repository_answers_and_one_that_is_away_is_told(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, previewed: Any
+    start_plane: Any,
+    whole_piped: Any,
+    origin: Any,
+    eventually: Any,
+    previewed: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(previews, "RETURN", timedelta())
     names = {"cart": "dev", "shop": "prod"}
     files = {f"{n}/app.pipecd.yaml": SCRIPT.replace("NAME", n) for n in names}
     first = origin.commit({**files, **{f"{n}/words": "hello" for n in names}})

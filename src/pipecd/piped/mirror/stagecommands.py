@@ -22,7 +22,8 @@ from pipecd.proto.service.piped_pb2 import GetDeploymentRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_WAIT, _LOOK_EVERY = 60.0, 10.0
+_WAIT = 60.0
+LOOK_EVERY = 10.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ class StageCommands:
 
     api: PipedApi
     commands: CommandMirror
-    every: float = _LOOK_EVERY
     _doubted: set[str] = field(init=False, default_factory=set[str])
     """The commands that were found to be pointless once; whoever runs the stage is faster."""
 
@@ -72,7 +72,7 @@ class StageCommands:
             except PipecdError as e:
                 log.warning("commands to stages are looked at again later", error=str(e))
             if waiting:
-                await asyncio.sleep(self.every)
+                await asyncio.sleep(LOOK_EVERY)
             else:
                 await watch.wait(_WAIT)
 
