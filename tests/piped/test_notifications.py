@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from pipecd.piped.notify.notice import NoticeKind
@@ -21,6 +22,7 @@ from servers.receivers import (
     Receivers,
     five_receivers,
 )
+from servers.server import free_port
 
 PLANTED = "planted-password-of-the-cart"
 HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
@@ -90,9 +92,15 @@ async def test_a_deployment_reaches_five_receivers_and_a_secret_none(
     )
     files = f"privateKeyFile: {private}, publicKeyFile: {public}"
     more = f"{ears.configuration}secretManagement: {{type: KEY_PAIR, config: {{{files}}}}}\n"
-    async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
+    place = {"admin_host": "127.0.0.1", "admin_port": free_port()}
+    async with (
+        start_plane() as plane,
+        whole_piped(plane, origin.remote, more=more, **place) as piped,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{place['admin_port']}") as http,
+    ):
         await piped.add_application("cart")
         await ears.hear("DEPLOYMENT_SUCCEEDED")
+        counted = (await http.get("/metrics")).text
         assert about_deployments(ears.names) == TOLD
         origin.commit(
             {
@@ -103,6 +111,8 @@ async def test_a_deployment_reaches_five_receivers_and_a_secret_none(
         )
         await ears.hear("DEPLOYMENT_FAILED")
         reported = await plane.running.cases.pipeds.get(piped.id, by=plane.admin)
+    waiting = [line for line in counted.splitlines() if "_notifications_waiting{" in line]
+    assert len(waiting) == 5
     names = ears.names
     assert (names[0], names[-1]) == ("PIPED_STARTED", "PIPED_STOPPED")
     for path in (SLACK_HOOK, WEBHOOK, TEAMS, DISCORD):

@@ -47,7 +47,7 @@ async def _run(
         meta=piped_meta(settings.config, catalog, public_key=public_key),
         metrics=lambda: generate_latest(registry) if registry is not None else b"",
     )
-    notifier = await foundation.notifier(settings, await presence.introduce(), opened)
+    notifier = await foundation.notifier(settings, await presence.introduce(), counted, opened)
     mirrors = await opened.enter_async_context(foundation.mirrors(settings))
     shared = foundation.share(settings, api, mirrors, catalog, decrypter, notifier)
     opened.enter_context(hiding(shared.callbacks.masks.known.hide))

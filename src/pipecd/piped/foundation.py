@@ -33,6 +33,7 @@ from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
 from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.notify.message import Console
+from pipecd.piped.notify.metrics import NotificationMetrics
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.notifier import Identity, Notifier, subscribers
 from pipecd.piped.notify.spool import Spool
@@ -196,7 +197,10 @@ async def decrypter(settings: PipedSettings) -> Decrypter | None:
 
 
 async def notifier(
-    settings: PipedSettings, known: ReportPipedMetaResponse, opened: AsyncExitStack
+    settings: PipedSettings,
+    known: ReportPipedMetaResponse,
+    counted: CollectorRegistry,
+    opened: AsyncExitStack,
 ) -> Notifier:
     """Makes the one who tells people, whose connections end with `opened`."""
     spec = settings.config.spec
@@ -208,7 +212,7 @@ async def notifier(
     opened.callback(spool.close)
     return Notifier(
         Identity(spec.project_id, spec.piped_id, known.name),
-        subscribers(spec.notifications, console, client, spool),
+        subscribers(spec.notifications, console, client, spool, NotificationMetrics(counted)),
         spool,
     )
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from pipecd.config.piped.notification import DiscordSpec, WebhookSpec
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.pauses import Pauses
 from pipecd.piped.notify.message import Console
+from pipecd.piped.notify.metrics import NotificationMetrics
 from pipecd.piped.notify.notice import Notice, NoticeKind
 from pipecd.piped.notify.outbox import Later, Letter, Outbox, Patience
 from pipecd.piped.notify.receivers.discord import DiscordReceiver
@@ -100,6 +102,27 @@ async def test_what_is_refused_is_not_tried_again(receivers: Receivers, status: 
     assert names(receivers) == ["a", "b"]
     assert [line["event"] for line in logs] == ["notification was not delivered"]
     assert len(team.gone) == 2
+
+
+async def test_what_became_of_letters_is_counted(receivers: Receivers) -> None:
+    receivers.answers[WEBHOOK] = [Answer(503), Answer(200), Answer(404)]
+    registry = CollectorRegistry()
+
+    def counted(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {"receiver": "team", **labels})
+
+    async with program(receivers) as receiver:
+        team = box(receiver, most=3, metrics=NotificationMetrics(registry))
+        assert counted("pipecd_notifications_total", result="sent") == 0
+        team.put("dropped", "a", "b", "c")
+        assert counted("pipecd_notifications_waiting") == 3
+        async with delivering(team):
+            pass
+    assert counted("pipecd_notifications_waiting") == 0
+    assert counted("pipecd_notifications_total", result="sent") == 2
+    # One was refused, and one dropped before.
+    assert counted("pipecd_notifications_total", result="given up") == 2
+    assert counted("pipecd_notification_retries_total") == 1
 
 
 @pytest.mark.slow

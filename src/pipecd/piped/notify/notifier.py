@@ -12,6 +12,7 @@ import structlog
 from pipecd.config.piped.notification import NotificationsSpec, RouteSpec
 from pipecd.observe.version import build_version
 from pipecd.piped.notify.message import Console
+from pipecd.piped.notify.metrics import NotificationMetrics
 from pipecd.piped.notify.notice import Notice, NoticeKind
 from pipecd.piped.notify.outbox import Letter, Outbox
 from pipecd.piped.notify.receivers.choice import choose
@@ -130,7 +131,11 @@ class Notifier:
 
 
 def subscribers(
-    spec: NotificationsSpec, console: Console, client: httpx2.AsyncClient, spool: Spool
+    spec: NotificationsSpec,
+    console: Console,
+    client: httpx2.AsyncClient,
+    spool: Spool,
+    metrics: NotificationMetrics | None = None,
 ) -> list[Subscriber]:
     """The receivers that routes lead to; of two of the same name the last one counts."""
     found: list[Subscriber] = []
@@ -140,7 +145,7 @@ def subscribers(
             check(route.templates, of=f"route {route.name}")
         chosen = choose(receiver, console, client)
         if chosen is not None and routes:
-            outbox = Outbox(name, chosen, gone=partial(_gone, spool, name))
+            outbox = Outbox(name, chosen, gone=partial(_gone, spool, name), metrics=metrics)
             found.append(Subscriber(outbox, routes))
     return found
 

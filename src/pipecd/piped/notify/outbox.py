@@ -18,6 +18,7 @@ from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.ids import new_id
 from pipecd.model.moment import utc_now
 from pipecd.model.pauses import Pauses
+from pipecd.piped.notify.metrics import NotificationMetrics
 from pipecd.piped.notify.notice import Notice
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -78,12 +79,14 @@ class Outbox:
         gone: Gone,
         most: int = MOST,
         patience: Patience | None = None,
+        metrics: NotificationMetrics | None = None,
     ) -> None:
         """`gone` hears of every letter that was delivered, or never will be."""
         self.name, self._gone = name, gone
         self._receiver, self._most, self._patience = receiver, most, patience or Patience()
         self._letters: deque[Letter] = deque()
         self._dropped = 0
+        self._tally = (metrics or NotificationMetrics()).of(name, lambda: self.left)
         self._arrived = asyncio.Event()
         self._closing = asyncio.Event()
 
@@ -91,6 +94,7 @@ class Outbox:
         """Queues a letter; in a full box it takes the place of the oldest."""
         if len(self._letters) >= self._most:
             self._gone(self._letters.popleft())
+            self._tally.given_up.inc()
             self._dropped += 1
             if self._dropped == 1:
                 log.warning("too many notifications, the oldest are dropped", receiver=self.name)
@@ -138,11 +142,13 @@ class Outbox:
                     self._give_up(letter, e)
                     return
                 log.info("notification is sent again later", **self._about(letter, e))
+                self._tally.retried.inc()
                 await self._wait(wanted)
             except PipecdError as e:
                 self._give_up(letter, e)
                 return
             else:
+                self._tally.sent.inc()
                 return
 
     def _pause(self, pause: float, error: Exception) -> float:
@@ -161,6 +167,7 @@ class Outbox:
 
     def _give_up(self, letter: Letter, error: Exception) -> None:
         log.warning("notification was not delivered", **self._about(letter, error))
+        self._tally.given_up.inc()
 
     def _about(self, letter: Letter, error: Exception) -> dict[str, str]:
         told = str(error) or f"no answer within {self._patience.attempt:g} seconds"
