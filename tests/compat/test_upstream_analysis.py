@@ -4,7 +4,6 @@
 import asyncio
 import json
 import random
-import socket
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -26,6 +25,7 @@ from pipecd.sdk import PluginEntry
 from pipecd.sdk.serving import open_door
 from pipecd.sdk.testing import MemoryHost, StageBench
 from pipecd.wire.server import grpc_server
+from servers.server import free_port
 from servers.web import Answer, Request, WebServer, in_json
 
 PLUGIN_SERVICE = host_pb2.DESCRIPTOR.services_by_name["PluginService"]
@@ -114,9 +114,7 @@ class Forgetful(MemoryHost):
 @asynccontextmanager
 async def upstreams(program: Path, entry: PluginEntry) -> AsyncGenerator[Any, None]:
     """Upstream's plugin as a process, with a piped in memory."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config = {"name": entry.name, "url": "file:///x", "port": port, "config": entry.config}
     door = open_door(PLUGIN_SERVICE, Forgetful())
     async with grpc_server([door], host="localhost", port=0, grace=0) as service:

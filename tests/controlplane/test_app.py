@@ -16,6 +16,7 @@ from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
 from pipecd.wire.server import TlsFiles
+from servers.server import free_ports
 
 
 async def applications(address: str, key: str, **how: Any) -> list[str]:
@@ -41,7 +42,7 @@ async def test_an_unknown_key_is_refused(start_plane: Any) -> None:
 
 
 async def test_the_separate_ports_answer_too(start_plane: Any) -> None:
-    free = [free_port() for _ in range(6)]
+    free = free_ports(6)
     async with start_plane(ports=Ports(*free)) as plane, httpx2.AsyncClient() as http:
         assert (await http.get(f"http://127.0.0.1:{free[2]}/login")).status_code == 200
         assert (await http.get(f"http://127.0.0.1:{free[4]}/healthz")).text == "ok"
@@ -73,9 +74,3 @@ async def test_a_busy_port_is_refused_in_words(start_plane: Any) -> None:
         with pytest.raises(UserMistake, match=f"port {port}"):
             async with start_plane(port=port):
                 pass
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every door of a whole control plane answers what gateways, probes and tools ask of it."""
 
-import socket
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.wire.channel import open_channel
 from pipecd.wire.credentials import piped_token
 from pipecd.wire.server import TlsFiles
+from servers.server import free_ports
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -37,12 +37,8 @@ AUTHZ = "envoy.service.auth.v3.Authorization"
 
 @pytest.fixture
 def ports() -> Ports:
-    """Six free ports; all are held until the last is found, so that none comes twice."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
-    free = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return Ports(*free)
+    """Six free ports."""
+    return Ports(*free_ports(6))
 
 
 def doors(plane: Any, ports: Ports) -> dict[str, list[str]]:

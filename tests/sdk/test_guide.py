@@ -40,6 +40,7 @@ from pipecd.proto.plugin.source_pb2 import DeploymentSource
 from pipecd.sdk import StageContext, StageResult, StageStatus
 from pipecd.sdk import config as sdk_config
 from pipecd.sdk.testing import MemoryHost, StageBench
+from servers.server import free_port
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "plugins.md").read_text()
 FILES = dict(re.findall(r"^<!-- file: (\S+) -->\n```python\n(.*?)^```$", GUIDE, re.M | re.S))
@@ -132,12 +133,6 @@ async def answer_of(plugin: Plugin, options: dict[str, object]) -> tuple[StageSt
 async def listening() -> AsyncGenerator[int, None]:
     async with await asyncio.start_server(lambda _, w: w.close(), "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 WANTED = ApplicationSpec()

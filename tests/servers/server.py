@@ -118,6 +118,14 @@ def free_port() -> int:
             return port
 
 
+def free_ports(count: int) -> list[int]:
+    """So many different ones."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return list(found)
+
+
 def run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
     if done.returncode:

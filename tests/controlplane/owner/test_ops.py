@@ -5,7 +5,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,6 +32,7 @@ from pipecd.model.errors import NotFound, Unavailable, UserMistake
 from pipecd.model.moment import from_unix, to_unix, utc_now
 from pipecd.observe.version import build_version
 from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
+from servers.server import free_port
 
 CONFIG = """\
 apiVersion: pipecd.dev/v1beta1
@@ -164,12 +164,6 @@ async def test_a_server_does_the_jobs_unless_told_otherwise(
 def test_the_pages_listen_on_this_machine_only_unless_told_otherwise() -> None:
     hosts = {parameter.name: parameter.default for parameter in ops.params}
     assert hosts["host"] == "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:

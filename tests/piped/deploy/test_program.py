@@ -2,7 +2,6 @@
 """A deployment through a plugin program, whose last lines may come late."""
 
 import asyncio
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -13,6 +12,7 @@ import pytest
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.piped.pluginhost.remote import RemotePlugin
+from servers.server import free_port
 
 OpenStand = Callable[..., AbstractAsyncContextManager[Any]]
 
@@ -54,9 +54,7 @@ async def test_the_late_lines_of_a_stopped_program_are_not_lost(
     open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RemotePlugin, "log_lag", 1.0)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     async with open_stand() as stand:
         program = stand.directory / "slow"
         program.write_text(PROGRAM.format(python=sys.executable))

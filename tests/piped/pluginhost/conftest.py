@@ -2,7 +2,6 @@
 """Plugins to be hosted, in this process and in one of their own."""
 
 import asyncio
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from pipecd.sdk import (
     Version,
 )
 from pipecd.sdk.testing import StageBench
+from servers import server
 
 PROGRAM = '''#!{python}
 """A third-party plugin in its own file."""
@@ -114,9 +114,7 @@ def deployment(platform: Platform, entry: PluginEntry, tmp_path: Path) -> Deploy
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return server.free_port()
 
 
 @pytest.fixture
