@@ -6,12 +6,14 @@ piped directly, a plugin in a process of its own goes through `pipecd.sdk.servin
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from pipecd.observe.metrics import Tallies
 from pipecd.proto.plugin import host_pb2 as pb
+
+_SSH = "GIT_SSH_COMMAND"
 
 
 class CommandWatch(Protocol):
@@ -55,7 +57,7 @@ class Host(LogSink, Protocol):
     def git_variables(self, remote: str) -> Mapping[str, str]:
         """The environment of a git program that reads a remote, with what piped proves itself by.
 
-        A plugin in a process of its own gets no credentials, only an environment that asks nobody.
+        A plugin in a process of its own gets the way of piped over ssh, and no password.
         """
         ...
 
@@ -105,6 +107,17 @@ class Host(LogSink, Protocol):
 def plain_git_variables(_remote: str) -> Mapping[str, str]:
     """The environment of this process for a git program that nobody answers."""
     return {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+
+
+def program_variables(git: Callable[[str], Mapping[str, str]]) -> dict[str, str]:
+    """The environment of a program that may fetch something with git by itself.
+
+    `git` is `Host.git_variables`. The program has the way of piped over ssh, which upstream leaves
+    in the files of its user, and no password.
+    """
+    variables = git("")
+    ssh = {_SSH: variables[_SSH]} if _SSH in variables else {}
+    return {**os.environ, **ssh}
 
 
 class WithTools:

@@ -34,7 +34,7 @@ import asyncio, os, signal, subprocess, sys, time
 from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult, serve
 
 class Mortal(StagePlugin):
-    stages = (Stage("DIE"), Stage("EXIT"), Stage("HANG"), Stage("FLOOD"), Stage("PID"))
+    stages = (Stage("DIE"), Stage("EXIT"), Stage("HANG"), Stage("FLOOD"), Stage("PID"), Stage("SSH"))
 
     async def execute(self, stage: StageContext) -> StageResult:
         match stage.name:
@@ -52,6 +52,8 @@ class Mortal(StagePlugin):
                 for i in range(200_000):
                     print("flood", i)
                 sys.stdout.flush()
+            case "SSH":
+                return StageResult.succeeded(stage.host.git_variables("x")["GIT_SSH_COMMAND"])
         return StageResult.succeeded(str(os.getpid()))
 
 if __name__ == "__main__":
@@ -118,6 +120,16 @@ async def test_secrets_in_the_output_are_hidden_in_the_log_of_piped(
         with pytest.raises(PluginDied):
             await answer(registry.named("mortal"), deployment, "DIE")
     assert "goodbye, ****** world" in capfd.readouterr().err
+
+
+async def test_git_of_a_program_takes_the_way_of_piped_over_ssh(
+    program: Program, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, way = MemoryHost(), {"GIT_SSH_COMMAND": "ssh -F of-piped", "PASSWORD": "of piped"}
+    monkeypatch.setattr(host, "git_variables", lambda _: way)
+    async with hosted(program(MORTAL), host=host) as registry:
+        told = await answer(registry.named("mortal"), deployment, "SSH")
+    assert told == "ssh -F of-piped"
 
 
 async def test_a_flood_of_output_is_cut_short(

@@ -4,9 +4,11 @@
 import asyncio
 import subprocess
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
+from pipecd.git.access import GitAccess, git_environment
 from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
 from pipecd.plugins.kubernetes.render import helm as helm_arguments
 from pipecd.plugins.kubernetes.render import kustomize as kustomize_arguments
@@ -14,6 +16,7 @@ from pipecd.plugins.kubernetes.render.load import Loader, Order
 from pipecd.plugins.kubernetes.target import ChartSources
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.host import plain_git_variables
+from servers.git_ssh import GitSsh
 
 CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n"
 
@@ -114,10 +117,15 @@ def repository(directory: Path, chart: Path) -> str:
     remote = directory.parent / "charts"
     chart.parent.rename(remote)
     directory.mkdir()
+    commit(remote)
+    return str(remote)
+
+
+def commit(place: Path) -> None:
+    """Makes a directory a repository of one commit."""
     for argv in (["init", "-q"], ["add", "."], ["commit", "-qm", "chart"], ["tag", "v1"]):
         who = ["-c", "user.name=t", "-c", "user.email=t@t"]
-        subprocess.run(["git", *who, "-C", str(remote), *argv], check=True)
-    return str(remote)
+        subprocess.run(["git", *who, "-C", str(place), *argv], check=True)
 
 
 async def test_helm_renders_a_chart_of_another_repository(directory: Path, repository: str) -> None:
@@ -133,6 +141,27 @@ async def test_several_applications_may_use_a_branch_of_charts_at_the_same_time(
     orders = [Order(source(directory), wanted, name, NoInstaller()) for name in "abcd"]
     found = await asyncio.gather(*map(loader.load, orders))
     assert [each[0].name for each in found] == ["a-plain", "b-plain", "c-plain", "d-plain"]
+
+
+async def test_kustomize_reads_bases_over_ssh_as_piped_does(
+    directory: Path,
+    kustomize: str,
+    git_ssh: GitSsh,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(kustomize).parent), prepend=":")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    remote = tmp_path / "bases.git"
+    copytree(directory, remote)
+    (remote / "kustomization.yaml").write_text("resources: [a.yaml]\n")
+    commit(remote)
+    (directory / "kustomization.yaml").write_text(f"resources: ['{git_ssh.url(remote)}']\n")
+    key = GitAccess(ssh_key=git_ssh.private_key.encode())
+    with git_environment(key, directory=tmp_path / "access") as environment:
+        loader = Loader(ChartSources(), tmp_path / "kept", environment.of)
+        order = Order(source(directory), ManifestInput(), "web", NoInstaller())
+        assert [m.name for m in await loader.load(order)] == ["a"]
 
 
 @pytest.mark.parametrize(

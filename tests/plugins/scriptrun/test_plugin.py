@@ -21,6 +21,16 @@ async def test_a_script_runs_in_the_directory_of_the_application(tmp_path: Path)
     assert bench.host.plugin_metadata == {"started-0": "_"}
 
 
+async def test_git_of_a_script_takes_the_way_of_piped_over_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    way = {"GIT_SSH_COMMAND": "ssh -F of-piped", "PASSWORD": "of-piped"}
+    monkeypatch.setattr(bench.host, "git_variables", lambda _: way)
+    await bench.run("SCRIPT_RUN", {"run": "echo $GIT_SSH_COMMAND, $PASSWORD"})
+    assert bench.host.lines[0] == "ssh -F of-piped,"
+
+
 async def test_a_script_that_fails_says_how(tmp_path: Path) -> None:
     result = await StageBench(PLUGIN(), tmp_path).run(
         "SCRIPT_RUN", {"run": "echo no luck >&2; exit 7"}

@@ -23,6 +23,7 @@ from pipecd.piped.pluginhost.supervisor import PluginSupervisor
 from pipecd.proto.plugin import host_pb2, livestatechanges_pb2
 from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
 from pipecd.sdk.facts import PluginEntry
+from pipecd.sdk.host import program_variables
 from pipecd.sdk.plugin import DeploymentPlugin, StagePlugin
 from pipecd.sdk.process import entry_of
 from pipecd.sdk.serving import PluginServer, open_door
@@ -71,10 +72,7 @@ class PluginHost:
                     grpc_server(doors, host="localhost", port=service_port, grace=1)
                 )
             launches = await _launches(
-                programs,
-                store or PluginStore(PLUGINS_DIRECTORY),
-                service_port=service_port,
-                hide=callbacks.masks.known.hide,
+                programs, store or PluginStore(PLUGINS_DIRECTORY), callbacks, service_port
             )
             supervisors = {each.name: PluginSupervisor(each, patience) for each in launches}
             await opened.enter_async_context(_running(list(supervisors.values())))
@@ -115,15 +113,12 @@ def _is_program(spec: PluginSpec, foreign: frozenset[str]) -> bool:
 
 
 async def _launches(
-    programs: Sequence[PluginSpec],
-    store: PluginStore,
-    *,
-    service_port: int,
-    hide: Callable[[str], str],
+    programs: Sequence[PluginSpec], store: PluginStore, callbacks: Callbacks, service_port: int
 ) -> list[Launch]:
     fetched = await _together([_command(spec, store) for spec in programs])
+    hide, env = callbacks.masks.known.hide, program_variables(callbacks.git_variables)
     return [
-        Launch(_addressed(spec), command, service_port, hide)
+        Launch(_addressed(spec), command, service_port, hide, env)
         for spec, command in zip(programs, fetched, strict=True)
     ]
 

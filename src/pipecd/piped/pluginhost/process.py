@@ -6,9 +6,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,6 +60,8 @@ class Launch:
     service_port: int
     hide: Callable[[str], str] = str
     """Takes the secrets out of what the program writes."""
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    """What it finds in its environment, that of piped when not told."""
 
     @property
     def name(self) -> str:
@@ -91,7 +93,10 @@ class PluginProgram:
         port = await self._port()
         async with output.pipe() as (reader, writing):
             program = await leash.start(
-                self._launch.argv(port), cwd=Path("/"), env=None, output=writing.fileno()
+                self._launch.argv(port),
+                cwd=Path("/"),
+                env=self._launch.env,
+                output=writing.fileno(),
             )
             writing.close()
             async with asyncio.TaskGroup() as tasks:

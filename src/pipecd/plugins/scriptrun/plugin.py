@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SCRIPT_RUN runs a shell script in the application's directory, and another one to undo it."""
 
-import os
 from collections.abc import Mapping, Sequence
 
 from pipecd.plugins.scriptrun.config import ScriptRunOptions
@@ -14,6 +13,7 @@ from pipecd.sdk import (
     StagePlugin,
     StageResult,
 )
+from pipecd.sdk.host import program_variables
 
 RUN = "SCRIPT_RUN"
 ROLLBACK = "SCRIPT_RUN_ROLLBACK"
@@ -51,7 +51,8 @@ async def _run(stage: StageContext, script: str, env: Mapping[str, str]) -> Stag
     facts = script_environment(
         stage.deployment, stage.target.commit, undoing=stage.name == ROLLBACK
     )
-    done = await stage.run(["/bin/sh", "-l", "-c", script], env={**os.environ, **facts, **env})
+    ours = program_variables(stage.host.git_variables)
+    done = await stage.run(["/bin/sh", "-l", "-c", script], env={**ours, **facts, **env})
     if done.code:
         return StageResult.failed(f"The script exited with code {done.code}: {done.last_line}")
     return StageResult.succeeded("The script succeeded")

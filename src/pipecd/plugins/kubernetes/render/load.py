@@ -3,7 +3,6 @@
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from pipecd.plugins.kubernetes.render.repositories import Repositories
 from pipecd.plugins.kubernetes.render.tool import Installer, Programs
 from pipecd.plugins.kubernetes.target import ChartSources
 from pipecd.sdk import Source, UserMistake
+from pipecd.sdk.host import program_variables
 
 # What Helm says when it looks for something that may be in a newer index.
 _STALE = "helm repo update"
@@ -74,7 +74,7 @@ class Loader:
     ) -> None:
         self._charts = charts
         self._git_charts = GitCharts(charts.chart_repositories, directory / "charts", git)
-        self._environment = _environment(directory / "helm")
+        self._environment = {**program_variables(git), **_helm_variables(directory / "helm")}
         self._repositories = Repositories(charts, self._environment)
         self._programs = Programs(ended)
         self._renderings = renderings or Renderings()
@@ -207,10 +207,9 @@ def _key(order: Order, method: _Method) -> tuple[str, bool]:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest(), inputs.is_open
 
 
-def _environment(home: Path) -> Mapping[str, str]:
-    """Returns the environment in which Helm keeps its repositories apart from the user's."""
+def _helm_variables(home: Path) -> Mapping[str, str]:
+    """Returns variables by which Helm keeps its repositories apart from the user's."""
     return {
-        **os.environ,
         "HELM_CONFIG_HOME": str(home / "config"),
         "HELM_CACHE_HOME": str(home / "cache"),
         "HELM_DATA_HOME": str(home / "data"),
