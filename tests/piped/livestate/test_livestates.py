@@ -195,7 +195,7 @@ async def test_a_working_copy_serves_many_looks_and_goes_with_its_application(
             await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC, "- a: 3"))
 
 
-async def test_an_application_without_a_platform_costs_no_working_copy(
+async def test_an_application_without_a_platform_keeps_no_working_copy(
     open_scene: Any, eventually: Any
 ) -> None:
     pipeline = "  pipeline: {stages: [{name: PAUSE}]}\n"
@@ -204,16 +204,20 @@ async def test_an_application_without_a_platform_costs_no_working_copy(
         cart = await scene.plane.add_application("cart")
         async with scene.looking() as livestates:
             # The first look finds out that nobody can tell; the next one does without a copy.
-            await eventually((scene.copies / cart).exists)
+            await eventually(lambda: (post := livestates._posts.get(cart)) and post.watcher._sight)
+            assert not (scene.copies / cart).exists()
             scene.push("cart", pipeline, a="2")
             livestates.changed([cart])
             scene.push("shop", a="1")
             scene.put("shop", a="1")
             shop = await scene.plane.add_application("shop")
             await eventually(scene.is_in(shop, SyncStatus.SYNCED))
+            assert (scene.copies / shop).exists()
             assert await scene.snapshot(cart) is None
             assert (await scene.state(cart)).status == SyncStatus.UNKNOWN
-            assert not (scene.copies / cart / "cart" / "files").exists()
+            assert not (scene.copies / cart).exists()
+            scene.push("shop", pipeline)
+            await eventually(lambda: not (scene.copies / shop).exists())
 
 
 async def test_what_runs_is_told_again_after_a_while(open_scene: Any, eventually: Any) -> None:

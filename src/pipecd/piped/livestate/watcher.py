@@ -159,6 +159,9 @@ class Watcher:
     async def _look(self, ground: Ground) -> None:
         deploying = self._tools.deployments.open_of(self.application.id)
         sight = await self._tools.looking.look(self.application, ground)
+        if sight.resources is None and (self._sight is None or self._sight.resources is not None):
+            # Nobody tells what runs, so nobody needs a working copy any more.
+            await self._tools.grounds.forget(self.application.id)
         self._sight, self._failures = sight, 0
         if self._is_told:
             log.info("live state is known again", application=self.application.id)
