@@ -12,8 +12,8 @@ import pytest
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import Application
+from servers.programs import OUR_PIPED
 from servers.registry import OciRegistry
-from servers.trial import OUR_PIPED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -18,6 +18,7 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
 from servers.kubernetes import Kubernetes
+from servers.programs import OUR_PIPECTL, OUR_PIPED
 from servers.receivers import (
     DISCORD,
     SLACK_HOOK,
@@ -27,12 +28,11 @@ from servers.receivers import (
     Receivers,
     five_receivers,
 )
-from servers.trial import OUR_PIPED, Program
+from servers.trial import Program
 from servers.upstream import UpstreamTrial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-OURS = OUR_PIPED.parent / "pipectl"
 
 FRONT = """\
 apiVersion: pipecd.dev/v1beta1
@@ -96,7 +96,7 @@ class Story:
     running: list[Program]
 
     async def pipectl(self, *line: str) -> str:
-        done = await self.bed.run(OURS, *line, *self.flags)
+        done = await self.bed.run(OUR_PIPECTL, *line, *self.flags)
         assert done.code == 0, done
         return str(done.out)
 

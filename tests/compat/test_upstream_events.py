@@ -12,7 +12,7 @@ from pipecd.proto.model import event_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.service import web_pb2
-from servers.trial import OUR_PIPED
+from servers.programs import OUR_PIPED
 from servers.upstream import UpstreamTrial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]

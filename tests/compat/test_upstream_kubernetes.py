@@ -3,7 +3,6 @@
 
 import base64
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,11 @@ from pipecd.model.errors import NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.kubernetes import Kubernetes
-from servers.trial import OUR_PIPED
+from servers.programs import OUR_PIPECTL, OUR_PIPED
 
 # Without upstream no server is started either.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
 
-OUR_PIPECTL = Path(sys.executable).parent / "pipectl"
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our launcher takes a piped from ours to upstream's of either generation, and back."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,9 @@ from typing import Any
 import pytest
 
 from pipecd.observe.version import build_version
+from servers.programs import OUR_LAUNCHER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-
-OUR_LAUNCHER = Path(sys.executable).parent / "launcher"
 
 
 @pytest.mark.parametrize(

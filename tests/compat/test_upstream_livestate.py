@@ -15,8 +15,8 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.service import web_pb2
+from servers.programs import OUR_PIPED
 from servers.shelf import write_program
-from servers.trial import OUR_PIPED
 from servers.upstream import UpstreamTrial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -10,8 +10,8 @@ import pytest
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.piped.notify.notice import NoticeKind
 from pipecd.proto.model.application_pb2 import Application
+from servers.programs import OUR_PIPED
 from servers.receivers import Receivers
-from servers.trial import OUR_PIPED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
 

@@ -3,7 +3,6 @@
 
 import json
 import re
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,10 +15,10 @@ from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.secrets import hybrid
 from pipecd.wire.server import TlsFiles
+from servers.programs import OUR_PIPECTL, OUR_PIPED
 
 pytestmark = pytest.mark.slow
 
-OURS = Path(sys.executable).parent / "pipectl"
 
 WAIT_APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -45,13 +44,13 @@ class Typed:
 
     async def same(self, line: str) -> Any:
         """Both must print the same and end alike."""
-        ours, theirs = await self._run(OURS, line), await self._run(self._upstream, line)
+        ours, theirs = await self._run(OUR_PIPECTL, line), await self._run(self._upstream, line)
         assert (ours.code, ours.out) == (theirs.code, theirs.out)
         return theirs
 
     async def same_refusal(self, line: str) -> str:
         """Both must end with 1 and tell the same gRPC code, which scripts look for."""
-        ours, theirs = await self._run(OURS, line), await self._run(self._upstream, line)
+        ours, theirs = await self._run(OUR_PIPECTL, line), await self._run(self._upstream, line)
         assert (ours.code, theirs.code) == (1, 1)
         code = re.search(r"rpc error: code = \w+", theirs.err)
         assert code, theirs.err
@@ -66,8 +65,6 @@ class Typed:
 def typing(upstream_pipectl: Path) -> Callable[[Any], Typed]:
     return lambda bed: Typed(bed, upstream_pipectl)
 
-
-OUR_PIPED = Path(sys.executable).parent / "piped"
 
 ADD = "application add --app-name cart --app-kind TERRAFORM --platform-provider tf --repo-id site --labels env=dev --app-dir cart"
 

@@ -14,8 +14,8 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.wire.server import TlsFiles
+from servers.programs import OUR_PIPED
 from servers.prometheus import Prometheus
-from servers.trial import OUR_PIPED
 
 # Without upstream no server is started either.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]

@@ -12,7 +12,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import web_pb2
-from servers.trial import OUR_PIPED
+from servers.programs import OUR_PIPED
 from servers.upstream import UpstreamTrial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -4,7 +4,6 @@
 import asyncio
 import json
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,11 @@ from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.kubernetes import Kubernetes
-from servers.trial import OUR_PIPED
+from servers.programs import OUR_PIPECTL, OUR_PIPED
 from servers.upstream import UpstreamTrial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-OUR_PIPECTL = Path(sys.executable).parent / "pipectl"
 
 WEB = """\
 apiVersion: pipecd.dev/v1beta1

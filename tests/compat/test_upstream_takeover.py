@@ -15,7 +15,7 @@ from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.kubernetes import Kubernetes
-from servers.trial import OUR_PIPED
+from servers.programs import OUR_PIPED
 
 # Without upstream no server is started either.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]

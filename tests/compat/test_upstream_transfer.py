@@ -3,7 +3,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 import yaml
 
 from pipecd.proto.model.application_pb2 import Application
+from servers.programs import OUR_PIPECTL
 
 pytestmark = pytest.mark.slow
 
-OURS = Path(sys.executable).parent / "pipectl"
 
 OLD = """\
 apiVersion: pipecd.dev/v1beta1
@@ -45,7 +44,7 @@ async def test_backups_are_the_same_and_each_restores_those_of_the_other(
         await bed.add_application("cart", draft)
         how = bed.pipectl_flags()
         kept: dict[Path, Any] = {}
-        for program in (OURS, upstream_pipectl):
+        for program in (OUR_PIPECTL, upstream_pipectl):
             file = tmp_path / f"{len(kept)}.json"
             done = await bed.run(program, "transfer", "backup", "--output-file", str(file), *how)
             assert done.code == 0, done
@@ -53,7 +52,7 @@ async def test_backups_are_the_same_and_each_restores_those_of_the_other(
             del kept[file]["created_at"]
         ours, theirs = kept
         assert kept[ours] == kept[theirs]
-        for program, file in ((OURS, theirs), (upstream_pipectl, ours)):
+        for program, file in ((OUR_PIPECTL, theirs), (upstream_pipectl, ours)):
             line = ("transfer", "restore", "piped", "--input-file", str(file))
             done = await bed.run(program, *line, *how)
             assert done.code == 0, done
@@ -63,7 +62,7 @@ async def test_backups_are_the_same_and_each_restores_those_of_the_other(
 
 def test_files_are_rewritten_alike(upstream_pipectl: Path, tmp_path: Path) -> None:
     documents: list[Any] = []
-    for program in (OURS, upstream_pipectl):
+    for program in (OUR_PIPECTL, upstream_pipectl):
         file = tmp_path / "app.pipecd.yaml"
         file.write_text(OLD)
         line = [program, "migrate", "application-config", "--config-files", file]

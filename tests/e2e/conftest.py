@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,13 +22,13 @@ from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
+from servers.programs import OUR_PIPECD
 
-PIPECD = Path(sys.executable).parent / "pipecd"
 PATIENCE = 30.0
 
 
 def quickstart_arguments(data: Path, *more: str) -> list[str]:
-    return [str(PIPECD), "quickstart", "--data-dir", str(data), "--port", "0", *more]
+    return [str(OUR_PIPECD), "quickstart", "--data-dir", str(data), "--port", "0", *more]
 
 
 @dataclass

@@ -2,13 +2,11 @@
 """The control plane is killed amid a stage; nothing that the stage does or says is lost."""
 
 import asyncio
-import base64
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +31,11 @@ from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
+from servers.agent import killed_piped, piped_config
+from servers.server import free_ports
 
 ADMIN = Person("shop", "root", ("Admin",))
-DOORS = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
+DOORS: tuple[str, ...] = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
 LINES = 120
 APPLICATION = f"""\
 apiVersion: pipecd.dev/v1beta1
@@ -90,25 +90,13 @@ class Installation:
                 await listening(self.ports[door])
             yield process
 
-    @asynccontextmanager
-    async def agent(self) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+    def agent(self) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
         """`piped run`; leaving the block kills it."""
         config = self.directory / "piped.yaml"
-        config.write_text(
-            f"""apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: shop
-  pipedID: {self.piped.id}
-  pipedKeyData: {base64.b64encode(self.piped.key.encode()).decode()}
-  apiAddress: 127.0.0.1:{self.ports["piped-api"]}
-  repositories: [{{repoID: site, remote: "{self.remote}", branch: main}}]
-"""
-        )
-        places = [f"--{what}-dir={self.directory / what}" for what in ("tools", "workspace")]
-        given = ["--insecure", "--admin-port=0", f"--config-file={config}", *places]
-        async with program("piped", *given) as process:
-            yield process
+        address = f"127.0.0.1:{self.ports['piped-api']}"
+        text = piped_config(self.piped.id, self.piped.key, address=address, remote=self.remote)
+        config.write_text(text)
+        return killed_piped(config)
 
     async def seen(self, wanted: Any) -> tuple[Deployment, list[str]]:
         """The deployment and the lines of its stage as soon as they are as wanted."""
@@ -179,14 +167,8 @@ async def install(directory: Path) -> Installation:
         draft = Application(name="cart", piped_id=piped.id, git_path=path, platform_provider="p")
         await cases.applications.add(draft, by=ADMIN)
         api_key = await cases.api_keys.generate("tests", APIKey.READ_ONLY, by=ADMIN)
-    ports = {door: free_port() for door in DOORS}
+    ports = dict(zip(DOORS, free_ports(len(DOORS)), strict=True))
     return Installation(directory, ports, piped, api_key)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
+from servers.programs import OUR_PIPECD
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-PIPECD = str(Path(sys.executable).parent / "pipecd")
 
 
 async def test_a_commit_is_deployed_by_itself_and_seen(quickstart: Any, tmp_path: Path) -> None:
@@ -165,7 +164,7 @@ def test_a_damaged_database_is_told_and_left_alone(tmp_path: Path) -> None:
 
 def run_quickstart(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [PIPECD, "quickstart", *arguments],
+        [OUR_PIPECD, "quickstart", *arguments],
         capture_output=True,
         text=True,
         timeout=30,

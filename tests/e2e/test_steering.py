@@ -3,7 +3,6 @@
 
 import asyncio
 import re
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,8 +12,8 @@ import httpx2
 
 from pipecd.model.moment import to_unix, utc_now
 from pipecd.observe.version import build_version
+from servers.programs import OUR_LAUNCHER
 
-LAUNCHER = Path(sys.executable).parent / "launcher"
 PAGE = "/settings/piped"
 
 
@@ -39,7 +38,7 @@ async def send(browser: httpx2.AsyncClient, page: str, form: str, **fields: str)
 async def launcher(config: Path, home: Path) -> AsyncGenerator[None]:
     """A launcher with a piped in it; both end with the context."""
     process = await asyncio.create_subprocess_exec(
-        LAUNCHER, "launcher", "--config-file", str(config), "--insecure", f"--home-dir={home}",
+        OUR_LAUNCHER, "launcher", "--config-file", str(config), "--insecure", f"--home-dir={home}",
         f"--workspace-dir={home / 'workspace'}", "--admin-port=0",
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip

@@ -4,7 +4,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,9 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from servers.programs import OUR_LAUNCHER
 from servers.server import free_port
-
-LAUNCHER = Path(sys.executable).parent / "launcher"
 
 
 @dataclass
@@ -75,7 +73,7 @@ def launch(start_plane: Any, tmp_path: Path) -> Any:
                 f"  apiAddress: {plane.address}\n"
             )
             process = await asyncio.create_subprocess_exec(
-                LAUNCHER, "launcher", "--config-file", str(config), "--default-version=v1",
+                OUR_LAUNCHER, "launcher", "--config-file", str(config), "--default-version=v1",
                 f"--piped-release=file://{tmp_path}/piped_{{version}}", "--insecure",
                 "--launcher-admin-port", str(port), f"--home-dir={tmp_path / 'home'}",
                 "--tools-dir", "tools",
@@ -115,7 +113,7 @@ async def test_its_piped_never_outlives_it(launch: Any, how: signal.Signals) -> 
 
 async def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
-        LAUNCHER, "launcher", f"--config-file={tmp_path / 'missing.yaml'}", "--piped-release=nowhere",
+        OUR_LAUNCHER, "launcher", f"--config-file={tmp_path / 'missing.yaml'}", "--piped-release=nowhere",
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     _, told = await process.communicate()

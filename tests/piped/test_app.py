@@ -18,6 +18,7 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Unauthenticated, UserMistake
 from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.service import piped_pb2
+from servers.agent import piped_config
 from servers.server import free_port
 
 APP = """\
@@ -33,19 +34,10 @@ spec:
 
 
 def settings(plane: Any, remote: str, *, key: str = "") -> PipedSettings:
-    key_data = base64.b64encode((key or plane.registered.key).encode()).decode()
-    text = f"""\
-apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: shop
-  pipedID: {plane.registered.id}
-  pipedKeyData: {key_data}
-  apiAddress: {plane.address}
-  git: {{username: ann, password: {base64.b64encode(b"s3cret").decode()}}}
-  repositories:
-    - {{repoId: site, remote: {remote}, branch: main}}
-"""
+    made = plane.registered
+    rest = f"  git: {{username: ann, password: {base64.b64encode(b's3cret').decode()}}}\n"
+    place = {"address": plane.address, "remote": remote}
+    text = piped_config(made.id, key or made.key, **place, rest=rest)
     config = read_piped(text, file="piped.yaml", catalog=load_catalog())
     return PipedSettings(config=config, insecure=True, workspace=plane.directory / "work")
 

@@ -4,10 +4,7 @@
 import asyncio
 import base64
 import signal
-import socket
-import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +13,9 @@ import pytest
 
 from pipecd.model.errors import UserMistake
 from pipecd.piped.command import run, settings_of
+from servers.agent import killed_piped, piped_config
+from servers.server import free_port
 
-CONFIG = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: shop
-  pipedID: {piped}
-  pipedKeyData: {key}
-  apiAddress: {address}
-  syncInterval: 1s
-  repositories: [{{repoID: site, remote: "{remote}", branch: main}}]
-"""
 STUBBORN = """\
 apiVersion: pipecd.dev/v1beta1
 kind: Application
@@ -40,10 +28,12 @@ spec:
 """
 
 
-def write_config(directory: Path, **facts: str) -> Path:
+def write_config(
+    directory: Path, id_: str = "p", key: str = "key", address: str = "localhost:1", remote: str = "file:///nowhere"
+) -> Path:  # fmt: skip
     path = directory / "piped.yaml"
-    given = {"piped": "p", "key": "a2V5", "address": "localhost:1", "remote": "file:///nowhere"}
-    path.write_text(CONFIG.format(**given | facts))
+    rest = "  syncInterval: 1s\n"
+    path.write_text(piped_config(id_, key, address=address, remote=remote, rest=rest))
     return path
 
 
@@ -67,7 +57,7 @@ def test_flags_become_settings(tmp_path: Path) -> None:
 
 
 def test_the_configuration_may_be_kept_by_aws(tmp_path: Path, aws: Any) -> None:
-    content = write_config(tmp_path, piped="of-aws").read_bytes()
+    content = write_config(tmp_path, "of-aws").read_bytes()
     secrets: Any = boto3.client("secretsmanager")
     name = f"piped-{tmp_path.name}"
     secrets.create_secret(Name=name, SecretString=base64.b64encode(content).decode())
@@ -84,21 +74,11 @@ def test_one_source_of_the_configuration_must_be_named() -> None:
         settings_of(run.make_context("run", two).params)
 
 
-@asynccontextmanager
-async def piped(plane: Any, remote: str, *flags: str) -> AsyncGenerator[Any, None]:
-    key = base64.b64encode(plane.registered.key.encode()).decode()
-    facts = {"piped": plane.registered.id, "key": key, "address": plane.address, "remote": remote}
-    config = write_config(plane.directory, **facts)
-    places = [f"--{what}-dir={plane.directory / what}" for what in ("tools", "workspace")]
-    main = "import sys; from pipecd.cli import piped_main; sys.argv[0] = 'piped'; piped_main()"
-    arguments = ["run", "--insecure", "--config-file", str(config), *places, *flags]
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", main, *arguments)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+def piped(
+    plane: Any, remote: str, *flags: str
+) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    made = plane.registered
+    return killed_piped(write_config(plane.directory, made.id, made.key, plane.address, remote), *flags)  # fmt: skip
 
 
 async def page(port: int, path: str) -> str:
@@ -120,9 +100,7 @@ async def page(port: int, path: str) -> str:
 @pytest.mark.parametrize("metrics", ["true", "false"])
 async def test_metrics_say_whose_they_are(open_plane: Any, origin: Any, metrics: str) -> None:
     origin.commit()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     flags = [f"--admin-port={port}", f"--metrics={metrics}", "--launcher-version=v9"]
     async with open_plane() as plane, piped(plane, origin.remote, *flags):
         shown = await page(port, "/metrics")

@@ -2,7 +2,6 @@
 """Every type of command is carried out once by a whole piped, and answered whatever happens."""
 
 import asyncio
-import base64
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pipecd.piped.mirror.stagecommands import Verdict, verdict
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from servers.agent import piped_config
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -111,16 +111,8 @@ class Scene:
         return await self.eventually(ask, 20)
 
     def _settings(self) -> PipedSettings:
-        text = f"""\
-apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: shop
-  pipedID: {self.plane.registered.id}
-  pipedKeyData: {base64.b64encode(self.plane.registered.key.encode()).decode()}
-  apiAddress: {self.plane.address}
-  repositories: [{{repoId: site, remote: {self.origin.remote}, branch: main}}]
-"""
+        made, address = self.plane.registered, self.plane.address
+        text = piped_config(made.id, made.key, address=address, remote=self.origin.remote)
         config = read_piped(text, file="piped.yaml", catalog=load_catalog())
         workspace = self.plane.directory / "work"
         return PipedSettings(config=config, insecure=True, workspace=workspace)

@@ -11,6 +11,10 @@ from typing import NoReturn
 import pytest
 
 TESTBED = Path(__file__).parents[2] / "tools" / "testbed" / "testbed.py"
+# Our own, as they are installed beside the interpreter.
+OUR_LAUNCHER, OUR_PIPECD, OUR_PIPECTL, OUR_PIPED = (
+    Path(sys.executable).parent / name for name in ("launcher", "pipecd", "pipectl", "piped")
+)
 
 # Programs that the tests of a run in CI may miss: their names, or `all`.
 LEFT_OUT = "PIPECD_TESTBED_SKIP"

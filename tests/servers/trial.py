@@ -2,12 +2,10 @@
 """Whole programs tried together: a control plane, a repository, pipeds and what they printed."""
 
 import asyncio
-import base64
 import contextlib
 import os
 import signal
 import subprocess
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -17,9 +15,9 @@ from typing import TypeVar
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.agent import piped_config
 
 PATIENCE = 120.0
-OUR_PIPED = Path(sys.executable).parent / "piped"
 
 T = TypeVar("T")
 
@@ -125,19 +123,14 @@ class Trial(ABC):
     async def enrol(self, name: str, rest: str = "") -> Agent:
         """Registers a piped and writes its file; `rest` goes on with its spec."""
         id_, key = await self.register(name)
-        text = f"""\
-apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: demo
-  pipedID: {id_}
-  pipedKeyData: {base64.b64encode(key.encode()).decode()}
-  apiAddress: {self.address}
-  syncInterval: 5s
-  appConfigSyncInterval: 5s
-  repositories:
-    - {{repoId: site, remote: "{self.origin.remote}", branch: main}}
-{rest}"""
+        text = piped_config(
+            id_,
+            key,
+            address=self.address,
+            remote=self.origin.remote,
+            project="demo",
+            rest=f"  syncInterval: 5s\n  appConfigSyncInterval: 5s\n{rest}",
+        )
         file = self.directory / f"{name}.yaml"
         await asyncio.to_thread(file.write_text, text)
         return Agent(id_, file)

@@ -6,7 +6,6 @@ one who kills stands between them, before or after a call has taken effect.
 """
 
 import asyncio
-import base64
 import multiprocessing
 import os
 import signal
@@ -22,6 +21,7 @@ import pytest
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.service import piped_pb2 as pb
+from servers.agent import piped_arguments, piped_config
 from servers.receivers import Receivers
 
 # What a piped asks again and again says nothing about how far it got.
@@ -141,24 +141,15 @@ def start_piped() -> Callable[[Case, str, str], Any]:
 
     def start(case: Case, address: str, remote: str) -> Any:
         config = case.directory / "piped.yaml"
-        config.write_text(
-            f"""apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: shop
-  pipedID: {case.piped_id}
-  pipedKeyData: {base64.b64encode(case.key.encode()).decode()}
-  apiAddress: {address}
+        rest = f"""\
   syncInterval: 1s
-  repositories: [{{repoID: site, remote: "{remote}", branch: main}}]
   notifications:
     routes: [{{receiver: people, ignoreGroups: [PIPED]}}]
     receivers: [{{name: people, webhook: {{url: "{case.hook}"}}}}]
 """
-        )
-        places = [f"--{what}-dir={case.directory / what}" for what in ("tools", "workspace")]
-        flags = ["--insecure", "--admin-port=0", f"--config-file={config}", "--log-level=error"]
-        argv = ["piped", "run", *flags, *places]
+        text = piped_config(case.piped_id, case.key, address=address, remote=remote, rest=rest)
+        config.write_text(text)
+        argv = ["piped", *piped_arguments(config, "--log-level=error")]
         case.process = nursery.Process(target=exec, args=(MAIN.format(argv=argv),))
         case.process.start()
         return case.process

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`piped run` is killed for real, again and again, amid what it does about each push."""
 
-import asyncio
-import base64
-import sys
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +10,7 @@ import pytest
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.agent import killed_piped, piped_config
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -34,34 +31,12 @@ AMID = (
 )
 
 
-@asynccontextmanager
-async def piped_process(plane: Any, remote: str) -> AsyncGenerator[None]:
-    """`piped run`, killed without warning at the end of the block."""
-    config = plane.directory / "piped.yaml"
-    config.write_text(
-        f"""apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: shop
-  pipedID: {plane.registered.id}
-  pipedKeyData: {base64.b64encode(plane.registered.key.encode()).decode()}
-  apiAddress: {plane.address}
-  syncInterval: 1s
-  repositories:
-    - {{repoID: site, remote: "{remote}", branch: main}}
-"""
-    )
-    command = "import sys; from pipecd.cli import piped_main; sys.argv[0] = 'piped'; piped_main()"
-    flags = ["--insecure", "--admin-port", "0", "--config-file", str(config)]
-    places = [f"--{what}-dir={plane.directory / what}" for what in ("tools", "workspace")]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", command, "run", *flags, *places
-    )
-    try:
-        yield
-    finally:
-        process.kill()
-        await process.wait()
+def write_config(plane: Any, remote: str) -> Path:
+    file = plane.directory / "piped.yaml"
+    made, rest = plane.registered, "  syncInterval: 1s\n"
+    text = piped_config(made.id, made.key, address=plane.address, remote=remote, rest=rest)
+    file.write_text(text)
+    return file
 
 
 @pytest.mark.timeout(180)
@@ -72,6 +47,7 @@ async def test_each_push_is_deployed_once_by_whoever_is_alive(
     async with open_scene() as scene:
         plane = scene.plane
         await plane.add_application("cart")
+        config = write_config(plane, origin.remote)
 
         async def made() -> list[Deployment]:
             wanted = DeploymentFilter(project="shop")
@@ -80,7 +56,7 @@ async def test_each_push_is_deployed_once_by_whoever_is_alive(
         for amid in AMID:
             origin.commit({"cart/x": amid})
             seen = plane.gate.count(amid)
-            async with piped_process(plane, origin.remote):
+            async with killed_piped(config):
                 await eventually(lambda a=amid, n=seen: plane.gate.count(a) > n, 30)
         last = origin.commit({"cart/x": "the last one"})
 
@@ -90,7 +66,7 @@ async def test_each_push_is_deployed_once_by_whoever_is_alive(
                 d.trigger.commit.hash == last for d in found
             )
 
-        async with piped_process(plane, origin.remote):
+        async with killed_piped(config):
             await eventually(is_over, 60)
         found = await made()
     twice = Counter(d.trigger.commit.hash for d in found)

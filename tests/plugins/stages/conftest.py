@@ -2,11 +2,9 @@
 """A real control plane and a real piped process, with one application between them."""
 
 import asyncio
-import base64
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -25,8 +23,9 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.common_pb2 import ApplicationKind as ApplicationKindPb
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from servers.agent import piped_arguments, piped_config
+from servers.programs import OUR_PIPED
 
-PIPED = Path(sys.executable).parent / "piped"
 PATIENCE = 40.0
 
 T = TypeVar("T")
@@ -72,26 +71,14 @@ class Installation:
     async def piped(self, more: str = "", **environment: str) -> AsyncGenerator["Piped", None]:
         """Runs a piped; `more` are further lines of its `spec`."""
         config = self.directory / "piped.yaml"
-        key = base64.b64encode(self.piped_key.encode()).decode()
-        config.write_text(f"""\
-apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: demo
-  pipedID: {self.piped_id}
-  pipedKeyData: {key}
-  apiAddress: {self.address}
-  repositories: [{{repoId: site, remote: "file://{self.repository}", branch: main}}]
-{more}
-""")
-        work = ("--workspace-dir", str(self.directory / "work"))
-        tools = ("--tools-dir", str(self.directory / "tools"))
+        place = {"address": self.address, "remote": f"file://{self.repository}"}
+        text = piped_config(self.piped_id, self.piped_key, **place, project="demo", rest=more)
+        config.write_text(text)
+        arguments = piped_arguments(config, "--plugin-service-port=0")
         with (self.directory / "piped.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                str(PIPED), "run", "--insecure", "--admin-port=0", "--plugin-service-port=0",
-                "--config-file", str(config), *work, *tools,
-                stdout=log, stderr=log, env={**os.environ, **environment},
-            )  # fmt: skip
+                OUR_PIPED, *arguments, stdout=log, stderr=log, env={**os.environ, **environment}
+            )
         running = Piped(process)
         try:
             yield running

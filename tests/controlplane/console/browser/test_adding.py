@@ -2,7 +2,6 @@
 """Applications found in Git are added in a real browser."""
 
 import asyncio
-import base64
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.agent import piped_config
 from servers.trial import Origin
 
 pytestmark = pytest.mark.browser
@@ -49,16 +49,8 @@ def found(name: str) -> ApplicationInfo:
 async def running_piped(plane: Any, remote: str, workspace: Path) -> AsyncGenerator[None]:
     """A whole piped that watches one repository."""
     made = await plane.running.cases.pipeds.register("dev", "", by=plane.admin)
-    text = f"""\
-apiVersion: pipecd.dev/v1beta1
-kind: Piped
-spec:
-  projectID: demo
-  pipedID: {made.id}
-  pipedKeyData: {base64.b64encode(made.key.encode()).decode()}
-  apiAddress: {plane.address}
-  repositories: [{{repoId: site, remote: "{remote}", branch: main}}]
-"""
+    place = {"address": plane.address, "remote": remote, "project": "demo"}
+    text = piped_config(made.id, made.key, **place)
     config = read_piped(text, file="piped.yaml", catalog=load_catalog())
     settings = PipedSettings(config=config, insecure=True, workspace=workspace)
     ready = asyncio.Event()
