@@ -45,6 +45,8 @@ SLOW_FILES = (
     "controlplane/api/*",
     "controlplane/console/*",
     "controlplane/datastore/*",
+    "controlplane/filestore/test_buckets.py",
+    "controlplane/filestore/test_files.py",
     "controlplane/owner/*",
     "controlplane/sso/*",
     "controlplane/test_replicas.py",
@@ -72,14 +74,22 @@ SLOW_FIXTURES = frozenset(
 )
 
 
+def is_slow(file: Path) -> bool:
+    name = file.relative_to(Path(__file__).parent).as_posix()
+    return any(fnmatch(name, pattern) for pattern in SLOW_FILES)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not even read slow files where nobody wants them."""
+    return True if "not slow" in config.option.markexpr and is_slow(collection_path) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests of the slow files and those that use a slow fixture as such."""
-    root = Path(__file__).parent
     for item in items:
-        file = item.path.relative_to(root).as_posix()
         used: list[str] = getattr(item, "fixturenames", [])
-        if any(fnmatch(file, slow) for slow in SLOW_FILES) or not SLOW_FIXTURES.isdisjoint(used):
+        if is_slow(item.path) or not SLOW_FIXTURES.isdisjoint(used):
             item.add_marker(pytest.mark.slow)
 
 
