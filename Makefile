@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --quiet
 WORKERS ?= 2
-# Tests start hundreds of Pythons: without bytecode each of them would compile all of PipeCD again.
+# Without bytecode every run would prepare the assertions of all tests anew, and every program compile itself.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart test testbed again test-fast check types lint house format proto lock bench clean
