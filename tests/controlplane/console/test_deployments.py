@@ -15,6 +15,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.chains import Matcher
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
 
@@ -103,16 +104,35 @@ async def test_the_page_shows_the_chain_that_the_deployment_is_part_of(
     browser_of_admin: httpx2.AsyncClient,
     cases: UseCases,
     piped: PipedCaller,
+    admin: Person,
+    draft: Application,
     new_deployment: Callable[[], Deployment],
 ) -> None:
+    draft.name = "web"
+    await cases.applications.add(draft, by=admin)
     first = new_deployment()
-    await cases.chains.create(first, [Matcher(name=first.application_name)], by=piped)
+    await cases.chains.create(first, [Matcher(name="web")], by=piped)
     page = (await browser_of_admin.get(f"/deployments/{first.id}")).text
     shown = re.search(r'data-testid="chain">(.*?)</dd>', page, re.DOTALL)
     assert shown is not None
     words = " ".join(re.sub(r"<[^>]+>", " ", shown[1]).split())
-    assert words == "Block 1 of 2 Pending 1. cart Pending 2. cart Pending"
+    assert words == "Block 1 of 2 Pending 1. cart Pending 2. web Pending"
     assert shown[1].count(f'href="/deployments/{first.id}"') == 1
+
+
+async def test_the_page_tells_who_triggered_it_and_why(
+    browser_of_admin: httpx2.AsyncClient,
+    cases: UseCases,
+    piped: PipedCaller,
+    new_deployment: Callable[[], Deployment],
+) -> None:
+    made = new_deployment()
+    made.trigger.strategy_summary = "Sync because cart/<x> changed"
+    await cases.deployment_reports.create(made, by=piped)
+    page = (await browser_of_admin.get(f"/deployments/{made.id}")).text
+    who = made.trigger.commit.author
+    told = "Sync because cart/&lt;x&gt; changed."
+    assert f'data-testid="trigger">{who}<small>{told}</small>' in page
 
 
 async def test_a_deployment_of_its_own_has_no_chain(

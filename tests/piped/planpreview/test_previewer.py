@@ -139,7 +139,7 @@ async def test_a_deployment_of_the_merge_is_planned_as_it_was_previewed(
             new_deployment(
                 known,
                 config.spec,
-                commit_cause("d", head.hash),
+                commit_cause("d", head.hash, "it changed"),
                 commit=head,
                 repository=mirror.repository,
                 now=utc_now(),

@@ -42,6 +42,7 @@ async def test_the_first_commit_is_deployed_as_it_should_be_written(
     assert (trigger.commit.hash, trigger.commit.message) == (commit, "deploy the cart")
     assert (trigger.commit.author, trigger.commit.branch) == ("Ann", "main")
     assert (trigger.commander, trigger.sync_strategy) == ("", SyncStrategy.AUTO)
+    assert trigger.strategy_summary == "Sync because the application was never deployed"
     assert deployment.deployment_trace_commit_hash == "abc"
     assert "U1" in deployment.metadata_v2.shared.keyValues["DeploymentNotification"]
     assert deployment.platform_provider == "p"

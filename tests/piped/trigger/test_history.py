@@ -173,7 +173,7 @@ class History(RuleBasedStateMachine):
         changed = tuple(FILES[what] for what in self.pushed[since + 1 :])
         facts = CommitFacts("cart", baseline.commit, name(head), changed)
         if on_commit(RULE, facts).deploy:
-            self.create(commit_cause(baseline.deployment_id, name(head)), head)
+            self.create(commit_cause(baseline.deployment_id, name(head), "it changed"), head)
         else:
             self.baselines.seen(self.application, name(head))
 

@@ -51,14 +51,20 @@ class Cause:
     chain_block_index: int = 0
 
 
-def commit_cause(last_deployment_id: str, head: str) -> Cause:
+def commit_cause(last_deployment_id: str, head: str, reason: str) -> Cause:
     """A new head after the last deployment; going back to an earlier commit is another cause."""
-    return Cause(key=f"commit\0{last_deployment_id}\0{head}", after=last_deployment_id)
+    return _own_cause("commit", last_deployment_id, head, reason)
 
 
-def drift_cause(last_deployment_id: str, head: str) -> Cause:
+def drift_cause(last_deployment_id: str, head: str, reason: str) -> Cause:
     """What runs is not what the last deployment brought about."""
-    return Cause(key=f"drift\0{last_deployment_id}\0{head}", after=last_deployment_id)
+    return _own_cause("drift", last_deployment_id, head, reason)
+
+
+def _own_cause(kind: str, last_deployment_id: str, head: str, reason: str) -> Cause:
+    """One that nobody asked for; upstream says nothing then, where we say why."""
+    key = f"{kind}\0{last_deployment_id}\0{head}"
+    return Cause(key=key, after=last_deployment_id, summary=f"Sync because {reason}")
 
 
 def new_deployment(

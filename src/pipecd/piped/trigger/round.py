@@ -179,7 +179,7 @@ class Round:
             log.debug("commit not deployed", application=application.id, reason=decision.reason)
             self.tools.baselines.seen(application, self.head.hash)
             return False
-        cause = commit_cause(baseline.deployment_id, self.head.hash)
+        cause = commit_cause(baseline.deployment_id, self.head.hash, decision.reason)
         await self._deploy(application, spec, cause, because=decision.reason)
         return True
 
@@ -192,7 +192,7 @@ class Round:
         last = await self._last_deployment(baseline.deployment_id)
         decision = reason.on_out_of_sync(rule, last, now=self.tools.now())
         if decision.deploy:
-            cause = drift_cause(baseline.deployment_id, self.head.hash)
+            cause = drift_cause(baseline.deployment_id, self.head.hash, decision.reason)
             await self._deploy(application, spec, cause, because=decision.reason)
 
     async def _last_deployment(self, deployment_id: str) -> reason.LastDeployment | None:

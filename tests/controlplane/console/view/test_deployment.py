@@ -55,6 +55,20 @@ def test_the_strategy(
     assert view.strategy(made) == view.Strategy(word, "Because.")
 
 
+@pytest.mark.parametrize(
+    ("summary", "because"),
+    [
+        pytest.param("", "Sync because cart/x changed.", id="before it is planned"),
+        pytest.param("Quick sync", "Sync because cart/x changed.", id="beside what was planned"),
+        pytest.param("sync because cart/x changed", "", id="not twice"),
+    ],
+)
+def test_why_it_was_made(deployment: MakeDeployment, summary: str, because: str) -> None:
+    made = deployment(summary=summary)
+    made.trigger.strategy_summary = "sync because cart/x changed"
+    assert view.trigger_reason(made) == because
+
+
 def test_what_changes_can_be_compared_where_the_host_is_known(
     deployment: MakeDeployment, online: Agent, noon: datetime
 ) -> None:

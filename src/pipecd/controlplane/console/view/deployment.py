@@ -106,6 +106,7 @@ class DeploymentPage:
     running: str
     compare_url: str
     strategy: Strategy
+    because: str
     agent: Agent
     targets: str
     pipeline: Pipeline
@@ -191,6 +192,7 @@ def deployment_page(
         running=deployment.running_commit_hash[:7],
         compare_url=_compare_url(deployment),
         strategy=strategy(deployment),
+        because=trigger_reason(deployment),
         agent=agent,
         targets=targets(deployment),
         pipeline=drawn,
@@ -239,7 +241,7 @@ def versions(artifacts: Iterable[ArtifactVersion]) -> tuple[Version, ...]:
 
 def strategy(deployment: Deployment) -> Strategy:
     """What was planned, or what was asked for as long as nothing is planned."""
-    why = sentence(deployment.summary or deployment.trigger.strategy_summary)
+    why = sentence(deployment.summary)
     asked = SyncStrategy(deployment.trigger.sync_strategy)
     forward = [stage for stage in deployment.stages if not is_rollback(stage)]
     if asked is SyncStrategy.QUICK_SYNC:
@@ -250,6 +252,12 @@ def strategy(deployment: Deployment) -> Strategy:
         return Strategy("Not planned yet", why)
     quick = len(forward) == 1 and is_quick_sync(forward[0])
     return Strategy("Quick sync" if quick else "Pipeline", why)
+
+
+def trigger_reason(deployment: Deployment) -> str:
+    """Why it was made, where the plan does not say the same."""
+    told = deployment.trigger.strategy_summary
+    return "" if told == deployment.summary else sentence(told)
 
 
 def _elapsed(deployment: Deployment, status: DeploymentStatus, now: datetime) -> Elapsed:
