@@ -5,6 +5,8 @@ from enum import IntEnum
 
 # In the metadata of a command to follow in a chain: the commit that the chain began with.
 CHAIN_COMMIT_KEY = "DeploymentChainCommit"
+# In that of a handled one to sync: the deployment that it led to.
+TRIGGERED_KEY = "TriggeredDeploymentID"
 
 
 class CommandKind(IntEnum):

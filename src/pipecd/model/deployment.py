@@ -8,13 +8,25 @@ test compares each enum with its descriptor.
 from enum import IntEnum
 from typing import assert_never
 
-from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 WAITING_FOR = "pipecd/waiting-for"
 """The shared metadata that says why a deployment does not move; no status of the wire can."""
 
 IN_CHAIN = "Sync application in chain"
 """The strategy summary of a deployment that a chain asked for; the commander is its id then."""
+
+DISPLAY_KEY = "pipecd/stage-display-metadata"
+"""The metadata of a stage that the console shows beside it."""
+
+APPROVED_USERS_KEY = "pipecd/stage-approved-users"
+"""The metadata of a stage from which notifications take the people who approved it."""
+
+ROLLBACK_STAGE = "ROLLBACK"
+"""The stage of the first generation that undoes the others."""
+
+STATUS_PREFIX = "DEPLOYMENT_"
+"""What the names of deployment statuses begin with on the wire."""
 
 
 class DeploymentStatus(IntEnum):
@@ -47,6 +59,12 @@ class StageStatus(IntEnum):
     @property
     def is_completed(self) -> bool:
         return self >= StageStatus.SUCCESS
+
+
+STAGE_ANSWERS = frozenset(
+    {StageStatus.SUCCESS, StageStatus.FAILURE, StageStatus.SKIPPED, StageStatus.EXITED}
+)
+"""What a plugin may answer about a stage that it ran; upstream's SDK promises the same."""
 
 
 class SyncStrategy(IntEnum):
@@ -101,6 +119,14 @@ def after(stage: StageStatus) -> Next:
 def may_become(current: DeploymentStatus, following: DeploymentStatus) -> bool:
     """A deployment only moves forward, and a completed one stays as it is."""
     return not current.is_completed and current <= following
+
+
+def began_at(stage: PipelineStage) -> int:
+    """When a stage that runs began, in unix seconds; 0 for any other.
+
+    A report of a status says when it was reached, and the wire has one field for it.
+    """
+    return stage.completed_at if StageStatus(stage.status) is StageStatus.RUNNING else 0
 
 
 def asking_chain(deployment: Deployment) -> str:

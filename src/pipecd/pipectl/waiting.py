@@ -4,14 +4,11 @@
 import asyncio
 from collections.abc import Sequence
 
-from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.command import TRIGGERED_KEY, CommandStatus
+from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.pipectl.client import Api, asked, logger, told
 from pipecd.proto.service import api_pb2 as pb
-
-_PREFIX = "DEPLOYMENT_"
-_DEPLOYMENT_ID = "TriggeredDeploymentID"
 
 
 def statuses(names: Sequence[str]) -> tuple[DeploymentStatus, ...]:
@@ -28,9 +25,9 @@ def check_statuses(names: Sequence[str]) -> None:
 
 def _status(name: str, words: str) -> DeploymentStatus:
     try:
-        return DeploymentStatus[name.removeprefix(_PREFIX)]
+        return DeploymentStatus[name.removeprefix(STATUS_PREFIX)]
     except KeyError as e:
-        known = ", ".join(_PREFIX + status.name for status in DeploymentStatus)
+        known = ", ".join(STATUS_PREFIX + status.name for status in DeploymentStatus)
         raise UserMistake(words.format(name), hint=f"use one of {known}") from e
 
 
@@ -49,7 +46,7 @@ async def deployment_of(api: Api, command_id: str, *, every: float, within: floa
                 if command.status == CommandStatus.NOT_HANDLED_YET:
                     logger.info("...")
                     continue
-                deployment = command.metadata.get(_DEPLOYMENT_ID, "")
+                deployment = command.metadata.get(TRIGGERED_KEY, "")
                 if command.status != CommandStatus.SUCCEEDED or not deployment:
                     raise PipecdError("failed to detect the triggered deployment ID")
                 return deployment
@@ -90,7 +87,7 @@ async def _is_at(
         return False
     status = DeploymentStatus(answer.deployment.status)
     if status in wanted:
-        logger.info(f"Deployment is at {_PREFIX}{status.name} status")
+        logger.info(f"Deployment is at {STATUS_PREFIX}{status.name} status")
         return True
     logger.info("...")
     return False

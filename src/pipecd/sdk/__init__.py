@@ -16,7 +16,13 @@ A plugin is a class with `stages` and `execute`; `serve` makes it a program:
 
 from pipecd.gotemplate.template import render as render_template
 from pipecd.model.application import SyncStatus
-from pipecd.model.deployment import ManualOperation, StageStatus, SyncStrategy
+from pipecd.model.deployment import (
+    APPROVED_USERS_KEY,
+    DISPLAY_KEY,
+    ManualOperation,
+    StageStatus,
+    SyncStrategy,
+)
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.model.pauses import Pauses
 from pipecd.observe.metrics import Tally
@@ -33,13 +39,7 @@ from pipecd.sdk.look import (
     Resource,
     SyncState,
 )
-from pipecd.sdk.metadata import (
-    APPROVED_USERS_KEY,
-    DISPLAY_KEY,
-    ApplicationObjects,
-    DeploymentMetadata,
-    StageMetadata,
-)
+from pipecd.sdk.metadata import ApplicationObjects, DeploymentMetadata, StageMetadata
 from pipecd.sdk.plugin import (
     DeploymentPlugin,
     LiveStatePlugin,

@@ -8,11 +8,6 @@ from pipecd.model.errors import NotFound
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.sdk.host import Host
 
-# The console shows this text beside the stage.
-DISPLAY_KEY = "pipecd/stage-display-metadata"
-# Notifications take the people who approved from here.
-APPROVED_USERS_KEY = "pipecd/stage-approved-users"
-
 
 @dataclass(frozen=True)
 class StageMetadata:

@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import ROLLBACK_STAGE, STATUS_PREFIX, DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 Labels = tuple[tuple[str, str], ...]
 
-_PREFIX = "DEPLOYMENT_"
-FAILED = f"{_PREFIX}{DeploymentStatus.FAILURE.name}"
-_ROLLBACK_STAGE = "ROLLBACK"
+FAILED = f"{STATUS_PREFIX}{DeploymentStatus.FAILURE.name}"
 
 
 @dataclass(frozen=True)
@@ -75,14 +73,14 @@ def to_entry(one: Finished) -> dict[str, Any]:
         "labels": dict(one.labels) or None,
         "started_at": one.started_at,
         "completed_at": one.completed_at,
-        "complete_status": f"{_PREFIX}{one.status.name}",
+        "complete_status": f"{STATUS_PREFIX}{one.status.name}",
         "rollback_started_at": one.rollback_started_at,
     }
 
 
 def from_entry(entry: Mapping[str, Any]) -> Finished:
     """Reads the form of a chunk file; ValueError or KeyError when it is none."""
-    status = str(entry["complete_status"]).removeprefix(_PREFIX)
+    status = str(entry["complete_status"]).removeprefix(STATUS_PREFIX)
     return Finished(
         id=str(entry["id"]),
         application=str(entry["app_id"]),
@@ -96,6 +94,6 @@ def from_entry(entry: Mapping[str, Any]) -> Finished:
 
 def _rollback_of(deployment: Deployment) -> int:
     for stage in deployment.stages:
-        if stage.rollback or stage.name == _ROLLBACK_STAGE:
+        if stage.rollback or stage.name == ROLLBACK_STAGE:
             return stage.created_at
     return 0

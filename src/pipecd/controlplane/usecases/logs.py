@@ -11,6 +11,7 @@ from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
 from pipecd.controlplane.usecases.access import Access, found
+from pipecd.model.deployment import ROLLBACK_STAGE
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
@@ -18,8 +19,6 @@ _GET = Permission(Resource.DEPLOYMENT, Action.GET)
 
 # A deployment never changes hands, so its owner is asked for once.
 _OWNERS_TTL = timedelta(hours=1)
-# Upstream's clients expect no entry for the stage that may never have run.
-ROLLBACK_STAGE = "ROLLBACK"
 _EMPTY = StageLogPart(blocks=(), completed=False)
 
 
@@ -60,6 +59,7 @@ class Logs:
             try:
                 logs[stage.id] = await self._stores.stage_logs.read(run)
             except NotFound:
+                # Upstream's clients expect no entry for the stage that may never have run.
                 if stage.name != ROLLBACK_STAGE:
                     logs[stage.id] = _EMPTY
         return logs

@@ -16,8 +16,9 @@ from pipecd.config.application.pipeline import StageSpec
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.duration import Duration
 from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import StageStatus, SyncStrategy
+from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy, began_at
 from pipecd.model.errors import PipecdError
+from pipecd.model.moment import to_unix
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.outcome import StageEnding, ending_of
@@ -38,10 +39,14 @@ log = structlog.get_logger()
 
 # How often a stage is run when its plugin dies each time.
 _RUNS = 3
-# What a plugin may answer; upstream's SDK promises the same.
-_ANSWERS = frozenset(
-    {StageStatus.SUCCESS, StageStatus.FAILURE, StageStatus.SKIPPED, StageStatus.EXITED}
-)
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """How many seconds a stage may take, and how many of them are left."""
+
+    whole: float
+    left: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,32 +71,38 @@ class StageRun:
         return stages[self.stage.index] if self.stage.index < len(stages) else None
 
     async def forward(self, stop: asyncio.Future[Stop], *, at_most: float) -> StageEnding:
-        """Runs a stage of the pipeline or of a quick sync."""
-        entry = self.configured
-        limit = at_most if entry is None else min(at_most, entry.timeout)
+        """Runs a stage of the pipeline or of a quick sync; its time goes on after a restart."""
+        entry, passed = self.configured, self._passed()
+        whole = passed + at_most if entry is None else min(passed + at_most, entry.timeout)
         with self._traced():
-            return await self._run(stop, at_most=limit, requires=())
+            return await self._run(stop, limit=_Limit(whole, max(0.0, whole - passed)), requires=())
 
     async def undo(self, *, requires: Sequence[str]) -> StageEnding:
         """Runs a stage of the rollback, which nothing stops."""
         never: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         with self._traced():
-            return await self._run(never, at_most=None, requires=requires)
+            return await self._run(never, limit=None, requires=requires)
+
+    def _passed(self) -> int:
+        """For how many seconds the stage has been under way, in earlier lives of piped too."""
+        began = began_at(self.stage)
+        # A clock that was set back takes nothing away.
+        return max(0, to_unix(self.desk.now()) - began) if began else 0
 
     def _traced(self) -> AbstractContextManager[None]:
         return self.desk.eyes.traces.stage(self.deployment, self.stage)
 
     async def _run(
-        self, stop: asyncio.Future[Stop], *, at_most: float | None, requires: Sequence[str]
+        self, stop: asyncio.Future[Stop], *, limit: _Limit | None, requires: Sequence[str]
     ) -> StageEnding:
         work = asyncio.create_task(self._work(requires), name=f"stage {self.stage.name}")
         try:
-            ended = await until_stopped(work, stop, at_most=at_most)
+            ended = await until_stopped(work, stop, at_most=limit and limit.left)
         except asyncio.CancelledError:
             await self._keep_late_ending(work)
             raise
         if isinstance(ended, Stop):
-            ended = _late_ending(work) or await self._stopped(ended, at_most)
+            ended = _late_ending(work) or await self._stopped(ended, limit)
         return await self._ended(ended)
 
     async def give_up(self, ending: StageEnding) -> None:
@@ -160,7 +171,7 @@ class StageRun:
                 await self._say(f"{e}; the stage is run again as soon as the plugin is back")
 
     def _judged(self, plugin: Plugin, answer: pb.ExecuteStageResponse) -> StageEnding:
-        if answer.status not in _ANSWERS:
+        if answer.status not in STAGE_ANSWERS:
             told = f"plugin {plugin.name} answered status {answer.status}, which is not an ending"
             return StageEnding(StageStatus.FAILURE, told)
         return StageEnding(StageStatus(answer.status), self._masked(answer.message))
@@ -213,13 +224,13 @@ class StageRun:
         for command in self.desk.commands.for_stage(self.deployment.id, self.stage.id):
             await self.desk.commands.report(command, CommandStatus.SUCCEEDED)
 
-    async def _stopped(self, stop: Stop, at_most: float | None) -> StageEnding:
+    async def _stopped(self, stop: Stop, limit: _Limit | None) -> StageEnding:
         """The ending of a stage that was stopped, with the last line of its log."""
         ending = ending_of(stop)
         await self._remember(ending)
         timed_out = stop.reason is StopReason.TIMED_OUT
-        limit = Duration(round(at_most or 0, 1))
-        last_words = f"Timed out after {limit}" if timed_out else ending.message
+        whole = Duration(round(limit.whole, 1)) if limit else Duration(0)
+        last_words = f"Timed out after {whole}" if timed_out else ending.message
         if lag := self._log_lag():
             self.later(self._close_log_after(lag, last_words))
         else:

@@ -15,7 +15,7 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-METADATA_KEY = "DeploymentNotification"
+NOTIFICATION_KEY = "DeploymentNotification"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Mentions:
 def mentions_of(deployment: Deployment, kind: NoticeKind) -> Mentions:
     """Those whom the application asked to mention when the deployment was triggered."""
     shared = deployment.metadata_v2.shared.keyValues
-    text = shared.get(METADATA_KEY) or deployment.metadata.get(METADATA_KEY)
+    text = shared.get(NOTIFICATION_KEY) or deployment.metadata.get(NOTIFICATION_KEY)
     if not text:
         return Mentions()
     try:

@@ -14,13 +14,13 @@ from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.errors import UserMistake
 from pipecd.model.giturl import commit_url
 from pipecd.model.moment import to_unix
+from pipecd.piped.notify.mentions import NOTIFICATION_KEY
 from pipecd.proto.model import common_pb2, deployment_pb2
 from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentMetadata, DeploymentTrigger
 from pipecd.proto.service.piped_pb2 import CreateDeploymentChainRequest
 
 TRACE_TRAILER = "Pipecd-Dev-Trace-Trigger-Commit-Hash"
-NOTIFICATION_KEY = "DeploymentNotification"
 PENDING = "The deployment is waiting to be planned"
 
 BY_COMMAND = "because piped received a command from user via web console or pipectl"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from pipecd.model.deployment import DISPLAY_KEY
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.observe.metrics import Tallies
@@ -24,7 +25,6 @@ from pipecd.proto.plugin.livestatechanges_pb2 import (
 )
 from pipecd.proto.service import piped_pb2
 from pipecd.sdk.host import CommandWatch, Host, plain_git_variables
-from pipecd.sdk.metadata import DISPLAY_KEY
 
 # The one object that has a place of its own in the first generation.
 _ANALYSIS_RESULT = ("analysis", "latest-analysis-result")

@@ -3,7 +3,7 @@
 
 import structlog
 
-from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.command import TRIGGERED_KEY, CommandKind, CommandStatus
 from pipecd.model.deployment import IN_CHAIN, SyncStrategy
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import watch_any
@@ -13,7 +13,6 @@ from pipecd.proto.model.command_pb2 import Command
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-TRIGGERED_KEY = "TriggeredDeploymentID"
 
 _WAIT, _SOON = 60.0, 0.2
 

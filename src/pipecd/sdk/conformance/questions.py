@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from pipecd.model.deployment import StageStatus, SyncStrategy
+from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy
 from pipecd.model.errors import UserMistake
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin.deployment_pb2_grpc import DeploymentServiceStub
@@ -29,9 +29,6 @@ Question = tuple[str, Callable[[], Awaitable[None]]]
 
 _ANSWERED = 30.0
 _STAGE_ENDS = 120.0
-_ENDINGS = frozenset(
-    {StageStatus.SUCCESS, StageStatus.FAILURE, StageStatus.SKIPPED, StageStatus.EXITED}
-)
 # Not the first place, so that a plugin that ignores its place is found out.
 _PLACE = 3
 
@@ -136,7 +133,7 @@ class Questions:
     async def _run(self, stage: str) -> None:
         before = len(self._host.blocks)
         answer = await self._execute(stage, _STAGE_ENDS)
-        if answer.status not in _ENDINGS:
+        if answer.status not in STAGE_ANSWERS:
             raise Wrong(f"it answers status {answer.status}, which is not an ending")
         if len(self._host.blocks) > before and not self._host.is_log_completed:
             raise Wrong("it ended before its log was complete")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
-from pipecd.model.deployment import StageStatus, SyncStrategy
+from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unsupported, UserMistake
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import common_pb2, deployment_pb2
@@ -41,11 +41,6 @@ from pipecd.wire.table import RpcTable
 logger = structlog.get_logger()
 
 AnswerT = TypeVar("AnswerT")
-
-# What a stage may answer; anything else counts as a failure.
-_ANSWERS = frozenset(
-    {StageStatus.SUCCESS, StageStatus.FAILURE, StageStatus.SKIPPED, StageStatus.EXITED}
-)
 
 
 class PluginServer:
@@ -224,7 +219,7 @@ class PluginServer:
         if result.status is StageStatus.FAILURE and task.cancelling():
             # It only failed because it was told to stop.
             raise asyncio.CancelledError
-        if result.status not in _ANSWERS:
+        if result.status not in STAGE_ANSWERS:
             told = f"plugin {self.name} answered {result.status.name}, which is not an ending"
             result = StageResult.failed(told)
         if result.message:

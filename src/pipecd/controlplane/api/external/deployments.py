@@ -9,10 +9,8 @@ from pipecd.controlplane.stores.documents import PageRequest
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.enumeration import named
 from pipecd.model.application import ApplicationKind
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
 from pipecd.proto.service import api_pb2 as pb
-
-_STATUS_PREFIX = "DEPLOYMENT_"
 
 
 class DeploymentRpcs:
@@ -71,7 +69,7 @@ def _first(values: Sequence[str]) -> tuple[str, ...]:
 
 def _status(name: str) -> DeploymentStatus:
     mistake = f"{name} is invalid deployment status"
-    return named(DeploymentStatus, name.removeprefix(_STATUS_PREFIX), mistake)
+    return named(DeploymentStatus, name.removeprefix(STATUS_PREFIX), mistake)
 
 
 def _kind(name: str) -> ApplicationKind:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from pipecd.controlplane.console.view.agent import Agent
 from pipecd.controlplane.console.view.marks import Mark, Tone
-from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.command import TRIGGERED_KEY, CommandKind, CommandStatus
 from pipecd.proto.model.command_pb2 import Command
 
-_TRIGGERED = "TriggeredDeploymentID"
 _NOUNS = {
     CommandKind.SYNC_APPLICATION: "sync",
     CommandKind.CHAIN_SYNC_APPLICATION: "sync",
@@ -38,7 +37,7 @@ def notice(command: Command, agent: Agent) -> Notice:
     status = CommandStatus(command.status)
     if status is CommandStatus.NOT_HANDLED_YET:
         return Notice(command.id, *_open(noun, agent), is_open=True)
-    led_to = command.metadata.get(_TRIGGERED, "")
+    led_to = command.metadata.get(TRIGGERED_KEY, "")
     words = {
         CommandStatus.SUCCEEDED: (Tone.OK, "check", f"The {noun} you asked for was carried out."),
         CommandStatus.FAILED: (Tone.BAD, "cross", f"The {noun} you asked for failed."),

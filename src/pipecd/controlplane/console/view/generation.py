@@ -5,7 +5,7 @@
 
 from pipecd.controlplane.console.view.marks import kind_word
 from pipecd.model.application import ApplicationKind
-from pipecd.model.deployment import StageStatus
+from pipecd.model.deployment import ROLLBACK_STAGE, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
@@ -37,7 +37,7 @@ def is_shown(stage: PipelineStage) -> bool:
 
 def is_rollback(stage: PipelineStage) -> bool:
     """The first generation marks the stage by its name only."""
-    return stage.rollback or stage.name == "ROLLBACK" or stage.name.endswith("_ROLLBACK")
+    return stage.rollback or stage.name == ROLLBACK_STAGE or stage.name.endswith("_ROLLBACK")
 
 
 def is_quick_sync(stage: PipelineStage) -> bool:

@@ -9,12 +9,16 @@ from pipecd.controlplane.console.view.generation import is_rollback, is_shown
 from pipecd.controlplane.console.view.marks import Mark, stage_mark
 from pipecd.controlplane.console.view.words import duration, joined, moment, sentence
 from pipecd.controlplane.usecases.deployments import approvers_of
-from pipecd.model.deployment import ManualOperation, StageStatus
+from pipecd.model.deployment import (
+    APPROVED_USERS_KEY,
+    DISPLAY_KEY,
+    ManualOperation,
+    StageStatus,
+)
 from pipecd.model.moment import to_unix
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
-_DISPLAY = "pipecd/stage-display-metadata"
-_APPROVED = ("pipecd/stage-approved-users", "ApprovedBy")
+_APPROVED = (APPROVED_USERS_KEY, "ApprovedBy")
 _SHARES = (("Primary", "primary"), ("Canary", "canary"), ("Baseline", "baseline"))
 
 
@@ -163,7 +167,7 @@ def _line(stage: PipelineStage, status: StageStatus) -> str:
 
 
 def _told(metadata: Mapping[str, str]) -> str:
-    if told := metadata.get(_DISPLAY):
+    if told := metadata.get(DISPLAY_KEY):
         return told.replace("SkippedBy:", "Skipped by:")
     if approved := metadata.get("ApprovedBy"):
         return f"Approved by: {approved}"
