@@ -72,6 +72,8 @@ SLOW_FIXTURES = frozenset(
         "whole_piped",
     }
 )
+# A guard against tests that hang; `timeout` of pyproject.toml is the one of all others.
+SLOW_SECONDS = 240
 
 
 def is_slow(file: Path) -> bool:
@@ -86,11 +88,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of the slow files and those that use a slow fixture as such."""
+    """Marks the tests of the slow files and those that use a slow fixture as such.
+
+    What is slow on an idle machine is given time on a busy one.
+    """
     for item in items:
         used: list[str] = getattr(item, "fixturenames", [])
         if is_slow(item.path) or not SLOW_FIXTURES.isdisjoint(used):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
 @pytest.fixture(scope="session")

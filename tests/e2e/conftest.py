@@ -24,7 +24,7 @@ from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
 from servers.programs import OUR_PIPECD
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 def quickstart_arguments(data: Path, *more: str) -> list[str]:

@@ -103,7 +103,7 @@ class Installation:
         address = f"127.0.0.1:{self.ports['api']}"
         authorization = credentials.api_key(self.api_key)
         async with (
-            asyncio.timeout(40),
+            asyncio.timeout(120),
             open_channel(address, authorization=authorization, insecure=True) as channel,
         ):
             api = APIServiceStub(channel)
@@ -172,7 +172,7 @@ async def install(directory: Path) -> Installation:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 async def test_a_control_plane_that_is_killed_amid_a_stage(tmp_path: Path) -> None:
     installed = await install(tmp_path)
     async with AsyncExitStack() as first, AsyncExitStack() as running:

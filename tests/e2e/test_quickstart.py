@@ -16,7 +16,7 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from servers.programs import OUR_PIPECD
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 async def test_a_commit_is_deployed_by_itself_and_seen(quickstart: Any, tmp_path: Path) -> None:
