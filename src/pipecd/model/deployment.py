@@ -75,15 +75,6 @@ class SyncStrategy(IntEnum):
     PIPELINE = 2
 
 
-class TriggerKind(IntEnum):
-    """Why a deployment was made."""
-
-    ON_COMMIT = 0
-    ON_COMMAND = 1
-    ON_OUT_OF_SYNC = 2
-    ON_CHAIN = 3
-
-
 class ManualOperation(IntEnum):
     """What a person may do to a running stage."""
 

@@ -100,11 +100,13 @@ async def test_work_that_fails_while_it_is_stopped_is_only_mentioned() -> None:
 async def test_a_journal_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "d" / "journal.json"
     written = await Journal.open(path)
+    written.began = 7
     log_end = ReportStageLogsFromLastCheckpointRequest(stage_id="s1", completed=True)
     await written.stage_ended("s1", StageEntry(StageStatus.SUCCESS, "well done", (log_end,)))
     await written.decided(Outcome(DeploymentStatus.CANCELLED, "by ann", "s1", rolls_back=False))
     found = await Journal.open(path)
     assert (found.stages, found.outcome) == (written.stages, written.outcome)
+    assert found.began == 7
     deployment = Deployment(
         stages=[
             PipelineStage(id="s1", status=int(StageStatus.RUNNING)),  # type: ignore[arg-type]

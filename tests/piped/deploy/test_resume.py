@@ -7,12 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.moment import utc_now
 from pipecd.piped.deploy.desk import logs_of
 from pipecd.piped.pluginhost.logs import LogSpool
 from pipecd.piped.pluginhost.masks import MaskedLog, Masks
@@ -97,6 +99,59 @@ async def test_a_running_stage_is_taken_up_again_and_those_before_it_are_not(
             "act 1: hang",
             "released",
         ]
+
+
+def later(minutes: float) -> Callable[[], datetime]:
+    """A clock of a piped that is started so much later."""
+    return lambda: utc_now() + timedelta(minutes=minutes)
+
+
+async def test_the_time_of_a_stage_goes_on_while_piped_is_restarted(
+    open_stand: OpenStand,
+) -> None:
+    spec = "  pipeline: {stages: [{name: ACT, timeout: 1h, with: {do: hang}}]}\n"
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push(spec))
+        async with stand.piped():
+            await stand.told("act 0 begins")
+        (stage,) = (await stand.deployment(id)).stages
+        async with stand.piped(now=later(40)):
+            await stand.seen(
+                lambda: stand.lines_of(id, stage.id), lambda lines: lines.count("act 0: hang") == 2
+            )
+        (resumed,) = (await stand.deployment(id)).stages
+        assert (resumed.status, resumed.completed_at) == (stage.status, stage.completed_at)
+        async with stand.piped(now=later(61)):
+            done = await stand.finished(id)
+        assert (status(done), stand.begun) == ("FAILURE", ["act 0", "act 0"])
+        assert done.status_reason == f"Timed out while executing stage {stage.id}"
+        assert (await stand.lines_of(id, stage.id))[-1] == "Timed out after 1h0m0s"
+
+
+@pytest.mark.parametrize("stages", [("hang",), ("succeed", "hang")])
+async def test_so_does_the_time_of_the_whole_deployment(
+    open_stand: OpenStand, stages: tuple[str, ...]
+) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push("  timeout: 1h\n" + pipeline(*stages)))
+        last = f"act {len(stages) - 1}"
+        async with stand.piped():
+            await stand.told(f"{last} begins")
+        async with stand.piped(now=later(61)):
+            done = await stand.finished(id)
+        assert (status(done), stand.begun.count(last)) == ("FAILURE", 1)
+        assert done.status_reason == f"Timed out while executing stage {done.stages[-1].id}"
+
+
+async def test_a_clock_that_was_set_back_costs_no_time(open_stand: OpenStand) -> None:
+    async with open_stand() as stand:
+        id = await stand.trigger(stand.push("  timeout: 1h\n" + pipeline("hang")))
+        async with stand.piped(now=later(600)):
+            await stand.told("act 0 begins")
+        stand.let_go("act 0")
+        async with stand.piped():
+            done = await stand.finished(id)
+        assert status(done) == "SUCCESS"
 
 
 async def test_lines_that_a_killed_piped_had_not_sent_are_sent_by_the_next(

@@ -42,6 +42,8 @@ class Journal:
     path: Path
     stages: dict[str, StageEntry] = field(default_factory=dict[str, StageEntry])
     outcome: Outcome | None = None
+    began: int = 0
+    """When the first stage began, in unix seconds; written with the rest."""
 
     @classmethod
     async def open(cls, path: Path) -> "Journal":
@@ -83,6 +85,7 @@ class Journal:
 
     def _replace(self) -> None:
         document = {
+            "began": self.began,
             "stages": {id: _document(entry) for id, entry in self.stages.items()},
             "outcome": None
             if self.outcome is None
@@ -98,7 +101,9 @@ def _read(path: Path) -> Journal:
     try:
         document: dict[str, Any] = json.loads(path.read_text())
         stages = {id: _entry(entry) for id, entry in document["stages"].items()}
-        return Journal(path, stages, _outcome(document["outcome"]))
+        # A piped of an earlier version did not write when it began.
+        began = int(document.get("began", 0))
+        return Journal(path, stages, _outcome(document["outcome"]), began)
     except FileNotFoundError:
         return Journal(path)
     except (OSError, ValueError, KeyError, TypeError, DecodeError) as e:

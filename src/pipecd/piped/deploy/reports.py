@@ -12,7 +12,13 @@ from functools import partial
 
 import structlog
 
-from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus, may_become
+from pipecd.model.deployment import (
+    WAITING_FOR,
+    DeploymentStatus,
+    StageStatus,
+    began_at,
+    may_become,
+)
 from pipecd.model.errors import PipecdError
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
@@ -112,8 +118,9 @@ class Reports:
         *,
         requires: Sequence[str] = (),
     ) -> None:
-        """A stage began or ended."""
+        """A stage began or ended; one that is taken up again began when it did."""
         now, before = to_unix(self._now()), StageStatus(stage.status)
+        began = began_at(stage) if status is StageStatus.RUNNING else 0
         stage.status = deployment_pb2.StageStatus.ValueType(status)
         stage.status_reason = reason
         stage.updated_at = now
@@ -130,7 +137,7 @@ class Reports:
             status_reason=reason,
             requires=stage.requires,
             visible=True,
-            completed_at=now,
+            completed_at=began or now,
         )
         await persistently(
             lambda: self._api.report_stage_status_changed(request), what="stage status"

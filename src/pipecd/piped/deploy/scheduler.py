@@ -13,8 +13,9 @@ from typing import Any
 import structlog
 
 from pipecd.config.application.spec import ApplicationSpec
-from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus, began_at
 from pipecd.model.errors import PipecdError
+from pipecd.model.moment import to_unix
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal
 from pipecd.piped.deploy.outcome import (
@@ -90,7 +91,7 @@ class Scheduler:
             return await self._end_between(StageEnding(StageStatus.FAILURE, reason))
         if isinstance(spec, Stop):
             return await self._end_between(ending_of(spec))
-        deadline = asyncio.get_running_loop().time() + spec.timeout
+        deadline = asyncio.get_running_loop().time() + spec.timeout - self._passed()
         for stage in self._forward_stages():
             if StageStatus(stage.status).is_completed:
                 outcome = outcome_after(stage, remembered(stage))
@@ -103,6 +104,15 @@ class Scheduler:
             if outcome is not None:
                 return outcome
         return Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
+
+    def _passed(self) -> int:
+        """For how many seconds the stages have been under way, in earlier lives of piped too."""
+        now = to_unix(self._desk.now())
+        if not self._journal.began:
+            begun = [began for stage in self._forward_stages() if (began := began_at(stage))]
+            self._journal.began = min(begun, default=now)
+        # A clock that was set back takes nothing away.
+        return max(0, now - self._journal.began)
 
     async def _end_between(self, ending: StageEnding) -> Outcome:
         """Ends the deployment while no stage runs, though one may have been interrupted before."""
