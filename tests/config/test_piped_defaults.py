@@ -53,8 +53,6 @@ DEFAULTS = [
     ("git.ssh_key_file", ""),
     ("git.ssh_key_data", ""),
     ("git.password", ""),
-    ("git.committer_name", "piped"),
-    ("git.committer_email", "pipecd.dev@gmail.com"),
     ("git.ssh_host", "github.com"),
     ("git.ssh_host_name", "github.com"),
     ("git.ssh_config_file", Path.home() / ".ssh" / "config"),
@@ -130,7 +128,6 @@ ZEROES = [
     pytest.param("syncInterval: 0s", "sync_interval", Duration(60), id="an interval of 0s"),
     pytest.param("syncInterval: 0", "sync_interval", Duration(60), id="an interval of 0"),
     pytest.param("planPreview: {workerNum: 0}", "plan_preview.worker_num", 3, id="no workers"),
-    pytest.param("git: {username: ''}", "git.committer_name", "piped", id="an empty user name"),
     pytest.param("git:", "git.host", "", id="null for an object"),
 ]
 

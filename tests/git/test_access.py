@@ -19,6 +19,17 @@ def settings(variables: dict[str, str]) -> dict[str, str]:
     }
 
 
+@pytest.mark.parametrize(
+    ("access", "author"),
+    [
+        pytest.param(GitAccess(), ("piped", "pipecd.dev@gmail.com"), id="nobody was named"),
+        pytest.param(GitAccess(username="ann", email="a@b.c"), ("ann", "a@b.c"), id="as named"),
+    ],
+)
+def test_who_makes_the_commits_of_piped(access: GitAccess, author: tuple[str, str]) -> None:
+    assert access.author == author
+
+
 def test_a_password_is_bound_to_the_host_of_the_remote(tmp_path: Path) -> None:
     access = GitAccess(username="ann", password="pw")
     remotes = ["https://x@git.example.com:8443/a/b.git"]

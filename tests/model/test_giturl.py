@@ -4,7 +4,7 @@
 import pytest
 
 from pipecd.model.errors import UserMistake
-from pipecd.model.giturl import commit_url, directory_url, remote_identity
+from pipecd.model.giturl import commit_page, commit_url, directory_url, remote_identity
 
 GITHUB = "https://github.com/org/repo"
 
@@ -86,3 +86,8 @@ def test_two_remotes_of_one_repository(one: str, other: str) -> None:
 )
 def test_remotes_of_two_repositories(one: str, other: str) -> None:
     assert not remote_identity(one).is_same(remote_identity(other))
+
+
+def test_a_commit_without_a_page_is_no_mistake() -> None:
+    assert commit_page("git@github.com:org/repo.git", "c") == "https://github.com/org/repo/commit/c"
+    assert commit_page("/srv/repo", "c") == ""

@@ -13,7 +13,6 @@ from pipecd.model.deployment import (
     ManualOperation,
     StageStatus,
     SyncStrategy,
-    TriggerKind,
 )
 from pipecd.model.severity import LogSeverity
 from pipecd.proto.model import (
@@ -28,7 +27,6 @@ PAIRS: list[tuple[type[IntEnum], EnumDescriptor, str]] = [
     (DeploymentStatus, deployment_pb2.DeploymentStatus.DESCRIPTOR, "DEPLOYMENT_"),
     (StageStatus, deployment_pb2.StageStatus.DESCRIPTOR, "STAGE_"),
     (SyncStrategy, common_pb2.SyncStrategy.DESCRIPTOR, ""),
-    (TriggerKind, deployment_pb2.TriggerKind.DESCRIPTOR, ""),
     (ManualOperation, deployment_pb2.ManualOperation.DESCRIPTOR, "MANUAL_OPERATION_"),
     (ApplicationKind, common_pb2.ApplicationKind.DESCRIPTOR, ""),
     (SyncStatus, application_pb2.ApplicationSyncStatus.DESCRIPTOR, ""),

@@ -101,9 +101,6 @@ def pairs(name: str, help: str) -> Callable[[F], F]:
     return click.option(f"--{name}", type=MapFlag(), multiple=True, callback=merge, help=help)
 
 
-LOG_LEVELS = ("debug", "info", "warn", "error", "dpanic", "panic", "fatal")
-
-
 def shared(*, log_level: str = "info") -> Callable[[F], F]:
     """The flags that all our programs share."""
 

@@ -12,12 +12,11 @@ from pipecd.observe.version import build_version
 from pipecd.proto.service.piped_pb2 import GetDesiredVersionRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
-from pipecd.wire.channel import open_channel
+from pipecd.wire.channel import open_channel, watch_wakeups
 from pipecd.wire.credentials import piped_token
 from pipecd.wire.status import from_rpc_error
 
 _WITHIN = 15.0
-_WATCH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,8 @@ class Desired:
         An upstream control plane has no such stream, which is Unsupported.
         """
         async with self._channel(piped) as channel:
-            watch: grpc.aio.UnaryStreamMultiCallable[WatchWakeupsRequest, Wakeup] = (
-                channel.unary_stream(
-                    _WATCH,
-                    request_serializer=WatchWakeupsRequest.SerializeToString,
-                    response_deserializer=Wakeup.FromString,
-                )
-            )
             try:
-                async for wakeup in watch(WatchWakeupsRequest()):
+                async for wakeup in watch_wakeups(channel)(WatchWakeupsRequest()):
                     if wakeup.kind in (Wakeup.CONNECTED, Wakeup.PIPED):
                         yield
             except grpc.aio.AioRpcError as e:

@@ -3,6 +3,7 @@
 
 PipecdError
 ├─ UserMistake       the caller must change the input; retrying does not help
+│  └─ NoDriver       the installation lacks an extra
 ├─ Unauthenticated   the caller did not prove who they are
 ├─ Denied            the caller may not do this
 ├─ NotFound          the thing does not exist
@@ -30,6 +31,16 @@ class PipecdError(Exception):
 
 class UserMistake(PipecdError):
     """The input is wrong and only its author can mend it."""
+
+
+class NoDriver(UserMistake):
+    """What the configuration asks for needs a driver that is not installed."""
+
+    def __init__(self, what: str, *, extra: str) -> None:
+        super().__init__(
+            f"this installation has no driver for {what}",
+            hint=f"install it: pip install pipecd[{extra}]",
+        )
 
 
 class Unauthenticated(PipecdError):

@@ -76,6 +76,14 @@ def commit_url(remote: str, commit: str) -> str:
     return f"{repository.page}/{word}/{commit}"
 
 
+def commit_page(remote: str, commit: str) -> str:
+    """The page of one commit, or nothing: a directory on this machine has none."""
+    try:
+        return commit_url(remote, commit)
+    except UserMistake:
+        return ""
+
+
 def directory_url(remote: str, branch: str, directory: str) -> str:
     """The page of a directory at the head of a branch."""
     if not branch:

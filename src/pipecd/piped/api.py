@@ -24,7 +24,7 @@ from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.admission import Admission
-from pipecd.wire.channel import open_channel
+from pipecd.wire.channel import open_channel, watch_wakeups
 from pipecd.wire.credentials import bearer, piped_token
 from pipecd.wire.status import from_rpc_error
 
@@ -33,7 +33,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
 
-WATCH_WAKEUPS = "/grpc.service.pipedservice.PipedService/WatchWakeups"
 
 _CALL_AT_MOST = 30.0
 _QUESTION_TRIES = 3
@@ -70,13 +69,7 @@ class PipedApi:
     ) -> None:
         self._admission = admission
         self._stub = PipedServiceStub(channel)
-        self._watch: grpc.aio.UnaryStreamMultiCallable[WatchWakeupsRequest, Wakeup] = (
-            channel.unary_stream(
-                WATCH_WAKEUPS,
-                request_serializer=WatchWakeupsRequest.SerializeToString,
-                response_deserializer=Wakeup.FromString,
-            )
-        )
+        self._watch = watch_wakeups(channel)
         self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(EXPORT)
         self._chance = chance
         self._answered = asyncio.Event()
@@ -188,11 +181,6 @@ class PipedApi:
     ) -> pb.ReportDeploymentCompletedResponse:
         return await self._report(self._stub.ReportDeploymentCompleted, request)
 
-    async def save_deployment_metadata(
-        self, request: pb.SaveDeploymentMetadataRequest
-    ) -> pb.SaveDeploymentMetadataResponse:
-        return await self._report(self._stub.SaveDeploymentMetadata, request)
-
     async def save_deployment_shared_metadata(
         self, request: pb.SaveDeploymentSharedMetadataRequest
     ) -> pb.SaveDeploymentSharedMetadataResponse:
@@ -238,16 +226,6 @@ class PipedApi:
     ) -> pb.ReportApplicationLiveStateResponse:
         return await self._ask(self._stub.ReportApplicationLiveState, request)
 
-    async def report_application_live_state_events(
-        self, request: pb.ReportApplicationLiveStateEventsRequest
-    ) -> pb.ReportApplicationLiveStateEventsResponse:
-        return await self._ask(self._stub.ReportApplicationLiveStateEvents, request)
-
-    async def get_latest_event(
-        self, request: pb.GetLatestEventRequest
-    ) -> pb.GetLatestEventResponse:
-        return await self._ask(self._stub.GetLatestEvent, request)
-
     async def list_events(self, request: pb.ListEventsRequest) -> pb.ListEventsResponse:
         return await self._once(self._stub.ListEvents, request)
 
@@ -260,16 +238,6 @@ class PipedApi:
         self, request: pb.GetLatestAnalysisResultRequest
     ) -> pb.GetLatestAnalysisResultResponse:
         return await self._ask(self._stub.GetLatestAnalysisResult, request)
-
-    async def put_latest_analysis_result(
-        self, request: pb.PutLatestAnalysisResultRequest
-    ) -> pb.PutLatestAnalysisResultResponse:
-        return await self._ask(self._stub.PutLatestAnalysisResult, request)
-
-    async def get_desired_version(
-        self, request: pb.GetDesiredVersionRequest
-    ) -> pb.GetDesiredVersionResponse:
-        return await self._ask(self._stub.GetDesiredVersion, request)
 
     async def update_application_configurations(
         self, request: pb.UpdateApplicationConfigurationsRequest

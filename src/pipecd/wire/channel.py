@@ -12,6 +12,7 @@ import grpc.aio
 import structlog
 
 from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -57,6 +58,17 @@ async def open_channel(
     async with channel:
         await _connected(channel, address, insecure, connect_within)
         yield channel
+
+
+def watch_wakeups(
+    channel: grpc.aio.Channel,
+) -> grpc.aio.UnaryStreamMultiCallable[WatchWakeupsRequest, Wakeup]:
+    """The call for wake-ups, which the service of upstream does not have."""
+    return channel.unary_stream(
+        "/grpc.service.pipedservice.PipedService/WatchWakeups",
+        request_serializer=WatchWakeupsRequest.SerializeToString,
+        response_deserializer=Wakeup.FromString,
+    )
 
 
 def _options(receive_limit: int) -> list[tuple[str, Any]]:

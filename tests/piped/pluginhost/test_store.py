@@ -9,10 +9,10 @@ import pytest
 
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.piped.pluginhost.store import LAYER_TYPE, PluginStore
+from pipecd.piped.pluginhost.store import PluginStore
 from pipecd.wire.download import store as store_module
 from pipecd.wire.download.machine import machine
-from pipecd.wire.oci.manifest import Platform
+from pipecd.wire.oci.manifest import PLUGIN_LAYER, Platform
 from pipecd.wire.oci.reference import parse_reference
 from pipecd.wire.oci.registry import Registry
 from servers.registry import OciRegistry
@@ -154,7 +154,7 @@ async def push(registry: OciRegistry, path: Path, tag: str = "v1") -> str:
     reference = parse_reference(f"oci://{registry.host}/team/plugin:{tag}")
     async with Registry.open(reference) as opened:
         files = [(Platform(*machine()), path)]
-        return await opened.push(files, layer_type=LAYER_TYPE, artifact_type="application/x")
+        return await opened.push(files, layer_type=PLUGIN_LAYER, artifact_type="application/x")
 
 
 async def test_a_program_comes_from_a_registry(
@@ -187,4 +187,4 @@ async def test_what_a_registry_does_not_have(
 
 
 def test_the_media_type_is_that_of_upstream() -> None:
-    assert LAYER_TYPE == "application/vnd.pipecd.piped.plugin"
+    assert PLUGIN_LAYER == "application/vnd.pipecd.piped.plugin"

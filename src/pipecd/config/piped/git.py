@@ -46,16 +46,6 @@ class GitSpec(Spec):
         return self
 
     @property
-    def committer_name(self) -> str:
-        """Return the `user.name` of commits made by piped."""
-        return self.username or "piped"
-
-    @property
-    def committer_email(self) -> str:
-        """Return the `user.email` of commits made by piped."""
-        return self.email or "pipecd.dev@gmail.com"
-
-    @property
     def ssh_host(self) -> str:
         """Return the `Host` of the ssh block for the key."""
         return self.host or "github.com"

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.stores.files import Cache
-from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.model.errors import NoDriver, Unavailable, UserMistake
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 2.0
@@ -22,10 +22,7 @@ async def open_redis(address: str) -> AsyncIterator[Any]:
         from redis.asyncio.retry import Retry  # noqa: PLC0415
         from redis.backoff import NoBackoff  # noqa: PLC0415
     except ModuleNotFoundError as e:
-        raise UserMistake(
-            "this installation has no driver for Redis",
-            hint="install it: pip install pipecd[redis]",
-        ) from e
+        raise NoDriver("Redis", extra="redis") from e
     pools: Any = BlockingConnectionPool
     url = address if "://" in address else f"redis://{address}"
     try:

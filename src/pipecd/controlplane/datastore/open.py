@@ -7,7 +7,7 @@ from pathlib import Path
 from pipecd.config.controlplane.storage import DatastoreSpec
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.sqlite.database import open_sqlite
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import NoDriver, UserMistake
 
 
 def open_datastore(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]:
@@ -41,7 +41,7 @@ def _open_mysql(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]:
         from pipecd.controlplane.datastore.mysql.address import mysql_address  # noqa: PLC0415
         from pipecd.controlplane.datastore.mysql.database import open_mysql  # noqa: PLC0415
     except ModuleNotFoundError as e:
-        raise _without_driver("MySQL", "mysql") from e
+        raise NoDriver("MySQL", extra="mysql") from e
     return open_mysql(mysql_address(spec.config))
 
 
@@ -50,12 +50,5 @@ def _open_postgres(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]
         from pipecd.controlplane.datastore.postgres.address import postgres_conninfo  # noqa: PLC0415
         from pipecd.controlplane.datastore.postgres.database import open_postgres  # noqa: PLC0415
     except ModuleNotFoundError as e:
-        raise _without_driver("PostgreSQL", "postgres") from e
+        raise NoDriver("PostgreSQL", extra="postgres") from e
     return open_postgres(postgres_conninfo(spec.config))
-
-
-def _without_driver(what: str, extra: str) -> UserMistake:
-    return UserMistake(
-        f"this installation has no driver for {what}",
-        hint=f"install it: pip install pipecd[{extra}]",
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.stores.files import Files
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import NoDriver, UserMistake
 
 
 def open_filestore(spec: FilestoreSpec) -> AbstractAsyncContextManager[Files]:
@@ -37,7 +37,7 @@ def _open_bucket(spec: FilestoreSpec) -> AbstractAsyncContextManager[Files]:
     try:
         from pipecd.controlplane.filestore.s3 import open_minio, open_s3  # noqa: PLC0415
     except ModuleNotFoundError as e:
-        raise _without_driver("S3 and MinIO", "s3") from e
+        raise NoDriver("S3 and MinIO", extra="s3") from e
     return open_s3(spec.config) if spec.type == "S3" else open_minio(spec.config)
 
 
@@ -48,12 +48,5 @@ def _open_gcs(config: FilestoreConfig) -> AbstractAsyncContextManager[Files]:
             warnings.simplefilter("ignore", ImportWarning)
             from pipecd.controlplane.filestore.gcs import open_gcs  # noqa: PLC0415
     except ModuleNotFoundError as e:
-        raise _without_driver("Google Cloud Storage", "gcp") from e
+        raise NoDriver("Google Cloud Storage", extra="gcp") from e
     return open_gcs(config)
-
-
-def _without_driver(what: str, extra: str) -> UserMistake:
-    return UserMistake(
-        f"this installation has no driver for {what}",
-        hint=f"install it: pip install pipecd[{extra}]",
-    )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every table of documents can do, whatever holds it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -31,13 +31,6 @@ class Page(Generic[M]):
 
     items: tuple[M, ...]
     cursor: str = ""
-
-
-@dataclass(frozen=True)
-class LabelFilter:
-    """All these pairs must be on the document."""
-
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Documents(Protocol[M]):

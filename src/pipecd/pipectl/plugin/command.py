@@ -17,12 +17,11 @@ from pipecd.pipectl.plugin.project import Project
 from pipecd.sdk.conformance import Trial, Verdict, try_plugin
 from pipecd.sdk.options import decode_value
 from pipecd.wire.oci.login import docker_login
-from pipecd.wire.oci.manifest import Platform
+from pipecd.wire.oci.manifest import PLUGIN_LAYER, Platform
 from pipecd.wire.oci.reference import Reference, parse_reference
 from pipecd.wire.oci.registry import Registry
 
-LAYER_TYPE = "application/vnd.pipecd.piped.plugin"
-ARTIFACT_TYPE = "application/vnd.pipecd.piped.plugin+type"
+ARTIFACT_TYPE = f"{PLUGIN_LAYER}+type"
 
 
 @click.group()
@@ -124,4 +123,4 @@ async def _push(
 ) -> str:
     login = docker_login(reference.host)
     async with Registry.open(reference, login=login, insecure=insecure) as registry:
-        return await registry.push(programs, layer_type=LAYER_TYPE, artifact_type=ARTIFACT_TYPE)
+        return await registry.push(programs, layer_type=PLUGIN_LAYER, artifact_type=ARTIFACT_TYPE)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pipecd.model.deployment import triggered_by
-from pipecd.model.errors import UserMistake
-from pipecd.model.giturl import commit_url
+from pipecd.model.giturl import commit_page
 from pipecd.model.moment import from_unix
 from pipecd.piped.notify.mentions import Mentions, mentions_of
 from pipecd.piped.notify.notice import Notice, NoticeKind
@@ -190,7 +189,7 @@ def _fields(notice: Notice, about: Subject, console: Console) -> Iterator[Field]
     if about.deployment is not None:
         yield from _deployment_fields(about.deployment, about, console)
     if commit := said(facts, "commit_hash"):
-        link = _commit_page(about.remote, commit)
+        link = commit_page(about.remote, commit)
         yield Field("Commit", said(facts, "commit_message").partition("\n")[0], link)
 
 
@@ -209,14 +208,6 @@ def _sort(about: Subject) -> Field:
         return Field("Kind", about.platform.lower())
     labels = sorted((about.labels or {}).items())
     return Field("Labels", ",".join(f"{key}={value}" for key, value in labels))
-
-
-def _commit_page(remote: str, commit: str) -> str:
-    try:
-        return commit_url(remote, commit)
-    except UserMistake:
-        # A directory on this machine has no page.
-        return ""
 
 
 def _short(id_: str) -> str:

@@ -45,9 +45,6 @@ class PathPatterns:
         fitting = [pattern for pattern in self.patterns if pattern.fits(path)]
         return bool(fitting) and not any(pattern.excludes for pattern in fitting)
 
-    def match_any(self, paths: Iterable[str]) -> bool:
-        return any(self.match(path) for path in paths)
-
     def match_all(self, paths: Iterable[str]) -> bool:
         return all(self.match(path) for path in paths)
 

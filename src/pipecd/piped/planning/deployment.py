@@ -11,8 +11,7 @@ from pipecd.config.spec import plain
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
-from pipecd.model.errors import UserMistake
-from pipecd.model.giturl import commit_url
+from pipecd.model.giturl import commit_page
 from pipecd.model.moment import to_unix
 from pipecd.piped.notify.mentions import NOTIFICATION_KEY
 from pipecd.proto.model import common_pb2, deployment_pb2
@@ -117,7 +116,7 @@ def _trigger(
             message=message_of(commit),
             author=commit.author or "(unknown)",
             branch=repository.branch,
-            url=_url(repository.remote, commit.hash),
+            url=commit_page(repository.remote, commit.hash),
             created_at=max(1, to_unix(commit.created_at)),
         ),
         commander=cause.commander,
@@ -130,14 +129,6 @@ def _trigger(
 def message_of(commit: Commit) -> str:
     """What a commit says, or that it says nothing."""
     return commit.message or "(no message)"
-
-
-def _url(remote: str, commit: str) -> str:
-    try:
-        return commit_url(remote, commit)
-    except UserMistake:
-        # A directory on this machine has no page.
-        return ""
 
 
 def reference(deployment: Deployment) -> ApplicationDeploymentReference:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.wire.download.store import Download, ProgramStore
-
-LAYER_TYPE = "application/vnd.pipecd.piped.plugin"
+from pipecd.wire.oci.manifest import PLUGIN_LAYER
 
 
 class PluginStore:
@@ -23,7 +22,7 @@ class PluginStore:
                 name=spec.name,
                 url=spec.url,
                 checksum=spec.checksum,
-                layer_type=LAYER_TYPE,
+                layer_type=PLUGIN_LAYER,
                 url_setting="plugins[].url",
                 checksum_setting="plugins[].checksum",
             )

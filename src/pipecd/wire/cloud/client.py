@@ -4,7 +4,7 @@
 import warnings
 from typing import Any, Protocol
 
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import NoDriver
 
 
 class AwsCall(Protocol):
@@ -26,7 +26,7 @@ def open_aws(service: str, *, region: str = "") -> AwsCall:
     try:
         from pipecd.wire.cloud.aws import AwsApi  # noqa: PLC0415
     except ModuleNotFoundError as e:
-        raise _without_driver("AWS", "aws") from e
+        raise NoDriver("AWS", extra="aws") from e
     return AwsApi(service, region)
 
 
@@ -38,12 +38,5 @@ def open_google(service: str, *, credentials_file: str = "") -> GoogleCall:
             warnings.simplefilter("ignore", ImportWarning)
             from pipecd.wire.cloud.google import GoogleApi  # noqa: PLC0415
     except ModuleNotFoundError as e:
-        raise _without_driver("Google Cloud", "gcp") from e
+        raise NoDriver("Google Cloud", extra="gcp") from e
     return GoogleApi(service, credentials_file)
-
-
-def _without_driver(what: str, extra: str) -> UserMistake:
-    return UserMistake(
-        f"this installation has no driver for {what}",
-        hint=f"install it: pip install pipecd[{extra}]",
-    )

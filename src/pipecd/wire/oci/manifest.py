@@ -16,6 +16,8 @@ _DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 KNOWN = (INDEX, MANIFEST, _DOCKER_INDEX, _DOCKER_MANIFEST)
 EMPTY_CONFIG = b"{}"
 _EMPTY = "application/vnd.oci.empty.v1+json"
+# The layer of an artifact that is the program of a plugin.
+PLUGIN_LAYER = "application/vnd.pipecd.piped.plugin"
 
 
 @dataclass(frozen=True)

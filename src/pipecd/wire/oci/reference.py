@@ -10,7 +10,7 @@ from pipecd.model.errors import UserMistake
 
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*")
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def parse_reference(url: str) -> Reference:
         host
         and _REPOSITORY.fullmatch(repository)
         and (not colon or _TAG.fullmatch(tag))
-        and (not digest or _DIGEST.fullmatch(digest))
+        and (not digest or DIGEST.fullmatch(digest))
         and ("@" in rest) == bool(digest)
     )
     if not is_right:

@@ -3,7 +3,6 @@
 
 import asyncio
 import hashlib
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -16,12 +15,11 @@ from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable
 from pipecd.wire.oci import manifest
 from pipecd.wire.oci.login import Challenge, Login, parse_challenge
 from pipecd.wire.oci.manifest import Descriptor, Document, Platform, digest_of
-from pipecd.wire.oci.reference import Reference
+from pipecd.wire.oci.reference import DIGEST, Reference
 
 _LARGEST_MANIFEST = 4 << 20
 _CHUNK = 1 << 20
 _TIMEOUT = httpx2.Timeout(60.0, connect=15.0)
-_SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _BINARY: Mapping[str, str] = {"content-type": "application/octet-stream"}
 
 
@@ -76,12 +74,12 @@ class Registry:
         async with self._asked("GET", f"manifests/{wanted}", headers=headers) as answer:
             content = await _content(answer, at_most=_LARGEST_MANIFEST)
             kind = answer.headers.get("content-type", "")
-        if _SHA256.fullmatch(wanted) and digest_of(content) != wanted:
+        if DIGEST.fullmatch(wanted) and digest_of(content) != wanted:
             raise PipecdError(f"the manifest of {self._reference} has not the digest {wanted}")
         return Document(content, kind, source=str(self._reference))
 
     async def _pull_blob(self, layer: Descriptor, into: IO[bytes]) -> None:
-        if not _SHA256.fullmatch(layer.digest):
+        if not DIGEST.fullmatch(layer.digest):
             raise PipecdError(f"{self._reference} uses the digest {layer.digest}, not a sha256")
         checked, size = hashlib.sha256(), 0
         async with self._asked("GET", f"blobs/{layer.digest}") as answer:

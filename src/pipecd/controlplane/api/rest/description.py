@@ -7,6 +7,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pipecd.controlplane.api.rest.addresses import ADDRESSES, Address
 from pipecd.observe.version import build_version
+from pipecd.wire.validation import is_map
 
 _SCALARS: dict[int, dict[str, str]] = {
     FieldDescriptor.CPPTYPE_STRING: {"type": "string"},
@@ -76,7 +77,7 @@ def _parameter(
 ) -> dict[str, Any]:
     field: Any = message.fields_by_name[name]
     schema = _field(field, schemas)
-    if _is_map(field):
+    if is_map(field):
         # In an address a map is a list of pairs.
         schema = {"type": "array", "items": {"type": "string", "pattern": "^[^:]*:.*$"}}
     return {"name": name, "in": place, "required": place == "path", "schema": schema}
@@ -97,7 +98,7 @@ def _object(message: Descriptor, names: list[str], schemas: dict[str, Any]) -> d
 
 
 def _field(field: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    if _is_map(field):
+    if is_map(field):
         value = field.message_type.fields_by_name["value"]
         return {"type": "object", "additionalProperties": _one(value, schemas)}
     if field.is_repeated:
@@ -113,10 +114,6 @@ def _one(field: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     if field.type == FieldDescriptor.TYPE_BYTES:
         return {"type": "string", "contentEncoding": "base64"}
     return dict(_SCALARS[field.cpp_type])
-
-
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from pipecd.controlplane.api.rest.addresses import Address
 from pipecd.model.errors import UserMistake
+from pipecd.wire.validation import is_map
 
 _TRUTH = {"true": True, "1": True, "false": False, "0": False, "": False}
 # Deeper than any request of ours, and far from what a parser can bear.
@@ -53,7 +54,7 @@ def _from_query(address: Address, query: Sequence[tuple[str, str]]) -> dict[str,
         field = fields.get(name)
         if field is None or name in address.fields:
             raise UserMistake(f"invalid request: {name!r} is not a parameter of this address")
-        if _is_map(field):
+        if is_map(field):
             key, colon, rest = value.partition(":")
             if not colon:
                 raise UserMistake(f"invalid request: write {name} as key:value")
@@ -81,10 +82,6 @@ def _typed(field: Any, value: str) -> Any:
         return _READ.get(field.cpp_type, str)(value)
     except (ValueError, KeyError) as e:
         raise UserMistake(f"invalid request: {value[:100]!r} cannot be {field.name}") from e
-
-
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _short(error: Exception) -> str:
