@@ -181,6 +181,11 @@ class PipedApi:
     ) -> pb.ReportDeploymentCompletedResponse:
         return await self._report(self._stub.ReportDeploymentCompleted, request)
 
+    async def save_deployment_metadata(
+        self, request: pb.SaveDeploymentMetadataRequest
+    ) -> pb.SaveDeploymentMetadataResponse:
+        return await self._report(self._stub.SaveDeploymentMetadata, request)
+
     async def save_deployment_shared_metadata(
         self, request: pb.SaveDeploymentSharedMetadataRequest
     ) -> pb.SaveDeploymentSharedMetadataResponse:
@@ -226,6 +231,16 @@ class PipedApi:
     ) -> pb.ReportApplicationLiveStateResponse:
         return await self._ask(self._stub.ReportApplicationLiveState, request)
 
+    async def report_application_live_state_events(
+        self, request: pb.ReportApplicationLiveStateEventsRequest
+    ) -> pb.ReportApplicationLiveStateEventsResponse:
+        return await self._ask(self._stub.ReportApplicationLiveStateEvents, request)
+
+    async def get_latest_event(
+        self, request: pb.GetLatestEventRequest
+    ) -> pb.GetLatestEventResponse:
+        return await self._ask(self._stub.GetLatestEvent, request)
+
     async def list_events(self, request: pb.ListEventsRequest) -> pb.ListEventsResponse:
         return await self._once(self._stub.ListEvents, request)
 
@@ -238,6 +253,16 @@ class PipedApi:
         self, request: pb.GetLatestAnalysisResultRequest
     ) -> pb.GetLatestAnalysisResultResponse:
         return await self._ask(self._stub.GetLatestAnalysisResult, request)
+
+    async def put_latest_analysis_result(
+        self, request: pb.PutLatestAnalysisResultRequest
+    ) -> pb.PutLatestAnalysisResultResponse:
+        return await self._ask(self._stub.PutLatestAnalysisResult, request)
+
+    async def get_desired_version(
+        self, request: pb.GetDesiredVersionRequest
+    ) -> pb.GetDesiredVersionResponse:
+        return await self._ask(self._stub.GetDesiredVersion, request)
 
     async def update_application_configurations(
         self, request: pb.UpdateApplicationConfigurationsRequest
