@@ -8,24 +8,32 @@ from typing import Any
 
 from pipecd.sdk.diff import is_list, is_map
 
-_AMOUNTS = frozenset({"limits", "requests", "capacity", "allocatable", "hard"})
+# Maps of amounts, and single ones below the key that tells what they are of.
+_AMOUNTS = frozenset(
+    {
+        *("limits", "requests", "capacity", "allocatable", "hard", "podFixed"),
+        *("default", "defaultRequest", "max", "min", "maxLimitRequestRatio"),
+    }
+)
+_AMOUNT: Mapping[str, frozenset[str]] = {
+    "emptyDir": frozenset({"sizeLimit"}),
+    "resourceFieldRef": frozenset({"divisor"}),
+    "target": frozenset({"value", "averageValue"}),
+}
 _QUANTITY = re.compile(r"([+-]?[0-9.]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?")
 _DECIMAL = {"m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
-def canonical(value: Any) -> Any:
-    """Returns a document whose amounts of resources are written in one way."""
+def canonical(value: Any, under: str = "") -> Any:
+    """Returns a document, or what stands in one under a key, with amounts written in one way."""
     if is_map(value):
+        single = _AMOUNT.get(under, value.keys() if under in _AMOUNTS else ())
         return {
-            key: _amounts(below) if key in _AMOUNTS and is_map(below) else canonical(below)
+            key: quantity(below) if key in single else canonical(below, key)
             for key, below in value.items()
         }
     return [canonical(each) for each in value] if is_list(value) else value
-
-
-def _amounts(amounts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: quantity(amount) for name, amount in amounts.items()}
 
 
 def quantity(value: Any) -> Any:
