@@ -64,6 +64,7 @@ metadata:
         pytest.param("a: [", "x.yaml:2:1", id="broken YAML is found in its line"),
         pytest.param("v: 1\n---\na: b\n  c: d", "x.yaml:4:", id="in a later document too"),
         pytest.param("- 1", "must be a map, this is a list", id="a list is no manifest"),
+        pytest.param("hidden", "must be a map, this is a text$", id="a text is not told"),
         pytest.param("a: 1", "x.yaml:1: a manifest must have 'kind'", id="a kind is needed"),
         pytest.param("kind: A", "a manifest must have 'apiVersion'", id="and an API version"),
         pytest.param("kind: A\napiVersion: v1", "A has no name", id="and a name"),

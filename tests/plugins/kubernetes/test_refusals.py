@@ -226,6 +226,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return with_value(deployment(), path.split("."), value)
 
 
+def secret(**fields: Any) -> dict[str, Any]:
+    """Returns a Secret."""
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, **fields}
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -254,14 +259,35 @@ def changed(path: str, value: Any) -> dict[str, Any]:
             "spec.strategy: Unsupported value: .*; correct the manifest in Git",
             id="a value that is none of those",
         ),
+        pytest.param(
+            with_value(config_map(), ["data"], {"port": 80}),
+            r"\.data\.port: expected string, got .*80.*; .*meant as text stands in quotes",
+            id="a number where a text belongs",
+        ),
+        pytest.param(
+            secret(data={"key": "no base64!"}),
+            "illegal base64 data .*; .*plain text stands under stringData",
+            id="a secret that is not encoded",
+        ),
     ],
 )
 async def test_a_manifest_that_does_not_fit_is_told_at_once_with_its_field(
     application: Application, wrong: dict[str, Any], message: str
 ) -> None:
-    result = await refused(application.commit("c1", config_map(), wrong))
+    async with asyncio.timeout(10):
+        result = await refused(application.commit("c1", config_map("other"), wrong))
     assert re.search(message, result.message), result.message
-    assert "settings" in application.live("configmaps", "api/v1")
+    assert "other" in application.live("configmaps", "api/v1")
+
+
+@pytest.mark.parametrize("value", [918273, {"of": "hidden 918273"}, ["hidden 918273"]])
+async def test_a_value_of_a_secret_is_not_told_when_it_is_refused(
+    application: Application, value: Any
+) -> None:
+    bench = application.commit("c1", secret(stringData={"pin": value}))
+    result = await refused(bench)
+    assert ".stringData.pin: expected string; correct the manifest" in result.message
+    assert "918273" not in "\n".join([result.message, *bench.host.lines])
 
 
 async def test_yaml_that_is_none_is_told_with_its_line_and_nothing_is_applied(

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipecd.plugins.kubernetes.cluster.client import APPLY, CONNECTIONS, JSON_PATCH, Client
 from pipecd.plugins.kubernetes.cluster.discovery import Kinds
+from pipecd.plugins.kubernetes.cluster.explanation import explained
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.cluster.takeover import MANAGER, as_patch, taken_over
 from pipecd.plugins.kubernetes.manifest.body import list_at, text_at, with_value
@@ -96,7 +97,7 @@ async def _apply(cluster: Cluster, say: Say, known: Mapping[str, Any], manifest:
             await _take_over(cluster.client, path, known.get(path))
             await _merge(cluster.client, path, manifest, say)
     except Refusal as e:
-        raise _explained(manifest, e) from e
+        raise explained(manifest, e) from e
     say(f"- applied {manifest.key}")
 
 
@@ -195,7 +196,7 @@ async def _create_namespaces(cluster: Cluster, manifests: Sequence[Manifest], sa
             say(f"- created Namespace {name}")
         except Refusal as e:
             if not e.is_taken:
-                raise _explained(Manifest(body), e) from e
+                raise explained(Manifest(body), e) from e
 
 
 async def _until_usable(cluster: Cluster, manifest: Manifest) -> None:
@@ -239,29 +240,3 @@ async def _together(
     if len(known) == len(failures) > 1:
         raise UserMistake("\n".join(map(str, known))) from known[0]
     raise failures[0]
-
-
-_HINTS = {
-    "Forbidden": "give the piped a role that allows it",
-    "Invalid": "correct the manifest in Git",
-}
-
-
-def _explained(manifest: Manifest, refusal: Refusal) -> UserMistake:
-    """Says which object was refused, in which file it stands, and what to do."""
-    where = f" ({manifest.origin})" if manifest.origin else ""
-    hint = refusal.hint or _HINTS.get(refusal.reason, "")
-    if refusal.is_immutable:
-        hint = (
-            f"this field cannot be changed; annotate the manifest with {FORCE_REPLACE}: enabled "
-            "to delete and create the object anew"
-        )
-    elif refusal.is_malformed:
-        hint = _HINTS["Invalid"]
-    elif "being terminated" in refusal.message:
-        hint = "wait until the namespace is gone, then sync again"
-    elif "failed calling webhook" in refusal.message:
-        hint = "an admission webhook of the cluster does not answer; check that its pods run"
-    elif "denied the request" in refusal.message or "denied request" in refusal.message:
-        hint = "an admission webhook or policy of the cluster refused it; its words say why"
-    return UserMistake(f"{manifest.key}{where} was not applied: {refusal.message}", hint=hint)

@@ -7,6 +7,8 @@ from typing import Any
 from pipecd.plugins.kubernetes.manifest.body import at, list_at, text_at
 from pipecd.sdk import PipecdError
 
+_MALFORMED = ("failed to create typed patch object", "failed to convert new object")
+
 
 class Refusal(PipecdError):
     """An answer of the API server that is no success."""
@@ -39,7 +41,7 @@ class Refusal(PipecdError):
     @property
     def is_malformed(self) -> bool:
         """Reports whether the object does not fit its kind, which servers tell as their failure."""
-        return self.code == 500 and "failed to create typed patch object" in self.message
+        return self.code == 500 and any(words in self.message for words in _MALFORMED)
 
     @property
     def is_immutable(self) -> bool:

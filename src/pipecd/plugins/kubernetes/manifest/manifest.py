@@ -93,5 +93,12 @@ def _objects(value: Any, origin: str) -> list[Manifest]:
     return [manifest]
 
 
-def _shape(value: Any) -> str:
-    return "a list" if isinstance(value, list) else f"the {type(value).__name__} {value!r}"
+def _shape(value: object) -> str:
+    """Tells what a value is and not the value, which may be a secret."""
+    match value:
+        case list():
+            return "a list"
+        case str():
+            return "a text"
+        case _:
+            return "a single value"
