@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipecd.plugins.kubernetes.cluster.client import open_client
 from pipecd.plugins.kubernetes.cluster.kubeconfig import (
     Connection,
     connection_of,
@@ -42,6 +43,27 @@ def test_another_address_wins_over_that_of_the_file() -> None:
     assert read_kubeconfig(TEXT, file="c", master_url="https://x").server == "https://x"
 
 
+@pytest.mark.parametrize(
+    ("text", "master_url", "expected"),
+    [
+        pytest.param(TEXT, "10.0.0.1:6443", "https://10.0.0.1:6443", id="with certificates"),
+        pytest.param("", "10.0.0.1:8080/", "http://10.0.0.1:8080", id="without any"),
+    ],
+)
+def test_an_address_may_lack_its_scheme(
+    tmp_path: Path, text: str, master_url: str, expected: str
+) -> None:
+    (tmp_path / "config").write_text(text)
+    kubeconfig = str(tmp_path / "config") if text else ""
+    assert connection_of(master_url, kubeconfig).server == expected
+
+
+async def test_an_authority_that_is_no_certificate_is_explained() -> None:
+    with pytest.raises(UserMistake, match=r"is no certificate: .*; give certificates in PEM"):
+        async with open_client(read_kubeconfig(TEXT, file="config")):
+            pass
+
+
 def test_secrets_do_not_show_in_texts() -> None:
     assert "very-secret" not in repr(read_kubeconfig(TEXT, file="config"))
 
@@ -65,11 +87,14 @@ def test_a_program_may_bring_the_token() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("", "contexts has no ''", id="an empty file"),
+        pytest.param("", "config has no current-context; choose one", id="an empty file"),
         pytest.param("current-context: x", "contexts has no 'x'", id="a context that is not there"),
         pytest.param(TEXT.replace("user: u", "user: v", 1), "users has no 'v'", id="no such user"),
         pytest.param(
-            TEXT.replace("https://one:6443/", ""), "cluster c has no server", id="nowhere"
+            TEXT.replace("https://one:6443/", ""), "is no address: ''; write it like", id="nowhere"
+        ),
+        pytest.param(
+            TEXT.replace("https://one:6443/", "over there"), "is no address", id="no address"
         ),
         pytest.param(TEXT.replace("UEVN", "UEV"), "certificate-authority of the", id="no base64"),
     ],

@@ -27,6 +27,7 @@ _WATCH_TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=None, pool=None)
 # An API server that restarts is back within so many tries.
 _TRIES = 9
 _PAUSES = Pauses(first=0.25, longest=8.0)
+_NOT_TRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _BUSY = (429, 500, 502, 503, 504)
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
@@ -195,10 +196,10 @@ async def _events(answer: httpx2.Response) -> AsyncIterator[Any]:
 
 def _away(http: httpx2.AsyncClient, cause: Exception) -> Unavailable:
     why = str(cause) or type(cause).__name__
-    return Unavailable(
-        f"the API server at {http.base_url} cannot be reached: {why}",
-        hint="it is tried again; check that it runs and that piped may connect to it",
-    )
+    hint = "it is tried again; check that it runs and that piped may connect to it"
+    if _NOT_TRUSTED in why:
+        hint = "name the authority of its certificate at certificate-authority of the kubeconfig"
+    return Unavailable(f"the API server at {http.base_url} cannot be reached: {why}", hint=hint)
 
 
 class _Road(httpx2.AsyncHTTPTransport):
@@ -239,20 +240,31 @@ async def open_client(
 
 
 def _tls(connection: Connection) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=connection.authority or None)
+    try:
+        context = ssl.create_default_context(cadata=connection.authority or None)
+    except ssl.SSLError as e:
+        raise UserMistake(
+            f"certificate-authority of the kubeconfig is no certificate: {e}",
+            hint="give certificates in PEM, at certificate-authority-data in base64",
+        ) from e
     if not connection.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if connection.certificate:
-        # The standard library reads client certificates from files only.
-        with tempfile.TemporaryDirectory(prefix="pipecd-") as directory:
-            pair = Path(directory) / "client.pem"
-            pair.touch(mode=0o600)
-            pair.write_text(f"{connection.certificate}\n{connection.key}\n")
-            try:
-                context.load_cert_chain(pair)
-            except ssl.SSLError as e:
-                raise UserMistake(
-                    f"the client certificate of the kubeconfig is unusable: {e}"
-                ) from e
+        _show(context, connection)
     return context
+
+
+def _show(context: ssl.SSLContext, connection: Connection) -> None:
+    """Lets a connection show a certificate, which the standard library reads from files only."""
+    with tempfile.TemporaryDirectory(prefix="pipecd-") as directory:
+        pair = Path(directory) / "client.pem"
+        pair.touch(mode=0o600)
+        pair.write_text(f"{connection.certificate}\n{connection.key}\n")
+        try:
+            context.load_cert_chain(pair)
+        except ssl.SSLError as e:
+            raise UserMistake(
+                f"the client certificate of the kubeconfig is unusable: {e}",
+                hint="client-certificate and client-key must be a pair in PEM",
+            ) from e

@@ -84,7 +84,8 @@ async def _printed(program: Program) -> _Known:
     if captured.code != 0:
         said = captured.stderr.decode(errors="replace").strip()[-300:]
         raise UserMistake(
-            f"{program.command} gave no credentials (exit code {captured.code}): {said}"
+            f"{program.command} gave no credentials (exit code {captured.code}): {said}",
+            hint="run it as the user of piped; the kubeconfig names it at users[].user.exec",
         )
     return _credential(program.command, captured.stdout)
 

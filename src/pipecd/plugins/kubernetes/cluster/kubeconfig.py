@@ -4,6 +4,7 @@
 import base64
 import binascii
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,10 @@ from typing import Any
 from pipecd.plugins.kubernetes.manifest.body import list_at, map_at, text_at
 from pipecd.sdk import UserMistake
 from pipecd.sdk.yaml import read_documents
+
+_ADDRESS = re.compile(r"https?://[^\s/]+(?:/\S*)?")
+# Who says something of certificates means TLS.
+_SECURE = ("certificate-authority", "client-certificate", "insecure-skip-tls-verify")
 
 IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -51,7 +56,7 @@ def connection_of(master_url: str, kubeconfig: str) -> Connection:
     if not master_url and not kubeconfig:
         return in_cluster(os.environ, IN_CLUSTER)
     if not kubeconfig:
-        return Connection(server=master_url)
+        return Connection(server=_address(master_url, "masterURL of the deploy target"))
     path = Path(kubeconfig).expanduser()
     try:
         text = path.read_text()
@@ -84,18 +89,20 @@ def read_kubeconfig(text: str, *, file: str, master_url: str = "") -> Connection
     """Returns the connection of the current context."""
     documents = read_documents(text, file=file)
     config = documents[0].value if documents else None
-    context = map_at(
-        _named(config, "contexts", text_at(config, "current-context"), file), "context"
-    )
+    current = text_at(config, "current-context")
+    if not current:
+        raise UserMistake(
+            f"{file} has no current-context", hint="choose one by kubectl config use-context"
+        )
+    context = map_at(_named(config, "contexts", current, file), "context")
     cluster = map_at(_named(config, "clusters", text_at(context, "cluster"), file), "cluster")
     user = map_at(_named(config, "users", text_at(context, "user"), file), "user")
     server = master_url or text_at(cluster, "server")
-    if not server:
-        raise UserMistake(f"{file}: the cluster {text_at(context, 'cluster')} has no server")
+    is_secure = any(key.startswith(_SECURE) for key in (*cluster, *user))
     beside = Path(file).parent
     token_file = text_at(user, "tokenFile")
     return Connection(
-        server=server.rstrip("/"),
+        server=_address(server, f"server of the cluster in {file}", is_secure=is_secure),
         authority=_content(cluster, "certificate-authority", beside),
         verify=not cluster.get("insecure-skip-tls-verify"),
         server_name=text_at(cluster, "tls-server-name"),
@@ -115,7 +122,21 @@ def _named(config: Any, what: str, name: str, file: str) -> Mapping[str, Any]:
     for entry in list_at(config, what):
         if text_at(entry, "name") == name:
             return entry
-    raise UserMistake(f"{file}: {what} has no {name!r}")
+    raise UserMistake(
+        f"{file}: {what} has no {name!r}",
+        hint="its parts name each other; write it anew as your cluster's provider tells",
+    )
+
+
+def _address(server: str, whose: str, *, is_secure: bool = False) -> str:
+    """Returns the address of an API server; as for kubectl it may lack its scheme."""
+    scheme = "" if "://" in server else ("https://" if is_secure else "http://")
+    address = f"{scheme}{server}".rstrip("/")
+    if not _ADDRESS.fullmatch(address):
+        raise UserMistake(
+            f"the {whose} is no address: {server!r}", hint="write it like https://10.0.0.1:6443"
+        )
+    return address
 
 
 def _content(entry: Mapping[str, Any], field_name: str, beside: Path) -> str:
@@ -127,7 +148,10 @@ def _content(entry: Mapping[str, Any], field_name: str, beside: Path) -> str:
         path = text_at(entry, field_name)
         return (beside / path).read_text() if path else ""
     except (OSError, binascii.Error, UnicodeDecodeError) as e:
-        raise UserMistake(f"{field_name} of the kubeconfig cannot be read: {e}") from e
+        raise UserMistake(
+            f"{field_name} of the kubeconfig cannot be read: {e}",
+            hint=f"give a file of PEM, or PEM in base64 at {field_name}-data",
+        ) from e
 
 
 def _program(spec: Mapping[str, Any], beside: Path) -> Program | None:
