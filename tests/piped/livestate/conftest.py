@@ -106,6 +106,12 @@ class Scene:
         settings = {f"{application}/app.pipecd.yaml": config(application, more)}
         return self.origin.commit(settings | written)
 
+    async def deployed(self, application: str, more: str = "", **files: str) -> str:
+        """An application that runs as it is declared, and its id."""
+        self.push(application, more, **files)
+        self.put(application, **files)
+        return await self.plane.add_application(application)
+
     async def state(self, application_id: str) -> ApplicationSyncState:
         return (await self.plane.application(application_id)).sync_state
 

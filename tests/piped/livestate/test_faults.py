@@ -24,9 +24,7 @@ async def test_a_platform_that_hangs_holds_up_no_other_application(
     async with open_scene() as scene:
         ids = {}
         for name in ("cart", "shop"):
-            scene.push(name, a="1")
-            scene.put(name, a="1")
-            ids[name] = await scene.plane.add_application(name)
+            ids[name] = await scene.deployed(name, a="1")
         scene.shelf.silent.add("cart")
         async with scene.looking(patience=0.3):
             await eventually(scene.is_in(ids["shop"], SyncStatus.SYNCED))
@@ -40,9 +38,7 @@ async def test_a_short_trouble_is_not_told_and_a_long_one_is(
     open_scene: Any, eventually: Any
 ) -> None:
     async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.deployed("cart", a="1")
         async with scene.looking(rhythm=replace(scene.rhythm, again=0.02, doubt=1)) as livestates:
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             looks = len(scene.shelf.looks)
@@ -113,9 +109,7 @@ async def test_a_secret_that_cannot_be_decrypted_is_told(open_scene: Any, eventu
 
 async def test_a_working_copy_that_vanished_is_made_again(open_scene: Any, eventually: Any) -> None:
     async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.deployed("cart", a="1")
         async with scene.looking() as livestates:
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             await eventually((scene.copies / id_).exists)
@@ -127,9 +121,7 @@ async def test_a_working_copy_that_vanished_is_made_again(open_scene: Any, event
 
 async def test_a_history_that_was_rewritten_is_followed(open_scene: Any, eventually: Any) -> None:
     async with open_scene() as scene:
-        scene.push("cart", ENCRYPTED, a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.deployed("cart", ENCRYPTED, a="1")
         async with scene.looking(decrypt=lambda _: SECRET) as livestates:
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             # Another commit with the same content, and the old one is nowhere any more.
@@ -148,9 +140,7 @@ async def test_a_control_plane_that_is_away_gets_what_it_missed(
     open_scene: Any, eventually: Any
 ) -> None:
     async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.deployed("cart", a="1")
         gate = scene.plane.gate
         gate.refusals["ReportApplicationLiveState"] = grpc.StatusCode.INTERNAL
         async with scene.looking():

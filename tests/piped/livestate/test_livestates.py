@@ -31,9 +31,7 @@ async def test_a_change_is_told_at_once_and_nothing_is_told_twice(
     open_scene: Any, eventually: Any
 ) -> None:
     async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.deployed("cart", a="1")
         async with scene.looking() as livestates:
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             await eventually(scene.has_file(id_, "a", "1"))
@@ -57,9 +55,7 @@ async def test_people_hear_when_an_application_is_healthy_again(
     open_scene: Any, eventually: Any
 ) -> None:
     async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart", name="cart")
+        id_ = await scene.deployed("cart", a="1")
         async with scene.looking():
             await eventually(scene.has_file(id_, "a", "1"))
             scene.put("cart", a="ill")
@@ -97,9 +93,7 @@ async def test_only_a_commit_that_touches_an_application_is_a_reason_to_look(
 
 async def test_what_another_writer_reports_is_put_right(open_scene: Any, eventually: Any) -> None:
     async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.deployed("cart", a="1")
         async with scene.looking():
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             async with scene.plane.api() as api:
@@ -113,9 +107,7 @@ async def test_a_broken_configuration_is_told_until_it_is_mended(
     open_scene: Any, eventually: Any
 ) -> None:
     async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.deployed("cart", a="1")
         async with scene.looking():
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             scene.origin.commit({"cart/app.pipecd.yaml": "kind: [1]"})
@@ -176,9 +168,7 @@ async def test_a_working_copy_serves_many_looks_and_goes_with_its_application(
     open_scene: Any, eventually: Any
 ) -> None:
     async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.deployed("cart", a="1")
         async with scene.looking():
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             kept = scene.copies / id_
@@ -208,9 +198,7 @@ async def test_an_application_without_a_platform_keeps_no_working_copy(
             assert not (scene.copies / cart).exists()
             scene.push("cart", pipeline, a="2")
             livestates.changed([cart])
-            scene.push("shop", a="1")
-            scene.put("shop", a="1")
-            shop = await scene.plane.add_application("shop")
+            shop = await scene.deployed("shop", a="1")
             await eventually(scene.is_in(shop, SyncStatus.SYNCED))
             assert (scene.copies / shop).exists()
             assert await scene.snapshot(cart) is None
@@ -222,9 +210,7 @@ async def test_an_application_without_a_platform_keeps_no_working_copy(
 
 async def test_what_runs_is_told_again_after_a_while(open_scene: Any, eventually: Any) -> None:
     async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.put("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.deployed("cart", a="1")
         often = replace(scene.rhythm, net=0.02, whole=2)
         async with scene.looking(rhythm=often):
             await eventually(lambda: scene.plane.gate.count("ReportApplicationLiveState") == 2)
