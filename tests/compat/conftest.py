@@ -4,7 +4,6 @@
 import asyncio
 import os
 import shutil
-import subprocess
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,8 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.piped_pb2 import Piped
 from servers import server
-from servers.trial import Origin, Trial
+from servers.origin import Origin
+from servers.trial import Trial
 from servers.upstream import UpstreamPlane, UpstreamTrial
 
 
@@ -70,9 +70,7 @@ def upstream_plugins(upstream: Path) -> Path:
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Origin:
-    path = tmp_path / "origin"
-    subprocess.run(["git", "init", "--quiet", "--initial-branch=main", path], check=True)
-    made = Origin(path)
+    made = Origin.begin(tmp_path / "origin")
     # A piped may push to the branch that is checked out.
     made.git("config", "receive.denyCurrentBranch", "updateInstead")
     made.commit({"README": "sources\n"}, "the beginning")

@@ -2,8 +2,6 @@
 """The launcher loads the configuration from where its flags say."""
 
 import base64
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +12,7 @@ import pytest
 from pipecd.launcher.command import launcher
 from pipecd.launcher.source import open_source
 from pipecd.model.errors import NotFound, UserMistake
+from servers.origin import Origin
 
 CONFIG = b"kind: Piped\n"
 ENCODED = base64.b64encode(CONFIG).decode()
@@ -68,44 +67,26 @@ async def test_what_is_missing_is_told(tmp_path: Path, flags: list[str], told: s
         await loaded(tmp_path, *flags)
 
 
-GIT = ("--config-from-git-repo", "--git-branch=main", "--git-piped-config-file=pipeds/dev.yaml")
-
-
-class Repository:
-    """A repository with a working tree."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        (path / "pipeds").mkdir(parents=True)
-        self.git("init", "-q", "-b", "main")
-
-    def commit(self, content: str) -> None:
-        (self.path / "pipeds" / "dev.yaml").write_text(content)
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", "a change")
-
-    def git(self, *arguments: str) -> None:
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        who = ("-c", "user.name=Ann", "-c", "user.email=ann@example.com")
-        subprocess.run(["git", *who, *arguments], cwd=self.path, env=variables, check=True)
+FILE = "pipeds/dev.yaml"
+GIT = ("--config-from-git-repo", "--git-branch=main", f"--git-piped-config-file={FILE}")
 
 
 async def test_a_file_in_git_is_followed(tmp_path: Path) -> None:
-    repository = Repository(tmp_path / "repository")
-    repository.commit("first")
-    flags = given(*GIT, f"--git-repo-url=file://{repository.path}")
+    repository = Origin.begin(tmp_path / "repository")
+    repository.commit({FILE: "first"})
+    flags = given(*GIT, f"--git-repo-url={repository.remote}")
     async with open_source(flags, home=tmp_path / "home") as load:
         assert await load() == b"first"
         assert await load() == b"first"
-        repository.commit("second")
+        repository.commit({FILE: "second"})
         assert await load() == b"second"
     async with open_source(flags, home=tmp_path / "home") as load:
         assert await load() == b"second", "the copy in the home is used again"
 
 
 async def test_git_over_ssh_takes_the_key(tmp_path: Path, git_ssh: Any) -> None:
-    repository = Repository(tmp_path / "repository")
-    repository.commit("over ssh")
+    repository = Origin.begin(tmp_path / "repository")
+    repository.commit({FILE: "over ssh"})
     (tmp_path / "key").write_text(git_ssh.private_key)
     data = base64.b64encode(git_ssh.private_key.encode()).decode()
     url = f"--git-repo-url={git_ssh.url(repository.path)}"
@@ -114,9 +95,9 @@ async def test_git_over_ssh_takes_the_key(tmp_path: Path, git_ssh: Any) -> None:
 
 
 async def test_a_file_that_is_not_in_git_is_named(tmp_path: Path) -> None:
-    repository = Repository(tmp_path / "repository")
-    repository.commit("x")
-    flags = (*GIT, "--git-piped-config-file=none.yaml", f"--git-repo-url=file://{repository.path}")
+    repository = Origin.begin(tmp_path / "repository")
+    repository.commit({FILE: "x"})
+    flags = (*GIT, "--git-piped-config-file=none.yaml", f"--git-repo-url={repository.remote}")
     with pytest.raises(NotFound, match=r"none\.yaml"):
         await loaded(tmp_path, *flags)
 

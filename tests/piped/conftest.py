@@ -2,8 +2,6 @@
 """A real control plane behind a gate, and real repositories, for the parts of a piped."""
 
 import asyncio
-import os
-import subprocess
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -31,42 +29,10 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.wire.server import grpc_server
+from servers.origin import Origin
 
 PROJECT = "shop"
 ADMIN = Person(PROJECT, "root", ("Admin",))
-
-
-@dataclass
-class Origin:
-    """A repository with a working tree, as a person would have it."""
-
-    path: Path
-
-    @property
-    def remote(self) -> str:
-        return f"file://{self.path}"
-
-    def git(self, *arguments: str) -> str:
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        who = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
-        command = ["git", *who, *arguments]
-        done = subprocess.run(
-            command, cwd=self.path, env=variables, check=True, capture_output=True
-        )
-        return done.stdout.decode("utf-8", "replace").strip()
-
-    def commit(self, files: dict[str, str | None] | None = None, message: str = "a change") -> str:
-        """Writes or deletes files and commits; returns the hash."""
-        for name, content in (files or {}).items():
-            file = self.path / name
-            if content is None:
-                file.unlink()
-                continue
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(content)
-        self.git("add", "-A")
-        self.git("commit", "-q", "--allow-empty", "--allow-empty-message", "-m", message)
-        return self.git("rev-parse", "HEAD")
 
 
 @dataclass
@@ -175,14 +141,7 @@ class Plane:
 
 @pytest.fixture
 def new_origin(tmp_path: Path) -> Callable[[str], Origin]:
-    def new(name: str) -> Origin:
-        path = tmp_path / name
-        path.mkdir(parents=True)
-        made = Origin(path)
-        made.git("init", "-q", "-b", "main")
-        return made
-
-    return new
+    return lambda name: Origin.begin(tmp_path / name)
 
 
 @pytest.fixture

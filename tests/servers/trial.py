@@ -5,9 +5,8 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TypeVar
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.agent import piped_config
+from servers.origin import Origin
 
 PATIENCE = 120.0
 
@@ -57,42 +57,6 @@ class Ended:
     code: int
     out: str
     err: str
-
-
-@dataclass
-class Origin:
-    """A repository as a person would have it, and where pipeds find it."""
-
-    path: Path
-
-    @property
-    def remote(self) -> str:
-        return f"file://{self.path}"
-
-    def commit(self, files: Mapping[str, str], message: str = "a change") -> str:
-        """Writes files, commits them and returns the hash."""
-        for name, content in files.items():
-            file = self.path / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(content)
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", message)
-        return self.git("rev-parse", "HEAD")
-
-    def branch(self, files: Mapping[str, str]) -> tuple[str, str]:
-        """Commits to a new branch and returns its name and hash."""
-        self.git("checkout", "--quiet", "-b", "feature")
-        commit = self.commit(files, "a proposal")
-        self.git("checkout", "--quiet", "main")
-        return "feature", commit
-
-    def git(self, *arguments: str) -> str:
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        who = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
-        done = subprocess.run(
-            ["git", *who, *arguments], cwd=self.path, env=variables, check=True, capture_output=True
-        )
-        return done.stdout.decode().strip()
 
 
 @dataclass(frozen=True)

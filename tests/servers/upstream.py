@@ -27,9 +27,10 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import web_pb2
 from servers.databases import Dolt, Redis
 from servers.objects import S3
+from servers.origin import Origin
 from servers.programs import OUR_PIPECD
 from servers.server import Server, free_port
-from servers.trial import Origin, Program, Trial
+from servers.trial import Program, Trial
 
 KEY = "k" * 32
 PASSWORD = "hello-demo"

@@ -3,8 +3,6 @@
 """A real control plane, a real repository, and the part of a piped that deploys between them."""
 
 import asyncio
-import os
-import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -56,6 +54,7 @@ from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrig
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.sdk import PlannedStage, Spec, Stage, StageContext, StagePlugin, StageResult
 from pipecd.wire.server import grpc_server
+from servers.origin import Origin
 
 T = TypeVar("T")
 
@@ -194,27 +193,14 @@ class Stand:
         return PipedCaller(PROJECT, self.registered.id)
 
     @property
-    def remote(self) -> Path:
-        return self.directory / "origin"
-
-    def git(self, *arguments: str) -> str:
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        who = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
-        done = subprocess.run(
-            ["git", *who, *arguments], cwd=self.remote, env=variables, check=True, capture_output=True
-        )  # fmt: skip
-        return done.stdout.decode().strip()
+    def origin(self) -> Origin:
+        return Origin(self.directory / "origin")
 
     def push(self, spec: str, message: str = "a change", **files: str) -> str:
         """Commits the application's configuration and other files of its directory."""
         text = f"apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n{spec}"
-        for name, content in {"app.pipecd.yaml": text, **files}.items():
-            file = self.remote / "cart" / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(content)
-        self.git("add", "-A")
-        self.git("commit", "-q", "--allow-empty", "-m", message)
-        return self.git("rev-parse", "HEAD")
+        written = {"app.pipecd.yaml": text, **files}
+        return self.origin.commit({f"cart/{n}": content for n, content in written.items()}, message)
 
     async def trigger(self, commit: str, message: str = "a change", **changes: Any) -> str:
         """Creates a deployment as the trigger of a piped would."""
@@ -300,7 +286,7 @@ class Stand:
         self, specs: Sequence[PluginSpec] = (), *, now: Now = utc_now
     ) -> AsyncGenerator[Deployer, None]:
         """The deploying part of a piped; leaving the block ends it as SIGTERM would."""
-        repository = Repository("site", f"file://{self.remote}", "main")
+        repository = Repository("site", self.origin.remote, "main")
         async with (
             PipedApi.connect(
                 self.address,
@@ -357,8 +343,7 @@ def open_stand(tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Stand
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Stand, None]:
-        origin = tmp_path / "origin"
-        origin.mkdir()
+        origin = Origin.begin(tmp_path / "origin")
         files = await LocalFiles.open(tmp_path / "files")
         async with open_sqlite(tmp_path / "pipecd.db") as database:
             stores = assemble_stores(database, files, MemoryCache())
@@ -369,7 +354,7 @@ def open_stand(tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Stand
             registered = await cases.pipeds.register("dev", "", by=ADMIN)
             caller = PipedCaller(PROJECT, registered.id)
             repository = common.ApplicationGitRepository(
-                id="site", remote=f"file://{origin}", branch="main"
+                id="site", remote=origin.remote, branch="main"
             )
             await cases.pipeds.meta_reported(
                 ReportPipedMetaRequest(repositories=[repository], config="{}"), by=caller
@@ -389,7 +374,6 @@ def open_stand(tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Stand
                 stand = Stand(
                     tmp_path, stores, cases, gate, f"127.0.0.1:{port}", registered, application
                 )
-                stand.git("init", "-q", "-b", "main")
                 yield stand
 
     return opened

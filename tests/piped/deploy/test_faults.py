@@ -51,9 +51,9 @@ async def test_a_broken_configuration_is_shown_to_its_author(
 async def test_a_directory_that_is_gone_is_named(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         stand.push(ACT)
-        stand.git("rm", "-rq", "cart")
-        stand.git("commit", "-qm", "no cart")
-        done = await stand.finished(await stand.trigger(stand.git("rev-parse", "HEAD")))
+        stand.origin.git("rm", "-rq", "cart")
+        stand.origin.git("commit", "-qm", "no cart")
+        done = await stand.finished(await stand.trigger(stand.origin.git("rev-parse", "HEAD")))
         assert status(done) == "FAILURE"
         assert "application config file cart/app.pipecd.yaml was not found" in done.status_reason
 

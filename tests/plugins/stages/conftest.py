@@ -4,7 +4,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 from pipecd.proto.model.common_pb2 import ApplicationKind as ApplicationKindPb
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from servers.agent import piped_arguments, piped_config
+from servers.origin import Origin
 from servers.programs import OUR_PIPED
 
 PATIENCE = 40.0
@@ -43,35 +43,21 @@ class Installation:
     application_id: str = ""
 
     @property
-    def repository(self) -> Path:
-        return self.directory / "origin"
+    def origin(self) -> Origin:
+        return Origin(self.directory / "origin")
 
     def person(self, name: str) -> Person:
         return Person(project="demo", name=name, roles=("Admin",))
 
-    def git(self, *arguments: str) -> str:
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        who = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
-        done = subprocess.run(
-            ["git", *who, *arguments], cwd=self.repository, env=variables, check=True, capture_output=True
-        )  # fmt: skip
-        return done.stdout.decode().strip()
-
     def push(self, app: str, message: str = "a change", **files: str) -> str:
         """Commits the file of the application, and others; answers the hash."""
-        for name, content in {"shop/app.pipecd.yaml": app, **files}.items():
-            path = self.repository / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-        self.git("add", "-A")
-        self.git("commit", "-q", "--allow-empty", "-m", message)
-        return self.git("rev-parse", "HEAD")
+        return self.origin.commit({"shop/app.pipecd.yaml": app, **files}, message)
 
     @asynccontextmanager
     async def piped(self, more: str = "", **environment: str) -> AsyncGenerator["Piped", None]:
         """Runs a piped; `more` are further lines of its `spec`."""
         config = self.directory / "piped.yaml"
-        place = {"address": self.address, "remote": f"file://{self.repository}"}
+        place = {"address": self.address, "remote": self.origin.remote}
         text = piped_config(self.piped_id, self.piped_key, **place, project="demo", rest=more)
         config.write_text(text)
         arguments = piped_arguments(config, "--plugin-service-port=0")
@@ -165,10 +151,9 @@ def installation(start_plane: Any, tmp_path: Path) -> OpenInstallation:
             cases = plane.running.cases
             registered = await cases.pipeds.register("dev", "", by=plane.admin)
             made = Installation(tmp_path, cases, plane.address, registered.id, registered.key)
-            made.repository.mkdir()
-            made.git("init", "-q", "-b", "main")
+            Origin.begin(made.origin.path)
             repository = ApplicationGitRepository(
-                id="site", remote=f"file://{made.repository}", branch="main"
+                id="site", remote=made.origin.remote, branch="main"
             )
             await _introduce(cases, registered.id, repository)
             draft = Application(

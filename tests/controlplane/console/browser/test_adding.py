@@ -20,7 +20,7 @@ from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from servers.agent import piped_config
-from servers.trial import Origin
+from servers.origin import Origin
 
 pytestmark = pytest.mark.browser
 
@@ -64,9 +64,7 @@ async def running_piped(plane: Any, remote: str, workspace: Path) -> AsyncGenera
 async def test_what_is_pushed_is_found_added_and_deployed(
     chromium: Browser, start_plane: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "origin").mkdir()
-    origin = Origin(tmp_path / "origin")
-    origin.git("init", "--quiet", "--initial-branch", "main")
+    origin = Origin.begin(tmp_path / "origin")
     origin.commit({"README": "nothing yet"})
     async with (
         start_plane() as plane,
