@@ -13,6 +13,7 @@ from pipecd.git.mirror import Mirror
 from pipecd.git.push import Change
 from pipecd.model.errors import Conflict, PipecdError, Unavailable
 from pipecd.model.moment import Now, utc_now
+from pipecd.model.pauses import Pauses
 from pipecd.piped.eventwatcher.definition import Definition
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.edits import Edits, Result, Task
@@ -28,7 +29,7 @@ from pipecd.proto.model.event_pb2 import Event
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _NET = 600.0
-_RETRY, _LONGEST_RETRY = 5.0, 60.0
+_PAUSES = Pauses(first=5.0, longest=60.0)
 # A remote that is away for longer than this is a failure that people have to hear of.
 _PATIENCE = timedelta(minutes=10)
 _NOT_IN_BRANCHES = re.compile(r"[^\w.-]+|\.(?=\.)")
@@ -60,7 +61,6 @@ class Scribe:
         self.repository_id = mirror.repository.id
         self._inbox = around.inbox
         self._failing: dict[str, datetime] = {}
-        self._retry = _RETRY
 
     async def run(self) -> None:
         heads, applications = self._around.heads, self._around.applications
@@ -68,13 +68,13 @@ class Scribe:
             self._inbox.changes, heads.changes_of(self.repository_id), applications.changes
         )
         await applications.read()
+        pauses = iter(_PAUSES)
         while True:
             if await self._round():
-                self._retry = _RETRY
+                pauses = iter(_PAUSES)
                 await watch.wait(_NET)
             else:
-                await watch.wait(self._retry)
-                self._retry = min(_LONGEST_RETRY, 2 * self._retry)
+                await watch.wait(next(pauses))
 
     async def _round(self) -> bool:
         """Acts on what is pending; False when something has to be tried again."""
