@@ -180,45 +180,6 @@ async def test_pushes_are_deployed_progressively_and_rolled_back(
         assert cluster.images() == {"web": "web:v2"}
 
 
-@pytest.fixture
-def builds(kustomize: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file in which Kustomize notes how it was called."""
-    counting, calls = tmp_path / "bin" / "kustomize", tmp_path / "calls"
-    counting.parent.mkdir()
-    counting.write_text(f'#!/bin/sh\necho $1 >> {calls}\nexec {kustomize} "$@"\n')
-    counting.chmod(0o755)
-    monkeypatch.setenv("PATH", str(counting.parent), prepend=":")
-    return calls
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cluster", ["second"], indirect=True)
-async def test_a_push_that_changes_no_manifest_renders_nothing_anew(
-    start_plane: Any,
-    origin: Any,
-    eventually: Any,
-    cluster: Cluster,
-    piped_of: Any,
-    builds: Path,
-) -> None:
-    config = cluster.application.replace("NAMESPACE", cluster.namespace)
-    files = {
-        "web/app.pipecd.yaml": config.replace("PIPELINE", json.dumps(GOOD)),
-        "web/kustomization.yaml": "resources: [../base]\n",
-        "base/kustomization.yaml": "resources: [web.yaml]\n",
-        "base/web.yaml": deployment("web:v1"),
-    }
-    origin.commit(files)
-    async with start_plane() as plane, piped_of(plane) as piped:
-        await piped.add_application("web", **cluster.fields)
-        await eventually(ended(plane, 1), 40)
-        origin.commit({"web/README.md": "about it"})
-        second, _ = await eventually(ended(plane, 2), 40)
-        assert second.trigger.commit.hash == origin.git("rev-parse", "HEAD")
-        assert DeploymentStatus(second.status) is DeploymentStatus.SUCCESS
-    assert builds.read_text().split() == ["version", "build"]
-
-
 def service(**selector: str) -> str:
     """Returns a Service as a file."""
     spec = {"selector": {"app": "web", **selector}, "ports": [{"port": 80}]}
