@@ -70,27 +70,39 @@ class LogSpool:
         """Keeps a line; what is written here is there after piped was killed."""
         hidden = self._masked.hide([block])
         self._blocks += hidden
-        self._write(hidden)
+        self._do(lambda: _append(self._path, hidden))
 
     def forget_through(self, index: int) -> None:
         """The control plane has everything up to this line."""
         self._blocks = [block for block in self._blocks if block.index > index]
-        self._path.unlink(missing_ok=True)
-        if self._blocks:
-            self._write(self._blocks)
+        self._do(self._rewrite)
 
-    def _write(self, blocks: Sequence[LogBlock]) -> None:
+    def _rewrite(self) -> None:
+        if not self._blocks:
+            self._path.unlink(missing_ok=True)
+            return
+        # A piped that is killed meanwhile finds the old lines or the new ones.
+        fresh = self._path.with_name(f"{self._path.name}.new")
+        fresh.unlink(missing_ok=True)
+        _append(fresh, self._blocks)
+        fresh.replace(self._path)
+
+    def _do(self, write: Callable[[], None]) -> None:
         if self._is_broken:
             return
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
-                for block in blocks:
-                    file.write(base64.b64encode(block.SerializeToString()) + b"\n")
+            write()
         except OSError as e:
             # A stage is worth more than the memory of its log.
             self._is_broken = True
             log.warning("a stage log is not kept on disk", path=str(self._path), error=str(e))
+
+
+def _append(path: Path, blocks: Sequence[LogBlock]) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        for block in blocks:
+            file.write(base64.b64encode(block.SerializeToString()) + b"\n")
 
 
 def read_spool(path: Path) -> list[LogBlock]:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of stage logs on disk."""
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pipecd.piped.pluginhost.logs import LogSpool, read_spool
+from pipecd.piped.pluginhost.masks import MaskedLog, Masks
+from pipecd.proto.model.logblock_pb2 import LogBlock
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deployment" / "stage"
+
+
+@pytest.fixture
+def spool(path: Path) -> LogSpool:
+    """A spool that holds four lines."""
+    spool = LogSpool(path, MaskedLog(Masks(), "deployment"))
+    for index in range(4):
+        spool.add(LogBlock(index=index, log=f"line {index}\n"))
+    return spool
+
+
+def lines(path: Path) -> list[int]:
+    return [block.index for block in read_spool(path)]
+
+
+def test_lines_are_kept_until_the_control_plane_has_them(spool: LogSpool, path: Path) -> None:
+    assert lines(path) == [0, 1, 2, 3]
+    spool.forget_through(1)
+    assert lines(path) == [2, 3]
+    spool.add(LogBlock(index=4, log="line 4\n"))
+    assert lines(path) == [2, 3, 4]
+    spool.forget_through(4)
+    assert lines(path) == []
+
+
+def test_whoever_is_killed_while_lines_are_forgotten_leaves_the_others(
+    spool: LogSpool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> NoReturn:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", killed)
+        with pytest.raises(SystemExit):
+            spool.forget_through(1)
+    assert lines(path)[-2:] == [2, 3]
+
+
+def test_a_directory_that_cannot_be_written_ends_no_stage(tmp_path: Path) -> None:
+    (tmp_path / "deployment").write_text("a file in its place")
+    spool = LogSpool(tmp_path / "deployment" / "stage", MaskedLog(Masks(), "deployment"))
+    spool.add(LogBlock(index=0, log="line\n"))
+    spool.forget_through(0)
