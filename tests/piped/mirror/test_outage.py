@@ -10,6 +10,7 @@ from pipecd.model.deployment import SyncStrategy
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror
+from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.presence import Presence
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 
@@ -25,7 +26,12 @@ async def test_an_outage_is_told_once_and_its_end_too(
         applications = ApplicationMirror(api, every=OFTEN)
         deployments = DeploymentMirror(api, every=OFTEN)
         commands = CommandMirror(api, every=OFTEN)
-        presence = Presence(api=api, meta=ReportPipedMetaRequest(), metrics=lambda: b"")
+        presence = Presence(
+            api=api,
+            meta=ReportPipedMetaRequest(),
+            metrics=lambda: b"",
+            pace=Pace(OFTEN, net=(OFTEN, OFTEN)),
+        )
         parts = (applications, deployments, commands, presence)
         with capture_logs() as logs:
             async with running(*parts):
@@ -43,11 +49,11 @@ async def test_an_outage_is_told_once_and_its_end_too(
                 # The others come back in their own time.
                 reads = applications.reads
                 await eventually(lambda: applications.reads > reads)
-                asked = plane.gate.count("ListNotCompletedDeployments")
-                more = asked + 1
-                await eventually(lambda: plane.gate.count("ListNotCompletedDeployments") > more)
+                for rpc in ("ListNotCompletedDeployments", "ReportStat"):
+                    more = plane.gate.count(rpc) + 1
+                    await eventually(lambda r=rpc, m=more: plane.gate.count(r) > m)
         told = [entry for entry in logs if entry["event"].startswith("control plane")]
         away = [e["what"] for e in told if e["event"].startswith("control plane did not answer")]
         back = [e["what"] for e in told if e["event"] == "control plane answers again"]
         assert len(away) == len(set(away))
-        assert set(away) == set(back) >= {"commands", "deployments", "applications"}
+        assert set(away) == set(back) == {"commands", "deployments", "applications", "statistics"}
