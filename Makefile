@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --quiet
-WORKERS ?= 2
+# Tests of whole parts wait for one another half of the time, so that one more than there are cores pays.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell expr $(CORES) + 1)
 # Without bytecode every run would prepare the assertions of all tests anew, and every program compile itself.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -29,7 +31,7 @@ again:
 
 # What to run while writing: no browser, nothing slow.
 test-fast: $(VENV)/.dev
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not browser" --ignore tests/house
+	$(BIN)/pytest -q -n $(CORES) --dist loadgroup -m "not slow and not browser" --ignore tests/house
 
 # Format, lint, types, import contracts and the rules of the house, side by side: all that is wrong is told.
 check: $(VENV)/.dev
