@@ -110,7 +110,13 @@ class PooledDatabase:
         await asyncio.to_thread(self._pool.close)
 
     async def _in_time(self, answer: Coroutine[Any, Any, T]) -> T:
-        return await in_time(answer, self._pool, self._patience)
+        """The answer, if it comes before the patience is at an end; else what is stuck is ended."""
+        try:
+            async with asyncio.timeout(self._patience):
+                return await answer
+        except TimeoutError as e:
+            self._pool.abort_stuck(self._patience)
+            raise no_answer(self._patience) from e
 
     def _read_batch(self, batch: Batch[Reading]) -> Sequence[Outcome]:
         link: Link | None = None
@@ -199,16 +205,8 @@ class PooledDatabase:
         return outcome
 
 
-async def in_time(answer: Coroutine[Any, Any, T], pool: Pool[Any], patience: float) -> T:
-    """The answer, if it comes before the patience is at an end; else what is stuck is ended."""
-    try:
-        async with asyncio.timeout(patience):
-            return await answer
-    except TimeoutError as e:
-        pool.abort_stuck(patience)
-        raise StoreAway(
-            f"the database gave no answer in {patience:g} s", hint="try again later"
-        ) from e
+def no_answer(patience: float) -> StoreAway:
+    return StoreAway(f"the database gave no answer in {patience:g} s", hint="try again later")
 
 
 class InDoubt(Exception):

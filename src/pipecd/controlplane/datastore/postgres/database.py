@@ -17,7 +17,6 @@ from pipecd.controlplane.datastore.engine.pooled import (
     PATIENCE,
     PooledDatabase,
     Transaction,
-    in_time,
 )
 from pipecd.controlplane.datastore.engine.statement import Statements
 from pipecd.controlplane.datastore.postgres.address import shown
@@ -61,18 +60,16 @@ class PostgresDatabase(PooledDatabase):
     def __init__(self, conninfo: str, *, patience: float = PATIENCE) -> None:
         super().__init__(Pool(lambda: connect(conninfo)), STATEMENTS, patience=patience)
         self._lines: Pool[Line] = Pool(lambda: Line(connect(conninfo)))
-        self._glances = Lines(self._lines, GLANCES)
-        self._changes = Lines(self._lines, CHANGES)
+        self._glances = Lines(self._lines, GLANCES, patience=patience)
+        self._changes = Lines(self._lines, CHANGES, patience=patience)
 
     async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
         ready = PLAIN_STATEMENTS.ready(statement)
-        answer = self._glances.rows(ready.text, ready.arguments(values))
-        return await in_time(answer, self._lines, self._patience)
+        return await self._glances.rows(ready.text, ready.arguments(values))
 
     async def change(self, statement: Lone, values: Values = NOTHING) -> int:
         ready = PLAIN_STATEMENTS.ready(statement)
-        answer = self._changes.run(ready.text, ready.arguments(values))
-        return await in_time(answer, self._lines, self._patience)
+        return await self._changes.run(ready.text, ready.arguments(values))
 
     async def close(self) -> None:
         with suppress(TimeoutError):

@@ -40,6 +40,7 @@ class Question:
 
     text: str
     arguments: Arguments
+    asked_at: float
     answer: "asyncio.Future[Answer]"
 
     def answered(self, answer: Answer) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 from pipecd.controlplane.datastore.database import Doubtful, Row
 from pipecd.controlplane.datastore.engine.link import Arguments, Collided, Lost
 from pipecd.controlplane.datastore.engine.pool import Pool
-from pipecd.controlplane.datastore.engine.pooled import for_the_caller
+from pipecd.controlplane.datastore.engine.pooled import for_the_caller, no_answer
 from pipecd.controlplane.datastore.postgres.line import Answer, Line, Question
 from pipecd.model.errors import PipecdError, Unavailable
 
@@ -19,11 +19,14 @@ MOST_IN_A_ROUND = 64
 class Lines:
     """At most so many rounds at once; what is asked meanwhile goes together in the next one."""
 
-    def __init__(self, pool: "Pool[Line]", most: int) -> None:
-        self._pool, self._most = pool, most
+    def __init__(self, pool: "Pool[Line]", most: int, *, patience: float) -> None:
+        self._pool, self._most, self._patience = pool, most, patience
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[Question] = deque()
+        # All that have no answer yet, oldest first, and some that have.
+        self._asked_for: deque[Question] = deque()
+        self._is_watched = False
         self._rounds = 0
-        self._is_called = False
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -56,20 +59,36 @@ class Lines:
     def _asked(self, text: str, arguments: Arguments) -> "asyncio.Future[Answer]":
         if self._closed:
             raise Unavailable("the database is closed")
-        question = Question(text, arguments, asyncio.get_running_loop().create_future())
+        question = Question(text, arguments, self._loop.time(), self._loop.create_future())
         self._waiting.append(question)
+        self._asked_for.append(question)
+        if not self._is_watched:
+            self._watch()
         self._idle.clear()
-        self._call()
+        self._begin()
         return question.answer
 
-    def _call(self) -> None:
-        """Begins a round as soon as everybody who is about to ask has done so."""
-        if self._waiting and self._rounds < self._most and not self._is_called:
-            self._is_called = True
-            asyncio.get_running_loop().call_soon(self._begin)
+    def _watch(self) -> None:
+        """Fails what is not answered in time; one timer for all costs less than one for each."""
+        too_old = self._loop.time() - self._patience
+        is_stuck = False
+        while self._asked_for:
+            first = self._asked_for[0]
+            if not first.answer.done():
+                if first.asked_at > too_old:
+                    break
+                first.failed(no_answer(self._patience))
+                is_stuck = True
+            self._asked_for.popleft()
+        if is_stuck:
+            self._pool.abort_stuck(self._patience)
+        self._is_watched = bool(self._asked_for)
+        if self._is_watched:
+            self._loop.call_later(min(self._patience / 4, 1.0), self._watch)
 
     def _begin(self) -> None:
-        self._is_called = False
+        if not self._waiting or self._rounds >= self._most:
+            return
         self._rounds += 1
         line = self._pool.take_idle()
         if line is not None:
@@ -111,6 +130,6 @@ class Lines:
 
     def _over(self) -> None:
         self._rounds -= 1
-        self._call()
+        self._begin()
         if not self._waiting and not self._rounds:
             self._idle.set()
