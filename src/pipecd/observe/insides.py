@@ -3,11 +3,11 @@
 
 import time
 from collections.abc import Callable
-from functools import cache, partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
+from pipecd.observe.metrics import Counts, Spreads
 from pipecd.observe.watch import Ended
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
@@ -19,21 +19,21 @@ class Insides:
     def __init__(self, registry: CollectorRegistry, component: str) -> None:
         self._component, self._registry = component, registry
         about = ("pipecd_component", "store", "operation")
-        self._operations = Counter(
-            "pipecd_store_operations_total",
+        self._operations = Counts(
+            "pipecd_store_operations",
             "Questions to the stores by how they ended.",
             (*about, "result"),
             registry=registry,
         )
-        self._seconds = Histogram(
+        self._seconds = Spreads(
             "pipecd_store_operation_seconds",
             "How long the stores took to answer.",
             about,
-            buckets=_SECONDS,
+            _SECONDS,
             registry=registry,
         )
-        self._signals = Counter(
-            "pipecd_bus_signals_total",
+        self._signals = Counts(
+            "pipecd_bus_signals",
             "Changes that this process told of, by what changed.",
             ("pipecd_component", "topic"),
             registry=registry,
@@ -44,10 +44,6 @@ class Insides:
             ("pipecd_component", "kind"),
             registry=registry,
         )
-        # Finding a figure by its labels takes longer than counting.
-        self._seconds_of = cache(partial(self._seconds.labels, component))
-        self._operations_of = cache(partial(self._operations.labels, component))
-        self._signals_of = cache(partial(self._signals.labels, component))
         self._subscribers = Gauge(
             "pipecd_bus_subscribers",
             "Parts of this process that listen to the bus.",
@@ -60,13 +56,13 @@ class Insides:
 
         def ended(error: BaseException | None) -> None:
             seconds = time.perf_counter() - started
-            self._seconds_of(part, operation).observe(seconds)
-            self._operations_of(part, operation, _result(error)).inc()
+            self._seconds.of(self._component, part, operation).add(seconds)
+            self._operations.of(self._component, part, operation, _result(error)).add()
 
         return ended
 
     def signalled(self, topic: str) -> None:
-        self._signals_of(topic).inc()
+        self._signals.of(self._component, topic).add()
 
     def subscribed(self, change: int) -> None:
         """One more listener of the bus, or one less."""

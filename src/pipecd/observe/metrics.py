@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program counts, in a registry of its own, at the names that dashboards know."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import grpc
@@ -14,7 +16,7 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
 )
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pipecd.model.errors import Conflict
@@ -83,25 +85,116 @@ class Tallies(Collector):
         return self._registry.collect()
 
 
+class Count:
+    """How often something happened; the event loop alone writes it.
+
+    Counters of the library take a lock for every change, and a call changes ten of them.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self) -> None:
+        self.value += 1
+
+
+class Counts(Collector):
+    """A counter by labels."""
+
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry
+    ) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._of: dict[tuple[str, ...], Count] = {}
+        registry.register(self)
+
+    def of(self, *values: str) -> Count:
+        """The count of these labels, which stays the same."""
+        count = self._of.get(values)
+        if count is None:
+            count = self._of[values] = Count()
+        return count
+
+    def describe(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(self._name, self._text, labels=self._labels)
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for values, count in self._of.items():
+            family.add_metric(values, count.value)
+        yield family
+
+
+class Spread:
+    """How often something was how large; the event loop alone writes it."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Spreads(Collector):
+    """A histogram by labels."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        bounds: Sequence[float],
+        *,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
+        self._of: dict[tuple[str, ...], Spread] = {}
+        registry.register(self)
+
+    def of(self, *values: str) -> Spread:
+        """The spread of these labels, which stays the same."""
+        spread = self._of.get(values)
+        if spread is None:
+            spread = self._of[values] = Spread(self._bounds)
+        return spread
+
+    def describe(self) -> Iterable[Metric]:
+        yield HistogramMetricFamily(self._name, self._text, labels=self._labels)
+
+    def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        names = [*(repr(float(bound)) for bound in self._bounds), "+Inf"]
+        for values, spread in self._of.items():
+            buckets = list(zip(names, accumulate(spread.counts), strict=True))
+            family.add_metric(values, buckets=buckets, sum_value=spread.total)
+        yield family
+
+
 class _Counters(NamedTuple):
     """What is counted of one RPC."""
 
     labels: tuple[str, str, str]
-    started: Counter
-    received: Counter
-    sent: Counter
-    succeeded: Counter
+    started: Count
+    received: Count
+    sent: Count
+    succeeded: Count
 
 
 class RpcMetrics:
     """Counts the calls of gRPC services; an `RpcObserver`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._started = _counter(registry, "started", "RPCs started on the server.")
-        self._received = _counter(registry, "msg_received", "Messages received on the server.")
-        self._sent = _counter(registry, "msg_sent", "Messages sent by the server.")
-        self._handled = _counter(registry, "handled", "RPCs completed on the server.", "grpc_code")
-        # Finding a counter by its labels takes longer than counting.
+        self._started = _counts(registry, "started", "RPCs started on the server.")
+        self._received = _counts(registry, "msg_received", "Messages received on the server.")
+        self._sent = _counts(registry, "msg_sent", "Messages sent by the server.")
+        self._handled = _counts(registry, "handled", "RPCs completed on the server.", "grpc_code")
         self._of: dict[tuple[str, str], _Counters] = {}
 
     def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
@@ -109,28 +202,28 @@ class RpcMetrics:
         labels = ("server_stream" if streaming else "unary", service, rpc)
         self._of[service, rpc] = _Counters(
             labels,
-            self._started.labels(*labels),
-            self._received.labels(*labels),
-            self._sent.labels(*labels),
-            self._handled.labels(*labels, code_name(grpc.StatusCode.OK)),
+            self._started.of(*labels),
+            self._received.of(*labels),
+            self._sent.of(*labels),
+            self._handled.of(*labels, code_name(grpc.StatusCode.OK)),
         )
 
     def started(self, service: str, rpc: str, metadata: Headers) -> None:
         del metadata
         counters = self._of[service, rpc]
-        counters.started.inc()
-        counters.received.inc()
+        counters.started.add()
+        counters.received.add()
 
     def sent(self, service: str, rpc: str) -> None:
-        self._of[service, rpc].sent.inc()
+        self._of[service, rpc].sent.add()
 
     def observed(self, service: str, rpc: str, code: grpc.StatusCode, seconds: float) -> None:
         del seconds
         counters = self._of[service, rpc]
         if code is grpc.StatusCode.OK:
-            counters.succeeded.inc()
+            counters.succeeded.add()
         else:
-            self._handled.labels(*counters.labels, code_name(code)).inc()
+            self._handled.of(*counters.labels, code_name(code)).add()
 
 
 class HttpMetrics:
@@ -206,5 +299,5 @@ def code_name(code: grpc.StatusCode) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-def _counter(registry: CollectorRegistry, what: str, text: str, *more: str) -> Counter:
-    return Counter(f"grpc_server_{what}_total", text, (*_RPC_LABELS, *more), registry=registry)
+def _counts(registry: CollectorRegistry, what: str, text: str, *more: str) -> Counts:
+    return Counts(f"grpc_server_{what}", text, (*_RPC_LABELS, *more), registry=registry)
