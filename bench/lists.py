@@ -47,6 +47,8 @@ MIDDLE = Position(id_of("deployment", 0), BEGAN + YEAR // 2)
 RUNNING, ROLLING_BACK = int(DeploymentStatus.RUNNING), int(DeploymentStatus.ROLLING_BACK)
 SUCCESS, FAILURE = int(DeploymentStatus.SUCCESS), int(DeploymentStatus.FAILURE)
 CANCELLED = int(DeploymentStatus.CANCELLED)
+KINDS = tuple(ApplicationKind.values())
+UNFINISHED = (int(DeploymentStatus.PENDING), int(DeploymentStatus.PLANNED), RUNNING, ROLLING_BACK)
 
 Question = tuple[str, Callable[[PageRequest], Awaitable[object]]]
 
@@ -60,6 +62,8 @@ DEPLOYMENT_FILTERS = {
     "two kinds": {"kinds": (1, 3)},
     "two kinds, status FAILURE or CANCELLED": {"kinds": (1, 3), "statuses": (FAILURE, CANCELLED)},
     "two kinds, status RUNNING": {"kinds": (1, 2), "statuses": (RUNNING,)},
+    "every kind, every status before the end": {"kinds": KINDS, "statuses": UNFINISHED},
+    "every kind, every status": {"kinds": KINDS, "statuses": tuple(map(int, DeploymentStatus))},
     "one application": {"application_ids": (id_of("application", 4321),)},
     "one application, status FAILURE": {
         "application_ids": (id_of("application", 4321),),

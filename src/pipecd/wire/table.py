@@ -264,7 +264,8 @@ async def _write_all(
 
 
 def _metadata(context: Context) -> Metadata:
-    return tuple((key, value) for key, value in context.invocation_metadata() or ())
+    # It is a tuple of pairs, whatever its declaration says.
+    return cast("Metadata", context.invocation_metadata() or ())
 
 
 def _decoded(rpc: Unary | Stream, request: bytes) -> Message:

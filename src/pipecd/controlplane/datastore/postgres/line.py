@@ -236,12 +236,10 @@ class Line:
 
 def _encoded(value: Value) -> bytes | None:
     """A value as the server reads it; what type it is follows from the statement."""
-    match value:
-        case None | bytes():
-            return value
-        case str():
-            return value.encode()
-        case bool():
-            return b"t" if value else b"f"
-        case _:
-            return str(value).encode()
+    if isinstance(value, str):
+        return value.encode()
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    return str(value).encode()
