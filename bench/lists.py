@@ -63,6 +63,7 @@ DEPLOYMENT_FILTERS = {
     "two kinds, status FAILURE or CANCELLED": {"kinds": (1, 3), "statuses": (FAILURE, CANCELLED)},
     "two kinds, status RUNNING": {"kinds": (1, 2), "statuses": (RUNNING,)},
     "every kind, every status before the end": {"kinds": KINDS, "statuses": UNFINISHED},
+    "four kinds, six statuses": {"kinds": KINDS[1:], "statuses": tuple(range(6))},
     "every kind, every status": {"kinds": KINDS, "statuses": tuple(map(int, DeploymentStatus))},
     "one application": {"application_ids": (id_of("application", 4321),)},
     "one application, status FAILURE": {

@@ -38,6 +38,11 @@ MakeDeployment = Callable[..., Deployment]
         pytest.param(ApplicationFilter("p", enabled=False), "d", id="only disabled ones"),
         pytest.param(ApplicationFilter("p", kinds=(0,)), "acd", id="a kind that is zero"),
         pytest.param(ApplicationFilter("p", kinds=(1, 5)), "b", id="one of several kinds"),
+        pytest.param(
+            ApplicationFilter("p", kinds=(5, 4, 3, 1, 0), sync_statuses=tuple(range(7))),
+            "abcd",
+            id="every kind and every sync status",
+        ),
         pytest.param(ApplicationFilter("p", sync_statuses=(3,)), "c", id="a sync status"),
         pytest.param(ApplicationFilter("p", sync_statuses=(0,)), "abd", id="no sync status yet"),
         pytest.param(ApplicationFilter("p", name="a"), "a", id="a name"),
@@ -120,6 +125,16 @@ async def test_a_piped_looks_after_its_enabled_applications(
         pytest.param(DeploymentFilter("p"), ["web", "api", "job"], id="newest update first"),
         pytest.param(DeploymentFilter("p", statuses=(0, 2)), ["web", "job"], id="statuses"),
         pytest.param(DeploymentFilter("p", kinds=(1,)), ["api"], id="kinds"),
+        pytest.param(
+            DeploymentFilter("p", statuses=tuple(range(7)), kinds=(0, 3, 4, 5)),
+            ["web", "job"],
+            id="every status, not every kind",
+        ),
+        pytest.param(
+            DeploymentFilter("p", statuses=tuple(range(6)), kinds=(1, 3, 4, 5)),
+            ["api"],
+            id="many statuses and kinds",
+        ),
         pytest.param(
             DeploymentFilter("p", application_ids=("1", "2", "no such")),
             ["api", "job"],

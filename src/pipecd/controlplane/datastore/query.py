@@ -7,7 +7,7 @@ values, so that an engine compiles it once.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
@@ -70,7 +70,7 @@ BY_EXTRA = Order("Extra")
 
 USUAL_LIST = 4096
 # A list that may have several values in several columns is put together of so many at most.
-MOST_PARTS = 16
+MOST_PARTS = 32
 # What pipeds ask again and again is put together once for each of so many of them.
 MOST_PIPEDS = 4096
 
@@ -85,6 +85,11 @@ def when_given(column: str, *values: Value) -> Iterable[Condition]:
     """The column is one of the values; empty texts and no values at all do not restrict it."""
     wanted = tuple(v for v in values if v not in ("", None))
     return (Condition(column, Is.ONE_OF, wanted),) if wanted else ()
+
+
+def when_some(column: str, values: Sequence[int], every: type[IntEnum]) -> Iterable[Condition]:
+    """The column is one of the values; whoever names every one there is does not restrict it."""
+    return () if set(every) <= set(values) else when_given(column, *values)
 
 
 def at_least(column: str, value: int) -> Iterable[Condition]:

@@ -13,10 +13,12 @@ from pipecd.controlplane.datastore.query import (
     equal,
     labelled,
     when_given,
+    when_some,
 )
 from pipecd.controlplane.datastore.schema import APPLICATION
 from pipecd.controlplane.stores.applications import ApplicationFilter
 from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
+from pipecd.model.application import ApplicationKind, SyncStatus
 from pipecd.model.moment import Now, utc_now
 from pipecd.proto.model.application_pb2 import Application
 
@@ -43,8 +45,8 @@ class SqlApplications(SqlDocuments[Application]):
         conditions = (
             equal("ProjectId", wanted.project),
             *disabled_unless(wanted.enabled),
-            *when_given("Kind", *wanted.kinds),
-            *when_given("SyncState_Status", *wanted.sync_statuses),
+            *when_some("Kind", wanted.kinds, ApplicationKind),
+            *when_some("SyncState_Status", wanted.sync_statuses, SyncStatus),
             *when_given("Name", wanted.name),
             *when_given("PipedId", wanted.piped_id),
             *labelled(wanted.labels),

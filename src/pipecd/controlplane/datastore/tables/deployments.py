@@ -16,10 +16,12 @@ from pipecd.controlplane.datastore.query import (
     equal,
     labelled,
     when_given,
+    when_some,
 )
 from pipecd.controlplane.datastore.schema import DEPLOYMENT, DEPLOYMENT_CHAIN, DEPLOYMENT_TRACE
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
+from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.moment import Now, utc_now
 from pipecd.proto.model import chain_pb2 as pb
@@ -46,8 +48,8 @@ class SqlDeployments(SqlDocuments[Deployment]):
     ) -> Page[Deployment]:
         conditions = (
             equal("ProjectId", wanted.project),
-            *when_given("Status", *wanted.statuses),
-            *when_given("Kind", *wanted.kinds),
+            *when_some("Status", wanted.statuses, DeploymentStatus),
+            *when_some("Kind", wanted.kinds, ApplicationKind),
             *when_given("ApplicationId", *wanted.application_ids),
             *when_given("ApplicationName", wanted.application_name),
             *when_given("DeploymentTraceCommitHash", wanted.trace_commit_hash),
