@@ -9,10 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipecd.controlplane.datastore import documents
-from pipecd.controlplane.datastore.cursor import Position
-from pipecd.controlplane.datastore.query import NEWEST_UPDATE, Selection, equal, when_given
 from pipecd.controlplane.datastore.rowid import row_id
-from pipecd.controlplane.datastore.sqlite.connection import STATEMENTS
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.applications import ApplicationFilter
 from pipecd.controlplane.stores.commands import EventFilter
@@ -380,25 +377,6 @@ def _passes(document: Deployment, wanted: DeploymentFilter) -> bool:
         and wanted.application_name in ("", document.application_name)
         and wanted.labels.items() <= document.labels.items()
     )
-
-
-def test_a_list_is_asked_for_as_upstream_asks() -> None:
-    selection = Selection(
-        "Deployment",
-        (equal("ProjectId", "p"), *when_given("Status", 0, 1, 2, 3)),
-        NEWEST_UPDATE,
-        Position("f47ac10b-58cc-4372-a567-0e02b2c3d479", 1_700_000_100),
-        30,
-    )
-    ready = STATEMENTS.ready(selection.statement)
-    plain = " ".join(ready.text.replace('"Deployment".', "").replace('"', "").split())
-    assert plain == (
-        "SELECT Data FROM Deployment WHERE ProjectId = ? AND Status IN (?, ?, ?, ?) AND "
-        "UpdatedAt <= ? AND NOT (UpdatedAt = ? AND Id <= ?) "
-        "ORDER BY UpdatedAt DESC, Id ASC LIMIT ? OFFSET ?"
-    )
-    assert list(ready.names)[5:9] == ["after_value", "after_value", "after_id", "limit"]
-    assert selection.values["after_id"] == bytes.fromhex("437258ccf47ac10ba5670e02b2c3d479")
 
 
 async def test_a_long_list_of_ids_is_one_question(
