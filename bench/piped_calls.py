@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pipecd.proto.model.deployment_pb2 import StageStatus
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import piped_pb2 as pb
+from rig.bare import bare_server
 from rig.caller import Caller, Request, request
 from rig.engines import NotInstalled, engine
 from rig.plane import Plane, plane
@@ -72,8 +73,17 @@ def drive(address: str, agents: list[Agent], seconds: float) -> list[float]:
     return taken
 
 
+def bare_rate(agents: list[Agent]) -> float:
+    """Calls per second of a server that does nothing, now and here."""
+    with bare_server() as address:
+        drive(address, agents, 0.5)
+        began = time.perf_counter()
+        return len(drive(address, agents, 2.0)) / (time.perf_counter() - began)
+
+
 def measure(server: Plane, agents: list[Agent], seconds: float) -> None:
     drive(server.address("piped-api"), agents, 1.0)
+    bare = bare_rate(agents)
     theirs, ours, began = server.cpu_seconds(), time.process_time(), time.perf_counter()
     taken = sorted(drive(server.address("piped-api"), agents, seconds))
     elapsed = time.perf_counter() - began
@@ -83,6 +93,9 @@ def measure(server: Plane, agents: list[Agent], seconds: float) -> None:
         f"calls per second     {rate:8.0f}      (asked: {ASKED_RATE}, {rate / ASKED_RATE:.2f} times"
         f" that; upstream: {UPSTREAM_RATE})"
     )
+    # The machine itself is faster or slower from minute to minute.
+    bare = (bare + bare_rate(agents)) / 2
+    print(f"of a bare server     {rate / bare:8.2f}      (gRPC that does nothing: {bare:.0f})")
     print(f"latency p50          {statistics.median(taken) * 1000:8.1f} ms")
     print(f"latency p99          {p99:8.1f} ms   (asked: {ASKED_P99})")
     print(

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gRPC server that does nothing: what this machine gives at this moment, to compare with."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+
+class _Empty(grpc.GenericRpcHandler):
+    """Answers every call with nothing."""
+
+    def service(self, handler_call_details: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(self._answer)
+
+    async def _answer(self, request: bytes, context: Any) -> bytes:
+        return b""
+
+
+async def _serve() -> None:
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    server.add_generic_rpc_handlers((_Empty(),))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+
+@contextmanager
+def bare_server() -> Iterator[str]:
+    """The address of one, in a process of its own."""
+    command = [sys.executable, str(Path(__file__))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield f"127.0.0.1:{process.stdout.readline().strip() if process.stdout else ''}"
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())
