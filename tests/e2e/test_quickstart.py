@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,11 +193,13 @@ def head_of(repository: Path) -> str:
 
 def listening_addresses(pid: int) -> set[str]:
     """The local addresses, in the kernel's hex, on which the process listens."""
-    inodes = {
-        target.removeprefix("socket:[").removesuffix("]")
-        for fd in Path(f"/proc/{pid}/fd").iterdir()
-        if (target := str(fd.readlink())).startswith("socket:[")
-    }
+    inodes: set[str] = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        # A file may be closed in the meantime.
+        with suppress(FileNotFoundError):
+            target = str(fd.readlink())
+            if target.startswith("socket:["):
+                inodes.add(target.removeprefix("socket:[").removesuffix("]"))
     found: set[str] = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
