@@ -2,8 +2,10 @@
 """What a program counts, in a registry of its own, at the names that dashboards know."""
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -106,22 +108,19 @@ class Counts(Collector):
     def __init__(
         self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry
     ) -> None:
-        self._name, self._text, self._labels = name, text, labels
-        self._of: dict[tuple[str, ...], Count] = {}
+        self._family = partial(CounterMetricFamily, name, text, labels=labels)
+        self._of: defaultdict[tuple[str, ...], Count] = defaultdict(Count)
         registry.register(self)
 
     def of(self, *values: str) -> Count:
         """The count of these labels, which stays the same."""
-        count = self._of.get(values)
-        if count is None:
-            count = self._of[values] = Count()
-        return count
+        return self._of[values]
 
     def describe(self) -> Iterable[Metric]:
-        yield CounterMetricFamily(self._name, self._text, labels=self._labels)
+        yield self._family()
 
     def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        family = self._family()
         for values, count in self._of.items():
             family.add_metric(values, count.value)
         yield family
@@ -154,25 +153,22 @@ class Spreads(Collector):
         *,
         registry: CollectorRegistry,
     ) -> None:
-        self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
-        self._of: dict[tuple[str, ...], Spread] = {}
+        self._family = partial(HistogramMetricFamily, name, text, labels=labels)
+        self._names = [*(repr(float(bound)) for bound in bounds), "+Inf"]
+        self._of: defaultdict[tuple[str, ...], Spread] = defaultdict(partial(Spread, bounds))
         registry.register(self)
 
     def of(self, *values: str) -> Spread:
         """The spread of these labels, which stays the same."""
-        spread = self._of.get(values)
-        if spread is None:
-            spread = self._of[values] = Spread(self._bounds)
-        return spread
+        return self._of[values]
 
     def describe(self) -> Iterable[Metric]:
-        yield HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        yield self._family()
 
     def collect(self) -> Iterable[Metric]:
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
-        names = [*(repr(float(bound)) for bound in self._bounds), "+Inf"]
+        family = self._family()
         for values, spread in self._of.items():
-            buckets = list(zip(names, accumulate(spread.counts), strict=True))
+            buckets = list(zip(self._names, accumulate(spread.counts), strict=True))
             family.add_metric(values, buckets=buckets, sum_value=spread.total)
         yield family
 

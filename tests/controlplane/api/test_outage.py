@@ -28,6 +28,7 @@ from pipecd.config.controlplane import (
     FilestoreConfig,
     FilestoreSpec,
 )
+from pipecd.config.controlplane.insight import ApplicationInsightSpec, InsightCollectorSpec
 from pipecd.controlplane.api import external, piped, web
 from pipecd.controlplane.app import ControlPlane, Ports, ServerSettings, control_plane
 from pipecd.controlplane.auth.subject import Person, PipedCaller
@@ -43,14 +44,13 @@ from pipecd.proto.service import piped_pb2, web_pb2
 from pipecd.wire.credentials import api_key, piped_token
 from servers.databases import Postgres, Redis
 from servers.objects import S3
-from servers.server import free_port
+from servers.server import free_ports
 
 AWAY_SECONDS = float(os.environ.get("PIPECD_TEST_OUTAGE_SECONDS", "1.0"))
 BACK_WITHIN = 10.0
 ADMIN = Person(project="demo", name="admin", roles=("Admin",))
 SERVICES = (piped.SERVICE, external.SERVICE, web.SERVICE)
-UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
-OK = grpc.StatusCode.OK
+OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 
 Fill = Callable[[Message], Message]
 
@@ -169,23 +169,26 @@ def datastore(postgres: Postgres) -> Iterator[DatastoreSpec]:
 
 @pytest.fixture
 async def rig(datastore: DatastoreSpec, redis: Redis, s3: S3, tmp_path: Path) -> AsyncIterator[Rig]:
-    (tmp_path / "key").write_text("key")
+    (key := tmp_path / "key").write_text("key")
     gate = Gate(int(s3.url.rpartition(":")[2]))
     await gate.start()
     config = FilestoreConfig(
         endpoint=f"http://127.0.0.1:{gate.port}",
         bucket=f"b-{new_id()}",
-        access_key_file=str(tmp_path / "key"),
-        secret_key_file=str(tmp_path / "key"),
+        access_key_file=str(key),
+        secret_key_file=str(key),
         auto_create_bucket=True,
     )
+    # Once they were collected, applications are counted from the bucket.
+    no_counts = InsightCollectorSpec(application=ApplicationInsightSpec(enabled=False))
     spec = ControlPlaneSpec(
         address="http://127.0.0.1",
         state_key="s",
         datastore=datastore,
         filestore=FilestoreSpec(type="MINIO", config=config),
+        insight_collector=no_counts,
     )
-    ports = Ports(*(free_port() for _ in range(6)))
+    ports = Ports(*free_ports(6))
     settings = ServerSettings(
         spec,
         b"k" * 32,

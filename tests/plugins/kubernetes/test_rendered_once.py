@@ -2,6 +2,7 @@
 """What was rendered is found again by its content, whatever commit it stands in."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import copytree
@@ -70,6 +71,16 @@ class Kitchen:
         """Renders a new commit in a working copy of its own, and returns how often a program ran."""
         self.commits += 1
         return await self.runs(self.copied(), wanted, release=release, commit=str(self.commits))
+
+    async def renders_after(
+        self, file: str, files: Mapping[str, str], wanted: ManifestInput
+    ) -> int:
+        """Changes one file after a rendering, and returns how often a program runs then."""
+        self.write(**files)
+        assert await self.renders(wanted) == 1
+        assert await self.renders(wanted) == 0
+        self.write(**{file: files.get(file, "") + "\n# changed"})
+        return await self.renders(wanted)
 
     def copied(self) -> Path:
         """Returns a new working copy of the repository."""
@@ -144,11 +155,7 @@ WITH_HELM = ManifestInput(kustomize_options={"enable-helm": ""})
 async def test_kustomize_builds_again_when_something_it_reads_changed(
     kitchen: Kitchen, file: str, expected: int
 ) -> None:
-    kitchen.write(**KUSTOMIZED)
-    assert await kitchen.renders(WITH_HELM) == 1
-    assert await kitchen.renders(WITH_HELM) == 0
-    kitchen.write(**{file: KUSTOMIZED.get(file, "") + "\n# changed"})
-    assert await kitchen.renders(WITH_HELM) == expected
+    assert await kitchen.renders_after(file, KUSTOMIZED, WITH_HELM) == expected
 
 
 CHARTED = {
@@ -185,11 +192,7 @@ CHART = ManifestInput(
 async def test_helm_renders_again_when_something_it_reads_changed(
     kitchen: Kitchen, file: str, expected: int
 ) -> None:
-    kitchen.write(**CHARTED)
-    assert await kitchen.renders(CHART) == 1
-    assert await kitchen.renders(CHART) == 0
-    kitchen.write(**{file: CHARTED.get(file, "") + "\n# changed"})
-    assert await kitchen.renders(CHART) == expected
+    assert await kitchen.renders_after(file, CHARTED, CHART) == expected
 
 
 async def test_another_tool_version_option_or_release_is_another_rendering(
