@@ -4,6 +4,9 @@
 from pathlib import Path
 from typing import Any
 
+import grpc
+import structlog.testing
+
 from pipecd.git.mirror import Repository
 from pipecd.model.application import SyncStatus
 from pipecd.model.command import CommandStatus
@@ -157,3 +160,30 @@ async def test_a_deleted_branch_is_told_until_it_is_back(
             await eventually(lambda: is_status(SyncStatus.DEPLOYING))
             await scene.settle()
         assert len(await scene.made()) == 1
+
+
+async def test_a_refusal_is_logged_once_for_each_commit_and_reason(
+    open_scene: Any, origin: Any, site: Repository, eventually: Any
+) -> None:
+    def told(logs: Any) -> list[str]:
+        return [e["commit"] for e in logs if e["event"] == "application not triggered"]
+
+    async def is_tried_again() -> None:
+        tried = gate.count("CreateDeployment") + 2
+        await eventually(lambda: gate.count("CreateDeployment") >= tried)
+
+    first = origin.commit({"cart/app.pipecd.yaml": HEAD})
+    async with open_scene() as scene:
+        gate = scene.plane.gate
+        gate.refusals["CreateDeployment"] = grpc.StatusCode.INVALID_ARGUMENT
+        await scene.plane.add_application("cart")
+        with structlog.testing.capture_logs() as logs:
+            async with scene.triggering(site):
+                await is_tried_again()
+                assert told(logs) == [first]
+                second = origin.commit({"cart/x": "1"})
+                await eventually(lambda: len(told(logs)) == 2)
+                await is_tried_again()
+                assert told(logs) == [first, second]
+                gate.refusals.clear()
+                await eventually(scene.has_made(1))

@@ -77,14 +77,11 @@ class Round:
             mentions = None if isinstance(config, PipecdError) else config.spec.notification
             try:
                 mistake = await self._look(application, config)
-            except (Unavailable, Unauthenticated) as e:
-                is_done = False
-                log.warning("application not triggered yet", application=id_, error=str(e))
-                continue
             except PipecdError as e:
-                is_done, mistake = False, str(e)
-                log.warning("application not triggered", application=id_, error=mistake)
-            self.tools.failures.looked(application, self.head, mistake, mentions)
+                is_done = False
+                self.tools.failures.failed(application, self.head, e, mentions)
+            else:
+                self.tools.failures.looked(application, self.head, mistake, mentions)
         return is_done
 
     def _is_worth_a_look(self, application: Application) -> bool:
