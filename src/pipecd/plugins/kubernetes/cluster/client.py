@@ -5,7 +5,7 @@ import asyncio
 import json
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -216,6 +216,7 @@ class _Road(httpx2.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         host = request.url.netloc.decode()
+        request.extensions["trace"] = _Handshake().follow
         try:
             answer = await super().handle_async_request(request)
         except httpx2.HTTPError:
@@ -223,6 +224,21 @@ class _Road(httpx2.AsyncHTTPTransport):
             raise
         self._answered(host, request.method, str(answer.status_code))
         return answer
+
+
+class _Handshake:
+    """Closes a connection that was not secured, which httpcore forgets when a call is cancelled."""
+
+    def __init__(self) -> None:
+        self._close: list[Callable[[], Awaitable[None]]] = []
+
+    async def follow(self, step: str, told: Mapping[str, Any]) -> None:
+        """Hears of the steps of a request, as httpcore names them."""
+        if step.endswith(".connect_tcp.complete"):
+            self._close.append(told["return_value"].aclose)
+        elif step.endswith(".start_tls.failed"):
+            for close in self._close:
+                await close()
 
 
 @asynccontextmanager

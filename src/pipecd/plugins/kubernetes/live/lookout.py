@@ -191,6 +191,8 @@ class Lookouts:
     def __init__(self, tell: Tell, figures: Figures) -> None:
         self._tell, self._figures = tell, figures
         self._known: dict[str, Lookout] = {}
+        # Of those who look first at the same time, one opens and all others find it open.
+        self._opening = asyncio.Lock()
         self._running = asyncio.Event()
         self._clients: AsyncExitStack
         self._tasks: asyncio.TaskGroup
@@ -198,24 +200,25 @@ class Lookouts:
     async def of(self, target: DeployTarget) -> Lookout:
         """Returns the lookout of a deploy target."""
         await self._running.wait()
-        if target.name not in self._known:
-            settings = target.settings(KubernetesTarget)
-            connection = connection_of(settings.master_url, settings.kube_config_path)
-            client = await self._clients.enter_async_context(
-                open_client(connection, answered=self._figures.answered)
-            )
-            cluster = Cluster(client, Kinds(client), connection.namespace or DEFAULT_NAMESPACE)
-            # Somebody else may have been faster, and a lookout begins to work when it is made.
+        async with self._opening:
             if target.name not in self._known:
-                self._known[target.name] = Lookout(
-                    target.name,
-                    cluster,
-                    settings.app_state_informer,
-                    self._tasks,
-                    self._tell,
-                    self._figures.heard,
-                )
-        return self._known[target.name]
+                self._known[target.name] = await self._open(target)
+            return self._known[target.name]
+
+    async def _open(self, target: DeployTarget) -> Lookout:
+        settings = target.settings(KubernetesTarget)
+        connection = connection_of(settings.master_url, settings.kube_config_path)
+        client = await self._clients.enter_async_context(
+            open_client(connection, answered=self._figures.answered)
+        )
+        return Lookout(
+            target.name,
+            Cluster(client, Kinds(client), connection.namespace or DEFAULT_NAMESPACE),
+            settings.app_state_informer,
+            self._tasks,
+            self._tell,
+            self._figures.heard,
+        )
 
     async def run(self) -> None:
         """Lets the watches run until it is cancelled; after a failure all of them begin anew."""

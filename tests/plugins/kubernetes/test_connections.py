@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to API servers: no more than are needed, and none that is left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from typing import Any
+
+import pytest
+
+from pipecd.plugins.kubernetes.cluster.client import Client, open_client
+from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
+from pipecd.plugins.kubernetes.live import lookout
+from pipecd.plugins.kubernetes.workshop import open_workshop
+from pipecd.sdk import DeployTarget, PluginEntry, StartContext
+from pipecd.sdk.testing import MemoryHost
+
+
+async def test_a_call_that_is_cancelled_during_the_handshake_leaves_no_connection() -> None:
+    greeted, left = asyncio.Event(), asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError):
+            await reader.readexactly(1)
+            greeted.set()
+            await reader.read()
+        left.set()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, open_client(Connection(f"https://127.0.0.1:{port}")) as client:
+        call = asyncio.create_task(client.get("/version"))
+        async with asyncio.timeout(5):
+            await greeted.wait()
+            call.cancel()
+            await left.wait()
+        assert call.cancelled()
+
+
+async def test_those_who_look_first_at_the_same_time_share_a_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[Client] = []
+
+    @asynccontextmanager
+    async def slowly(connection: Connection, **how: Any) -> AsyncIterator[Client]:
+        async with open_client(connection, **how) as client:
+            opened.append(client)
+            await asyncio.sleep(0)
+            yield client
+
+    monkeypatch.setattr(lookout, "open_client", slowly)
+    targets = [DeployTarget(name, {}, {"masterURL": "http://127.0.0.1:1"}) for name in "aab"]
+    async with AsyncExitStack() as lifetime:
+        start = StartContext(PluginEntry("kubernetes"), MemoryHost(), lifetime)
+        lookouts = open_workshop(start).lookouts
+        found = await asyncio.gather(*(lookouts.of(target) for target in targets))
+    assert found[0] is found[1]
+    assert [each.cluster.client for each in found[1:]] == opened
