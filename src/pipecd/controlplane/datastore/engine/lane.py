@@ -97,13 +97,22 @@ class Lane(Generic[C]):
         if self._closed:
             raise Unavailable("the database is closed")
         job = Job(work, self._loop.create_future())
+        self.take(job)
+        return await job.waiter
+
+    def take(self, job: Job[C]) -> None:
+        """Does what somebody waits for already."""
         self._waiting.append(job)
         self._idle.clear()
         if not self._kicked:
             # Whatever else arrives in this turn of the loop joins the same batch.
             self._kicked = True
             self._loop.call_soon(self._start)
-        return await job.waiter
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits, and no thread is at work."""
+        return self._idle.is_set()
 
     async def close(self) -> None:
         """Finishes what was accepted and ends the threads."""

@@ -27,8 +27,12 @@ from pipecd.controlplane.datastore.database import (
 from pipecd.controlplane.datastore.engine.lane import Batch, Job, Lane, Outcome
 from pipecd.controlplane.datastore.engine.link import Begin, Collided, Link, Lost
 from pipecd.controlplane.datastore.engine.pool import Pool
-from pipecd.controlplane.datastore.engine.question import AskedTwice, OneQuestion
-from pipecd.controlplane.datastore.engine.statement import Alone, Statements
+from pipecd.controlplane.datastore.engine.statement import (
+    Alone,
+    AskedTwice,
+    OneQuestion,
+    Statements,
+)
 from pipecd.model.errors import StoreAway, Unavailable
 
 T = TypeVar("T")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statements of SQLAlchemy Core as the text that a driver runs, compiled once."""
+"""Statements of SQLAlchemy Core as the text that a driver runs, compiled once.
+
+Most work is one statement, which sees one state and is done or not by itself: no transaction has
+to be begun and ended for it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +11,16 @@ from functools import lru_cache
 
 from sqlalchemy import Delete, Dialect, Insert, Update
 
-from pipecd.controlplane.datastore.database import AnySelect, Lone, Value, Values, Writing
+from pipecd.controlplane.datastore.database import (
+    NOTHING,
+    AnySelect,
+    Lone,
+    Reading,
+    Row,
+    Value,
+    Values,
+    Writing,
+)
 from pipecd.model.errors import UserMistake
 
 AnyStatement = AnySelect | Insert | Update | Delete
@@ -35,13 +48,31 @@ class Ready:
 
 @dataclass(frozen=True)
 class Alone:
-    """The work of one statement, for which no transaction has to be begun and ended."""
+    """The work of one statement that changes something."""
 
     statement: Lone
     values: Values
 
     def __call__(self, writing: Writing) -> int:
         return writing.run(self.statement, self.values)
+
+
+class AskedTwice(Exception):
+    """The work has a second question, which must see the same state as the first."""
+
+
+class OneQuestion:
+    """Answers a single question."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._asked = False
+
+    def rows(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
+        if self._asked:
+            raise AskedTwice
+        self._asked = True
+        return self._reading.rows(statement, values)
 
 
 class Statements:

@@ -8,6 +8,7 @@ from typing import cast
 
 from pipecd.controlplane.datastore.database import Doubtful, Row
 from pipecd.controlplane.datastore.engine.link import Arguments, Collided, Lost
+from pipecd.controlplane.datastore.engine.pace import Pace
 from pipecd.controlplane.datastore.engine.pool import Pool
 from pipecd.controlplane.datastore.engine.pooled import for_the_caller, no_answer
 from pipecd.controlplane.datastore.postgres.line import Answer, Line, Question
@@ -22,6 +23,7 @@ class Lines:
     def __init__(self, pool: "Pool[Line]", most: int, *, patience: float) -> None:
         self._pool, self._most, self._patience = pool, most, patience
         self._loop = asyncio.get_running_loop()
+        self._pace = Pace(self._begin)
         self._waiting: deque[Question] = deque()
         # All that have no answer yet, oldest first, and some that have.
         self._asked_for: deque[Question] = deque()
@@ -65,7 +67,7 @@ class Lines:
         if not self._is_watched:
             self._watch()
         self._idle.clear()
-        self._begin()
+        self._pace.ask()
         return question.answer
 
     def _watch(self) -> None:
@@ -86,17 +88,20 @@ class Lines:
         if self._is_watched:
             self._loop.call_later(min(self._patience / 4, 1.0), self._watch)
 
-    def _begin(self) -> None:
-        if not self._waiting or self._rounds >= self._most:
-            return
+    def _begin(self) -> int:
+        """Sends what waits, and tells how much that is."""
+        begun = len(self._waiting)
+        if not begun or self._rounds >= self._most:
+            return 0
         self._rounds += 1
         line = self._pool.take_idle()
         if line is not None:
             self._ask(line)
-            return
+            return begun
         opening = asyncio.ensure_future(self._open())
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
+        return begun
 
     async def _open(self) -> None:
         try:
@@ -130,6 +135,7 @@ class Lines:
 
     def _over(self) -> None:
         self._rounds -= 1
-        self._begin()
-        if not self._waiting and not self._rounds:
+        if self._waiting:
+            self._pace.ask()
+        elif not self._rounds:
             self._idle.set()

@@ -3,6 +3,7 @@
 
 import sqlite3
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 
 from sqlalchemy import Delete, Insert, Update
@@ -24,12 +25,20 @@ PRAGMAS = (
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16000",
     "PRAGMA journal_size_limit = 67108864",
-    # The log is moved into the file after so many pages; it takes the time of a few syncs.
-    "PRAGMA wal_autocheckpoint = 4000",
 )
 
 
-def connect(path: Path, *, busy_seconds: float, read_only: bool = False) -> sqlite3.Connection:
+class Purpose(Enum):
+    """What a connection is for, as the settings that only it has."""
+
+    # The log is moved into the file after so many pages; it takes the time of a few syncs.
+    WRITE = "PRAGMA wal_autocheckpoint = 4000"
+    READ = "PRAGMA query_only = ON"
+    # The event loop never waits for a disk to have everything.
+    AT_HAND = "PRAGMA wal_autocheckpoint = 0"
+
+
+def connect(path: Path, purpose: Purpose, *, busy_seconds: float) -> sqlite3.Connection:
     """A connection that leaves the beginning and end of transactions to us."""
     connection = sqlite3.connect(
         path,
@@ -39,10 +48,8 @@ def connect(path: Path, *, busy_seconds: float, read_only: bool = False) -> sqli
         cached_statements=256,
     )
     try:
-        for pragma in PRAGMAS:
+        for pragma in (*PRAGMAS, purpose.value):
             connection.execute(pragma)
-        if read_only:
-            connection.execute("PRAGMA query_only = ON")
     except sqlite3.Error:
         connection.close()
         raise

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `Database` on one SQLite file: reads on a few threads, writes on one with group commit.
 
-A glance is answered on the event loop: it takes less than waking a thread does.
+What is one statement, a glance or a change, is done on the event loop: it takes less than waking a
+thread does.
 """
 
 import asyncio
@@ -22,10 +23,11 @@ from pipecd.controlplane.datastore.database import (
     Writing,
 )
 from pipecd.controlplane.datastore.engine.lane import Batch, Job, Lane, Outcome
-from pipecd.controlplane.datastore.engine.question import AskedTwice, OneQuestion
-from pipecd.controlplane.datastore.engine.statement import Alone
+from pipecd.controlplane.datastore.engine.statement import Alone, AskedTwice, OneQuestion
+from pipecd.controlplane.datastore.sqlite.changes import Changes
+from pipecd.controlplane.datastore.sqlite.commits import commit, roll_back
 from pipecd.controlplane.datastore.sqlite.connection import Transaction
-from pipecd.controlplane.datastore.sqlite.errors import while_running
+from pipecd.controlplane.datastore.sqlite.errors import Locked, while_running
 from pipecd.controlplane.datastore.sqlite.files import SqliteFiles
 from pipecd.model.errors import Unavailable
 
@@ -66,16 +68,25 @@ class SqliteDatabase:
             patience=READ_PATIENCE,
         )
         self._writes: Lane[Writing] = Lane(
-            "sqlite-write", self._write_batch, threads=1, most_at_once=MOST_WRITES_AT_ONCE
+            "sqlite-write",
+            partial(commit, files.writer, files.path),
+            threads=1,
+            most_at_once=MOST_WRITES_AT_ONCE,
         )
+        self._changes = Changes(files.at_hand, files.path, self._writes)
 
     async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
         if self._closed:
             raise Unavailable("the database is closed")
-        return self._at_hand.rows(statement, values)
+        try:
+            return self._at_hand.rows(statement, values)
+        except Locked:
+            return await self.read(lambda reading: reading.rows(statement, values))
 
     async def change(self, statement: Lone, values: Values = NOTHING) -> int:
-        return await self.write(Alone(statement, values))
+        if self._closed:
+            raise Unavailable("the database is closed")
+        return await self._changes.run(Alone(statement, values))
 
     async def read(self, work: Callable[[Reading], T]) -> T:
         return await self._reads.do(work)
@@ -89,6 +100,7 @@ class SqliteDatabase:
     async def close(self) -> None:
         """Finishes what was accepted; later work is refused."""
         self._closed = True
+        self._changes.close()
         await self._writes.close()
         await self._reads.close()
         await asyncio.to_thread(self._files.close)
@@ -99,16 +111,6 @@ class SqliteDatabase:
             return [_read(connection, self._files.path, job) for job in batch]
         finally:
             self._files.readers.append(connection)
-
-    def _write_batch(self, batch: Batch[Writing]) -> Sequence[Outcome]:
-        connection, path = self._files.writer, self._files.path
-        if len(batch) > 1:
-            try:
-                return _commit_together(connection, path, batch)
-            except _TransactionLost:
-                # It happens seldom; each then gets its own transaction and verdict.
-                pass
-        return [_commit_alone(connection, path, job) for job in batch]
 
 
 def _read(connection: sqlite3.Connection, path: Path, job: Job[Reading]) -> Outcome:
@@ -122,55 +124,4 @@ def _read(connection: sqlite3.Connection, path: Path, job: Job[Reading]) -> Outc
     except sqlite3.Error as e:
         return Outcome(error=while_running(e, path))
     finally:
-        _roll_back(connection)
-
-
-class _TransactionLost(Exception):
-    """The whole transaction is undone, not only the statement that failed."""
-
-
-def _commit_together(
-    connection: sqlite3.Connection, path: Path, batch: Batch[Writing]
-) -> Sequence[Outcome]:
-    """One transaction for all, unless one of them fails after it has changed something."""
-    transaction = Transaction(connection, path)
-    outcomes: list[Outcome] = []
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.Error as e:
-        return [Outcome(error=while_running(e, path)) for _ in batch]
-    try:
-        for job in batch:
-            before = connection.total_changes
-            outcome = job.attempt(transaction)
-            if outcome.error is not None and (
-                connection.total_changes != before or not connection.in_transaction
-            ):
-                raise _TransactionLost
-            outcomes.append(outcome)
-        connection.execute("COMMIT")
-    except sqlite3.Error as e:
-        raise _TransactionLost from e
-    finally:
-        _roll_back(connection)
-    return outcomes
-
-
-def _commit_alone(connection: sqlite3.Connection, path: Path, job: Job[Writing]) -> Outcome:
-    try:
-        if not isinstance(job.work, Alone):
-            connection.execute("BEGIN IMMEDIATE")
-        outcome = job.attempt(Transaction(connection, path))
-        if outcome.error is None and connection.in_transaction:
-            connection.execute("COMMIT")
-    except sqlite3.Error as e:
-        return Outcome(error=while_running(e, path))
-    finally:
-        _roll_back(connection)
-    return outcome
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    """Ends a transaction that is still open."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
+        roll_back(connection)

@@ -10,6 +10,10 @@ from pipecd.model.errors import PipecdError, StoreAway, UserMistake
 DUPLICATES = frozenset({sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE})
 
 
+class Locked(StoreAway):
+    """Another process writes to the file."""
+
+
 def while_opening(error: Exception, path: Path) -> Exception:
     """The error of a start: whoever started the program can mend most of them."""
     if isinstance(error, OSError):
@@ -34,7 +38,7 @@ def while_running(error: sqlite3.Error, path: Path) -> Exception:
         case sqlite3.SQLITE_CONSTRAINT:
             return _refused_row(error)
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreAway(
+            return Locked(
                 f"the database {path} is locked by another process",
                 hint="end the other process, or try again later",
             )

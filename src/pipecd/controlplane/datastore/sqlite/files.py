@@ -11,7 +11,12 @@ from sqlalchemy import delete
 
 from pipecd.controlplane.datastore.engine.ensurer import ensure_version
 from pipecd.controlplane.datastore.schema import EXT_LEASE, definitions
-from pipecd.controlplane.datastore.sqlite.connection import STATEMENTS, Transaction, connect
+from pipecd.controlplane.datastore.sqlite.connection import (
+    STATEMENTS,
+    Purpose,
+    Transaction,
+    connect,
+)
 from pipecd.controlplane.datastore.sqlite.errors import in_use, while_opening
 from pipecd.controlplane.datastore.sqlite.statistics import tell_statistics
 
@@ -25,10 +30,11 @@ class SqliteFiles:
         opened: list[sqlite3.Connection] = []
         try:
             self._lock = _lock(path)
-            opened.append(connect(path, busy_seconds=busy_seconds))
+            opened.append(connect(path, Purpose.WRITE, busy_seconds=busy_seconds))
             _ensure_schema(opened[0], path)
-            for _ in range(readers + 1):
-                opened.append(connect(path, busy_seconds=busy_seconds, read_only=True))
+            opened.append(connect(path, Purpose.AT_HAND, busy_seconds=0))
+            for _ in range(readers):
+                opened.append(connect(path, Purpose.READ, busy_seconds=busy_seconds))
         except Exception as e:
             for connection in opened:
                 connection.close()
@@ -36,7 +42,7 @@ class SqliteFiles:
                 os.close(self._lock)
             raise while_opening(e, path) from e
         self.writer = opened[0]
-        # For the event loop alone.
+        # For the event loop alone, which waits for nobody.
         self.at_hand = opened[1]
         self.readers = deque(opened[2:])
 
