@@ -10,6 +10,8 @@ from pipecd.model.errors import Unauthenticated, UserMistake
 
 _ALPHABET = string.ascii_lowercase + string.digits
 COST = 10
+# What is shown in place of a hash or a secret.
+REDACTED = "redacted"
 # What bcrypt looks at; Go refuses to hash more, but compares the beginning of a longer key.
 _LONGEST = 72
 
@@ -52,5 +54,5 @@ def key_matches(key: str, hashed: str) -> bool:
     try:
         return bcrypt.checkpw(key.encode()[:_LONGEST], hashed.encode())
     except ValueError:
-        # What is stored is no hash, for example the word "redacted".
+        # What is stored is no hash, for example the word that is shown in its place.
         return False

@@ -3,14 +3,13 @@
 
 import base64
 
+from pipecd.config.piped.secret import KEY_PAIR
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.usecases.access import Access, User
 from pipecd.model.errors import Conflict, PipecdError, UserMistake
 from pipecd.secrets import hybrid
 
 _UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
-
-KEY_PAIR = "KEY_PAIR"
 
 
 class Encryption:
@@ -30,7 +29,7 @@ class Encryption:
         if sealing.type != KEY_PAIR or not sealing.public_key:
             raise Conflict(
                 f"piped {piped.name} has no public key to encrypt with",
-                hint="add secretManagement of type KEY_PAIR to its configuration",
+                hint=f"add secretManagement of type {KEY_PAIR} to its configuration",
             )
         if base64_encoding:
             plaintext = base64.b64encode(plaintext.encode()).decode()

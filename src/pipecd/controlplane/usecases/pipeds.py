@@ -35,7 +35,6 @@ _CREATE = Permission(Resource.PIPED, Action.CREATE)
 _UPDATE = Permission(Resource.PIPED, Action.UPDATE)
 
 MOST_KEYS = 2
-REDACTED = "redacted"
 
 
 class Registered(NamedTuple):
@@ -221,7 +220,7 @@ class Pipeds:
 def redacted(piped: Piped) -> Piped:
     """The piped without the hashes of its keys."""
     for key in piped.keys:
-        key.hash = REDACTED
+        key.hash = keys.REDACTED
     return piped
 
 

@@ -9,6 +9,7 @@ import structlog
 from pipecd.config.catalog import Catalog
 from pipecd.config.envelope import Generation
 from pipecd.config.piped.mask import reported_config
+from pipecd.config.piped.secret import KEY_PAIR
 from pipecd.config.read import PipedConfig
 from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version
@@ -34,7 +35,7 @@ def piped_meta(
     """What a piped tells about itself when it starts; secrets are masked."""
     spec = config.spec
     if public_key:
-        encryption = Piped.SecretEncryption(type="KEY_PAIR", public_key=public_key.decode())
+        encryption = Piped.SecretEncryption(type=KEY_PAIR, public_key=public_key.decode())
     else:
         encryption = Piped.SecretEncryption(type="NONE")
     return ReportPipedMetaRequest(

@@ -17,8 +17,6 @@ _LIST = Permission(Resource.API_KEY, Action.LIST)
 _CREATE = Permission(Resource.API_KEY, Action.CREATE)
 _UPDATE = Permission(Resource.API_KEY, Action.UPDATE)
 
-REDACTED = "redacted"
-
 
 class ApiKeys:
     """The API keys of a project."""
@@ -63,7 +61,7 @@ class ApiKeys:
         records = await self._stores.api_keys.listed(by.project, enabled=enabled)
         used = await self._stores.cache.fields(LAST_USED_KEY)
         for record in records:
-            record.key_hash = REDACTED
+            record.key_hash = keys.REDACTED
             last = used.get(record.id, b"")
             if last.isdigit():
                 record.last_used_at = max(record.last_used_at, int(last))

@@ -25,7 +25,6 @@ from pipecd.secrets.keyfile import KeyFile
 _GET = Permission(Resource.PROJECT, Action.GET)
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 
-REDACTED = "redacted"
 # How long a session from another site lasts unless its configuration says so.
 SESSION_HOURS = 7 * 24
 LONGEST_ID = 50
@@ -220,12 +219,12 @@ def check_id(id: str) -> None:
 def redacted(project: Project) -> Project:
     """The project without anything that opens a door."""
     if project.HasField("static_admin"):
-        project.static_admin.password_hash = REDACTED
+        project.static_admin.password_hash = keys.REDACTED
     for name in ("github", "google", "oidc"):
         if project.HasField("sso") and project.sso.HasField(name):
             provider = getattr(project.sso, name)
-            provider.client_id = REDACTED
-            provider.client_secret = REDACTED
+            provider.client_id = keys.REDACTED
+            provider.client_secret = keys.REDACTED
     return project
 
 
