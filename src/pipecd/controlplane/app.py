@@ -72,12 +72,12 @@ WITHOUT_REDIS = {
 class Ports:
     """A port for each door, as upstream's layouts have them."""
 
-    piped_api: int = 9080
-    web_api: int = 9081
-    http: int = 9082
-    api: int = 9083
-    admin: int = 9085
-    envoy_authz: int = 9086
+    piped_api: int
+    web_api: int
+    http: int
+    api: int
+    admin: int
+    envoy_authz: int
 
 
 @dataclass(frozen=True)
