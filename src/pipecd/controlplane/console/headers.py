@@ -5,6 +5,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipecd.controlplane.auth.answers import PAGE
+
 MOST_BODY_BYTES = 1024 * 1024
 POLICY = "; ".join(
     (
@@ -60,10 +62,7 @@ class SafeAnswers:
 
 def dress(headers: MutableHeaders, *, secure: bool) -> None:
     """Adds what every answer says about itself."""
-    headers["Content-Security-Policy"] = POLICY
-    headers["X-Content-Type-Options"] = "nosniff"
-    headers["Referrer-Policy"] = "same-origin"
-    headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    headers.update({**PAGE, "Content-Security-Policy": POLICY})
     headers.setdefault("Cache-Control", "no-store")
     if secure:
         headers["Strict-Transport-Security"] = "max-age=31536000"

@@ -13,6 +13,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipecd.controlplane.auth.answers import PAGE, PRIVATE
+from pipecd.controlplane.auth.origin import is_foreign
+
 LARGEST_FORM = 64 * 1024
 POLICY = "; ".join(
     (
@@ -23,6 +26,7 @@ POLICY = "; ".join(
         "base-uri 'none'",
     )
 )
+_SAID = {**PAGE, **PRIVATE, "Content-Security-Policy": POLICY}
 # Names that nobody can register: those of a machine, of a cluster and of a private network.
 _PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".svc", ".cluster.local", ".home.arpa")
 
@@ -36,7 +40,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _dress(MutableHeaders(scope=message))
+                MutableHeaders(scope=message).update(_SAID)
             await send(message)
 
         refusal = refusal_of(scope["method"], Headers(scope=scope))
@@ -50,7 +54,7 @@ def refusal_of(method: str, headers: Headers) -> str:
         return "open this page by the address or the name of the machine, or by a port-forward\n"
     if method in ("GET", "HEAD"):
         return ""
-    if not is_own(headers):
+    if is_foreign(headers):
         return "this form comes from another site; open the page here and send it again\n"
     length = headers.get("Content-Length", "")
     if not (length.isascii() and length.isdigit()) or int(length) > LARGEST_FORM:
@@ -72,21 +76,3 @@ def is_private(host: str) -> bool:
     except ValueError:
         return name.endswith(_PRIVATE_ENDINGS)
     return True
-
-
-def is_own(headers: Headers) -> bool:
-    """Whether a form comes from one of our pages, or from no page at all."""
-    site = headers.get("Sec-Fetch-Site")
-    if site is not None:
-        return site in ("same-origin", "none")
-    origin = headers.get("Origin")
-    # Every browser says where a form comes from; programs do not.
-    return origin is None or urlsplit(origin).netloc == headers.get("Host", "")
-
-
-def _dress(headers: MutableHeaders) -> None:
-    headers["Content-Security-Policy"] = POLICY
-    headers["X-Content-Type-Options"] = "nosniff"
-    headers["Referrer-Policy"] = "same-origin"
-    headers["Cross-Origin-Opener-Policy"] = "same-origin"
-    headers["Cache-Control"] = "no-store"

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from pipecd.controlplane.auth.answers import PRIVATE
 from pipecd.controlplane.usecases.people.webhooks import Webhooks
 from pipecd.controlplane.webhooks.allowance import Allowance
 from pipecd.controlplane.webhooks.payload import UNSIGNED_PING, Message, read_message
@@ -34,7 +35,6 @@ PREFIX = "/webhooks/"
 MOST_BYTES = 8 * 1024 * 1024
 _READ_SECONDS = 30.0
 _RETRY_AFTER = {"Retry-After": "10"}
-_SAFE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def create_webhooks(
@@ -108,7 +108,7 @@ def _too_large() -> HTTPException:
 
 
 def _answer(message: str, status: int = 200) -> Response:
-    return JSONResponse({"message": message}, status, headers=_SAFE)
+    return JSONResponse({"message": message}, status, headers=PRIVATE)
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from pipecd.controlplane.api.rest.addresses import ADDRESSES, Address
 from pipecd.controlplane.api.rest.description import openapi
 from pipecd.controlplane.api.rest.request import request_of
+from pipecd.controlplane.auth.answers import PRIVATE
 from pipecd.controlplane.auth.subject import ApiKeyCaller
 from pipecd.model.errors import PipecdError, Unauthenticated
 from pipecd.wire.credentials import api_key
@@ -38,8 +39,6 @@ _STATUSES = {
     grpc.StatusCode.UNIMPLEMENTED: 501,
     grpc.StatusCode.UNAVAILABLE: 503,
 }
-# Scripts of a page get no further than its own site, as no answer invites others.
-_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def create_rest(table: RpcTable[ApiKeyCaller], verify: Verify) -> Starlette:
@@ -50,7 +49,7 @@ def create_rest(table: RpcTable[ApiKeyCaller], verify: Verify) -> Starlette:
     described = openapi()
 
     async def description(_request: Request) -> Response:
-        return JSONResponse(described, headers={"X-Content-Type-Options": "nosniff"})
+        return JSONResponse(described, headers=PRIVATE)
 
     root = PREFIX.rstrip("/")
     routes = [
@@ -98,7 +97,7 @@ class _Call:
         told = json_format.MessageToDict(
             self._answer.FromString(answered), preserving_proto_field_name=True
         )
-        return JSONResponse(told, headers=_HEADERS)
+        return JSONResponse(told, headers=PRIVATE)
 
 
 def _key(request: Request) -> str:
@@ -123,7 +122,7 @@ async def _body(request: Request) -> bytes | None:
 
 
 def _refusal(code: str, words: str, status: int) -> JSONResponse:
-    headers = {**_HEADERS, "WWW-Authenticate": "Bearer"} if status == 401 else _HEADERS
+    headers = {**PRIVATE, "WWW-Authenticate": "Bearer"} if status == 401 else PRIVATE
     return JSONResponse({"code": code, "message": words}, status, headers)
 
 

@@ -8,6 +8,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from pipecd.controlplane.auth.answers import PRIVATE
 from pipecd.controlplane.auth.origin import is_foreign
 from pipecd.controlplane.auth.subject import Person
 from pipecd.model.errors import Denied, PipecdError
@@ -36,8 +37,7 @@ class GrpcWeb:
         if scope["type"] != "http":
             return
         answer = await self._answer(scope, receive)
-        answer.headers["Cache-Control"] = "no-store"
-        answer.headers["X-Content-Type-Options"] = "nosniff"
+        answer.headers.update(PRIVATE)
         await answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
