@@ -5,21 +5,19 @@ import asyncio
 import hashlib
 import re
 import shutil
-import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pipecd.git.access import GitAccess, GitEnvironment, git_environment
 from pipecd.git.bare import BareCopy
+from pipecd.git.contained.unused import unused
 from pipecd.git.mirror import Mirror, Repository
 from pipecd.git.remote.address import git_directories, local_path, without_secrets
 from pipecd.git.whole import WholeCommits
 from pipecd.model.errors import UserMistake
 
 _WHOLE, _MODULES = "whole", "modules"
-# A submodule that was in no working copy for so long is fetched again if it should return.
-_UNUSED_SECONDS = 30 * 24 * 3600
 # The place of a copy, or of a damaged one that was put aside.
 _PLACE = re.compile(r"[0-9a-f]{16}(?:\.[0-9a-f]{32})?")
 
@@ -122,7 +120,6 @@ def _keep_only(directory: Path, wanted: frozenset[Path]) -> None:
     for found in directory.iterdir():
         if found not in wanted and _PLACE.fullmatch(found.name):
             shutil.rmtree(found, ignore_errors=True)
-    for found in (directory / _MODULES).glob("*"):
-        if found.stat().st_mtime < time.time() - _UNUSED_SECONDS:
-            shutil.rmtree(found, ignore_errors=True)
+    for found in unused((directory / _MODULES).glob("*")):
+        shutil.rmtree(found, ignore_errors=True)
     shutil.rmtree(directory / _WHOLE, ignore_errors=True)

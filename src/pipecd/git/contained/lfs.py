@@ -5,11 +5,11 @@ import asyncio
 import os
 import re
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipecd.git.contained.unused import unused
 from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
 from pipecd.program.capture import capture
 
@@ -21,7 +21,6 @@ _NOTE = re.compile(
 _LONGEST_FILE = 64 * 1024
 _FETCH_AT_MOST = 1800.0
 _MOST_PATTERNS = 300
-_UNUSED_SECONDS = 30 * 24 * 3600
 # A copy of a small file costs nothing, and a large one is hardly ever written to.
 _LINKED_FROM = 1024 * 1024
 
@@ -90,9 +89,8 @@ def _kept(repository: Path, oid: str) -> Path:
 
 def forget_unused(repository: Path) -> None:
     """Removes contents that no working copy has needed for a long time."""
-    for kept in (repository / "lfs" / "objects").glob("??/??/*"):
-        if kept.stat().st_mtime < time.time() - _UNUSED_SECONDS:
-            kept.unlink(missing_ok=True)
+    for kept in unused((repository / "lfs" / "objects").glob("??/??/*")):
+        kept.unlink(missing_ok=True)
 
 
 def _put(repository: Path, notes: list[Note]) -> None:
