@@ -9,12 +9,11 @@ import structlog
 
 from pipecd.launcher.identity import Identity
 from pipecd.model.errors import PipecdError, Unsupported
+from pipecd.model.pauses import NO_STREAM
 
 log = structlog.get_logger()
 
 _PAUSE = 30.0
-# An upstream control plane has no stream; it may be replaced by ours one day.
-_UNSUPPORTED_PAUSE = 600.0
 
 
 class Listener:
@@ -39,7 +38,7 @@ class Listener:
                     async for _ in changes:
                         self._tell()
             except Unsupported:
-                pause = _UNSUPPORTED_PAUSE
+                pause = NO_STREAM
             except PipecdError as e:
                 log.debug("changes are not heard of, checking at every interval", error=str(e))
             await asyncio.sleep(pause)

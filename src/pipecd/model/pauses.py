@@ -7,6 +7,8 @@ from itertools import count
 
 # No number holds what doubling for days would come to.
 _MOST_DOUBLINGS = 64
+# A control plane without a stream of changes is one of upstream; ours may replace it one day.
+NO_STREAM = 600.0
 
 
 @dataclass(frozen=True)

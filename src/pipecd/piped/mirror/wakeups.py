@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from pipecd.model.errors import PipecdError, Unsupported
-from pipecd.model.pauses import Pauses
+from pipecd.model.pauses import NO_STREAM, Pauses
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.trouble import Trouble
@@ -19,8 +19,6 @@ from pipecd.proto.service.wakeups_pb2 import Wakeup
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _PAUSES = Pauses(first=1.0, longest=30.0)
-# An upstream control plane has no stream; it may be replaced by ours one day.
-_UNSUPPORTED_PAUSE = 600.0
 # A proxy cuts streams as it likes; one that lasted this long was worth reopening at once.
 _LASTED = 1.0
 
@@ -64,7 +62,7 @@ class WakeupStream:
                 log.debug("wake-up stream ended")
             except Unsupported:
                 log.info("this control plane has no wake-ups, polling instead")
-                pause = _UNSUPPORTED_PAUSE
+                pause = NO_STREAM
             except PipecdError as e:
                 self._trouble.met(e)
             finally:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pipecd.plugins.kubernetes.cluster.client import APPLY, CONNECTIONS, JSON_PATCH, Client
+from pipecd.plugins.kubernetes.cluster.client import (
+    APPLY,
+    CONNECTIONS,
+    JSON_PATCH,
+    METADATA,
+    METADATA_LIST,
+    Client,
+)
 from pipecd.plugins.kubernetes.cluster.discovery import Kinds
 from pipecd.plugins.kubernetes.cluster.explanation import explained
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
@@ -31,8 +38,6 @@ _PAUSE = 0.1
 _READY_WITHIN = 30.0
 _GONE_WITHIN = 60.0
 _TAKE_OVERS = 3
-_LISTED = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,9 @@ async def _marked(cluster: Cluster, manifests: Sequence[Manifest]) -> dict[str, 
             # Who may not list them asks for each.
             with suppress(Refusal):
                 selector = f"{APPLICATION}={application}"
-                answer = await cluster.client.get(path, accept=_LISTED, labelSelector=selector)
+                answer = await cluster.client.get(
+                    path, accept=METADATA_LIST, labelSelector=selector
+                )
                 known |= {f"{path}/{m['metadata']['name']}": m for m in list_at(answer, "items")}
     return known
 
@@ -109,7 +116,7 @@ async def _take_over(client: Client, path: str, live: Any) -> None:
     """
     for _ in range(_TAKE_OVERS):
         try:
-            live = live or await client.get(path, accept=_ONE)
+            live = live or await client.get(path, accept=METADATA)
             entries = taken_over(live)
             if entries is not None:
                 patch = as_patch(live, entries)

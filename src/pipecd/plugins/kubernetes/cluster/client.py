@@ -31,6 +31,9 @@ _NOT_TRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _BUSY = (429, 500, 502, 503, 504)
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
+# Of an object, or of each in a list, only the metadata.
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 # What dashboards know a request by that got no answer.
 _NO_ANSWER = "<error>"
 

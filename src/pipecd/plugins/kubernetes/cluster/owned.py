@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipecd.plugins.kubernetes.cluster.apply import Cluster, Say
-from pipecd.plugins.kubernetes.cluster.client import CONNECTIONS
+from pipecd.plugins.kubernetes.cluster.client import CONNECTIONS, METADATA_LIST
 from pipecd.plugins.kubernetes.cluster.discovery import Resource
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.manifest.body import list_at, map_at
@@ -21,7 +21,6 @@ from pipecd.plugins.kubernetes.manifest.marks import (
 from pipecd.plugins.kubernetes.manifest.order import rank
 from pipecd.sdk import UserMistake
 
-_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _NEEDED = frozenset({"list", "delete"})
 
 
@@ -67,7 +66,7 @@ async def _listed(
             for place in places:
                 try:
                     path = resource.path(place)
-                    answer = await cluster.client.get(path, accept=_METADATA, **query)
+                    answer = await cluster.client.get(path, accept=METADATA_LIST, **query)
                     return list_at(answer, "items")
                 except Refusal as e:
                     if e.code not in (403, 404, 405):
