@@ -55,6 +55,7 @@ from pipecd.sdk.plugin import (
 )
 from pipecd.sdk.process import serve
 from pipecd.sdk.stage import StageCommand, StageCommandKind, StageContext, StageResult
+from pipecd.secrets.masking import host_of
 
 __all__ = [
     "APPROVED_USERS_KEY",
@@ -103,6 +104,7 @@ __all__ = [
     "Unavailable",
     "UserMistake",
     "Version",
+    "host_of",
     "render_template",
     "serve",
 ]

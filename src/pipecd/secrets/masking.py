@@ -4,6 +4,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
+from urllib.parse import urlsplit
 
 from pipecd.secrets.forms import SHORTEST, forms
 
@@ -173,3 +174,12 @@ def _merged(spans: Iterable[Span]) -> Iterator[Span]:
             last = max(last, end)
     if last >= 0:
         yield first, last
+
+
+def host_of(url: str) -> str:
+    """The part of an address that may be shown."""
+    try:
+        host = urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        host = ""
+    return host or "an address without a host"

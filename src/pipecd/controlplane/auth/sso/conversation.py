@@ -4,11 +4,11 @@
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import httpx2
 
 from pipecd.model.errors import Unauthenticated, Unavailable, UserMistake
+from pipecd.secrets.masking import host_of
 
 WITHIN_SECONDS = 10.0
 _QUOTED = 200
@@ -54,7 +54,7 @@ class Conversation:
         except (httpx2.HTTPError, httpx2.InvalidURL) as e:
             # Some errors have no words of their own.
             why = str(e) or type(e).__name__
-            raise Unavailable(f"cannot reach {_host(url)}: {why[:_QUOTED]}") from e
+            raise Unavailable(f"cannot reach {host_of(url)}: {why[:_QUOTED]}") from e
 
 
 def as_object(answer: Any) -> Mapping[str, Any]:
@@ -69,14 +69,10 @@ def as_list(answer: Any) -> list[Any] | None:
 
 def _json(answer: httpx2.Response, url: str, *, even_if_refused: bool = False) -> Any:
     if not answer.is_success and not even_if_refused:
-        raise Unavailable(f"{_host(url)} answered with status {answer.status_code}")
+        raise Unavailable(f"{host_of(url)} answered with status {answer.status_code}")
     try:
         return answer.json()
     except ValueError as e:
         raise Unavailable(
-            f"{_host(url)} did not answer with JSON (status {answer.status_code})"
+            f"{host_of(url)} did not answer with JSON (status {answer.status_code})"
         ) from e
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).netloc or url

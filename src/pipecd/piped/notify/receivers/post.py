@@ -10,7 +10,7 @@ import httpx2
 
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.notify.outbox import Later
-from pipecd.secrets.masking import Masking
+from pipecd.secrets.masking import Masking, host_of
 
 _QUOTED = 200
 _MOST_READ = 64 * 1024
@@ -38,11 +38,11 @@ async def post(
     except httpx2.HTTPError as e:
         # Some errors have no words of their own.
         told = hidden.hide(str(e)) or type(e).__name__
-        raise Unavailable(f"cannot reach {_host(url)}: {told}") from None
+        raise Unavailable(f"cannot reach {host_of(url)}: {told}") from None
     if answer.is_success:
         return content
     said = hidden.hide(content.decode("utf-8", "replace"))[:_QUOTED]
-    told = f"{_host(url)} answered with status {answer.status_code}: {said}"
+    told = f"{host_of(url)} answered with status {answer.status_code}: {said}"
     if answer.status_code == _TOO_MANY or answer.is_server_error or answer.status_code in _PASSING:
         raise Later(told, seconds=_retry_after(answer.headers.get("retry-after", "")))
     raise UserMistake(told)
@@ -66,14 +66,6 @@ def _retry_after(value: str) -> float:
         return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError):
         return 0.0
-
-
-def _host(url: str) -> str:
-    try:
-        host = urlsplit(url).netloc.rpartition("@")[2]
-    except ValueError:
-        host = ""
-    return host or "an address without a host"
 
 
 def _secret_parts(url: str) -> Iterable[str]:

@@ -4,8 +4,7 @@
 import httpx2
 
 from pipecd.plugins.analysis.check import HttpCheck
-from pipecd.plugins.analysis.providers.question import host_of
-from pipecd.sdk import Unavailable
+from pipecd.sdk import Unavailable, host_of
 
 
 async def status_of(client: httpx2.AsyncClient, check: HttpCheck) -> int:

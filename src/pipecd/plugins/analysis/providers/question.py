@@ -3,11 +3,10 @@
 
 from collections.abc import Mapping
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import httpx2
 
-from pipecd.sdk import Unavailable
+from pipecd.sdk import Unavailable, host_of
 
 _QUOTED = 300
 
@@ -36,12 +35,3 @@ def refused(answer: httpx2.Response, url: str, why: object) -> Unavailable:
     """The error that says what a server did not like."""
     told = str(why)[:_QUOTED]
     return Unavailable(f"{host_of(url)} answered with status {answer.status_code}: {told}")
-
-
-def host_of(url: str) -> str:
-    """The part of an address that may be shown."""
-    try:
-        host = urlsplit(url).netloc.rpartition("@")[2]
-    except ValueError:
-        host = ""
-    return host or "an address without a host"
