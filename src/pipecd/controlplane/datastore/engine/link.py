@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to a database server, and the two ways in which it may fail beyond a refusal."""
+"""A connection to a database server, and the ways in which it may fail."""
 
 from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
 from pipecd.controlplane.datastore.database import Row, Value
+from pipecd.model.errors import StoreAway, UserMistake
 
 Arguments = Sequence[Value]
 
@@ -52,3 +53,33 @@ class Link(Protocol):
     def abort(self) -> None:
         """Ends whatever another thread waits for on this connection; that thread sees Lost."""
         ...
+
+
+def full(text: str) -> StoreAway:
+    return StoreAway(f"the database has no room left: {text}", hint="look at its disk and limits")
+
+
+def not_permitted(text: str) -> StoreAway:
+    return StoreAway(f"the database refuses us: {text}", hint="look at the rights of its user")
+
+
+def cannot_hold(text: str) -> UserMistake:
+    return UserMistake(f"the database cannot hold this: {text}")
+
+
+def too_slow(_text: str) -> StoreAway:
+    return StoreAway("the database took too long to answer", hint="try again later")
+
+
+def locked_out(name: str, text: str) -> UserMistake:
+    return UserMistake(
+        f"the database {name} does not let us in: {text}",
+        hint="check the user, the password and the name of the database",
+    )
+
+
+def unreachable(name: str, text: str) -> StoreAway:
+    return StoreAway(
+        f"the database {name} cannot be reached: {text}",
+        hint="check that the server runs and that the address is right",
+    )

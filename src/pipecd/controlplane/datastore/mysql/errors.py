@@ -6,8 +6,17 @@ from collections.abc import Callable
 from pymysql import err
 
 from pipecd.controlplane.datastore.database import Duplicate
-from pipecd.controlplane.datastore.engine.link import Collided, Lost
-from pipecd.model.errors import PipecdError, StoreAway, UserMistake
+from pipecd.controlplane.datastore.engine.link import (
+    Collided,
+    Lost,
+    cannot_hold,
+    full,
+    locked_out,
+    not_permitted,
+    too_slow,
+    unreachable,
+)
+from pipecd.model.errors import PipecdError
 
 # A deadlock, a lock that did not come, a row that changed since it was read.
 COLLISIONS = frozenset({1213, 1205, 1020, 1637})
@@ -25,23 +34,10 @@ VERDICTS: tuple[tuple[frozenset[int], Callable[[str], Exception]], ...] = (
     (frozenset({1062}), Duplicate),
     (COLLISIONS, Collided),
     (GOING | CLIENT_ERRORS, Lost),
-    (
-        FULL,
-        lambda text: StoreAway(
-            f"the database has no room left: {text}", hint="look at its disk and limits"
-        ),
-    ),
-    (
-        DENIED,
-        lambda text: StoreAway(
-            f"the database refuses us: {text}", hint="look at the rights of its user"
-        ),
-    ),
-    (CANNOT_HOLD, lambda text: UserMistake(f"the database cannot hold this: {text}")),
-    (
-        TOO_SLOW,
-        lambda _: StoreAway("the database took too long to answer", hint="try again later"),
-    ),
+    (FULL, full),
+    (DENIED, not_permitted),
+    (CANNOT_HOLD, cannot_hold),
+    (TOO_SLOW, too_slow),
 )
 
 
@@ -65,12 +61,5 @@ def while_running(error: Exception) -> Exception:
 
 
 def while_connecting(error: Exception, name: str) -> PipecdError:
-    if number_of(error) in DENIED:
-        return UserMistake(
-            f"the database {name} does not let us in: {text_of(error)}",
-            hint="check the user, the password and the name of the database",
-        )
-    return StoreAway(
-        f"the database {name} cannot be reached: {text_of(error)}",
-        hint="check that the server runs and that the address is right",
-    )
+    told = locked_out if number_of(error) in DENIED else unreachable
+    return told(name, text_of(error))

@@ -6,8 +6,17 @@ from collections.abc import Callable
 import psycopg
 
 from pipecd.controlplane.datastore.database import Duplicate
-from pipecd.controlplane.datastore.engine.link import Collided, Lost
-from pipecd.model.errors import PipecdError, StoreAway, UserMistake
+from pipecd.controlplane.datastore.engine.link import (
+    Collided,
+    Lost,
+    cannot_hold,
+    full,
+    locked_out,
+    not_permitted,
+    too_slow,
+    unreachable,
+)
+from pipecd.model.errors import PipecdError
 
 # States by their first characters; the longest that fits decides.
 VERDICTS: dict[str, Callable[[str], Exception]] = {
@@ -19,16 +28,12 @@ VERDICTS: dict[str, Callable[[str], Exception]] = {
     "08": Lost,
     "57P": Lost,
     "25006": Lost,
-    "57014": lambda _: StoreAway("the database took too long to answer", hint="try again later"),
-    "53": lambda text: StoreAway(
-        f"the database has no room left: {text}", hint="look at its disk and limits"
-    ),
-    "42501": lambda text: StoreAway(
-        f"the database refuses us: {text}", hint="look at the rights of its user"
-    ),
-    "22": lambda text: UserMistake(f"the database cannot hold this: {text}"),
-    "23502": lambda text: UserMistake(f"the database cannot hold this: {text}"),
-    "54": lambda text: UserMistake(f"the database cannot hold this: {text}"),
+    "57014": too_slow,
+    "53": full,
+    "42501": not_permitted,
+    "22": cannot_hold,
+    "23502": cannot_hold,
+    "54": cannot_hold,
 }
 # A wrong password, an unknown user, an unknown database.
 DENIED = ("28", "3D000", "42501")
@@ -55,12 +60,5 @@ def while_connecting(error: psycopg.Error, name: str) -> PipecdError:
     text = str(error).strip().rpartition("\n")[2]
     # libpq reports what the server said while connecting without its state.
     denied = ("password authentication failed", "does not exist", "no pg_hba.conf entry")
-    if (error.sqlstate or "").startswith(DENIED) or any(words in text for words in denied):
-        return UserMistake(
-            f"the database {name} does not let us in: {text}",
-            hint="check the user, the password and the name of the database",
-        )
-    return StoreAway(
-        f"the database {name} cannot be reached: {text}",
-        hint="check that the server runs and that the address is right",
-    )
+    is_denied = (error.sqlstate or "").startswith(DENIED) or any(words in text for words in denied)
+    return locked_out(name, text) if is_denied else unreachable(name, text)
