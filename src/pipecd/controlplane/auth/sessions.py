@@ -6,6 +6,7 @@ import hmac
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth.rbac import ADMIN
 from pipecd.controlplane.auth.subject import Person
 from pipecd.model.moment import Now, to_unix, utc_now
@@ -13,7 +14,7 @@ from pipecd.proto.model.project_pb2 import Project
 from pipecd.secrets import session
 from pipecd.secrets.session import Session
 
-DEFAULT_TTL = timedelta(days=7)
+DEFAULT_TTL = timedelta(hours=DEFAULT_SESSION_HOURS)
 # How somebody signed in whom another site vouched for.
 SSO = "sso"
 

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipecd.controlplane.console.door import SESSION
+from pipecd.wire.credentials import SESSION_COOKIE
 
 Site: TypeAlias = Literal["Strict", "Lax"]
 
@@ -60,7 +60,7 @@ class Cookies:
         *,
         site: Site = "Strict",
     ) -> None:
-        self.put(answer, SESSION, token, seconds, site=site)
+        self.put(answer, SESSION_COOKIE, token, seconds, site=site)
 
     def remember(self, request: Request, answer: Response, project: str) -> None:
         """Keeps the project for the next choice in this browser, the latest one first."""

@@ -22,8 +22,8 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Labelled
 from pipecd.model.errors import Denied, Unauthenticated
 from pipecd.model.moment import Now
+from pipecd.wire.credentials import SESSION_COOKIE
 
-SESSION = "token"
 _LONGEST_RETURN = 2048
 
 
@@ -91,7 +91,7 @@ class Door:
 
     async def visitor(self, request: Request) -> Visitor:
         """Whoever is signed in, or Unauthenticated."""
-        token = request.cookies.get(SESSION, "")
+        token = request.cookies.get(SESSION_COOKIE, "")
         if not token:
             raise Unauthenticated("nobody is signed in")
         visitor = Visitor(await self.cases.sessions.person(token), token)
@@ -154,7 +154,7 @@ def needs_bounce(request: Request) -> bool:
     """
     headers = request.headers
     return (
-        SESSION not in request.cookies
+        SESSION_COOKIE not in request.cookies
         and headers.get("Sec-Fetch-Site") == "cross-site"
         and headers.get("Sec-Fetch-Mode") == "navigate"
     )

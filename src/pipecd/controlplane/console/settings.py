@@ -14,8 +14,9 @@ from pipecd.controlplane.console.once import Once
 from pipecd.controlplane.console.pipeds import forms as pipeds
 from pipecd.controlplane.console.pipeds.pages import PipedPages
 from pipecd.controlplane.console.project.forms import PAGE, ProjectForms
-from pipecd.controlplane.console.project.view import FIELDS, SECRETS, Problem
+from pipecd.controlplane.console.project.view import FIELDS, Problem
 from pipecd.controlplane.console.view.words import Moment, moment
+from pipecd.controlplane.usecases.people.projects import CLIENT
 from pipecd.controlplane.usecases.people.webhooks import WebhookSettings
 from pipecd.model.errors import Denied
 
@@ -68,7 +69,7 @@ class SettingsPages:
             project=await self._forms.view(request, visitor),
             problem=problem,
             sso_fields=FIELDS,
-            secret_fields=SECRETS,
+            secret_fields=CLIENT,
         )
 
     async def _webhook(self, request: Request, visitor: Visitor) -> WebhookView | None:

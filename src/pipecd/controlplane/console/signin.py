@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signing in and out."""
 
-from datetime import timedelta
-
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from pipecd.controlplane.auth.sessions import DEFAULT_TTL
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.console.cookies import ERROR, STATE, Cookies, remembered
 from pipecd.controlplane.console.door import (
-    SESSION,
     Door,
     check_origin,
     needs_bounce,
     safe_return,
 )
+from pipecd.controlplane.usecases.people.sessions import ATTEMPTS_PER_MINUTE
 from pipecd.controlplane.usecases.people.sso import Offer, SingleSignOn
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unauthenticated, Unavailable
+from pipecd.wire.credentials import SESSION_COOKIE
 
-ATTEMPTS_PER_MINUTE = 10
-_SESSION_SECONDS = int(timedelta(days=7).total_seconds())
 _REQUIRED = (
     ("project", "Missing project id"),
     ("username", "Missing username"),
@@ -84,7 +82,7 @@ class SignIn:
             return await self._refuse(request, form, _field_of(e), e.message)
         self._attempts.succeeded(client)
         answer = RedirectResponse(safe_return(str(form.get("return", ""))) or "/", 302)
-        self._cookies.sign_in(answer, signed_in.token, _SESSION_SECONDS)
+        self._cookies.sign_in(answer, signed_in.token, int(DEFAULT_TTL.total_seconds()))
         self._cookies.remember(request, answer, values["project"])
         return answer
 
@@ -92,7 +90,7 @@ class SignIn:
         if request.method == "POST":
             check_origin(request)
         answer = RedirectResponse("/", 302)
-        self._cookies.clear(answer, SESSION, STATE)
+        self._cookies.clear(answer, SESSION_COOKIE, STATE)
         return answer
 
     async def _refuse(self, request: Request, form: FormData, field: str, message: str) -> Response:

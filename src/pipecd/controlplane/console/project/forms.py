@@ -16,11 +16,11 @@ from pipecd.controlplane.console.project.view import (
     FIELDS,
     GITHUB,
     OIDC,
-    SECRETS,
     Problem,
     ProjectView,
     project_view,
 )
+from pipecd.controlplane.usecases.people.projects import CLIENT
 from pipecd.controlplane.usecases.people.sso import CALLBACK
 from pipecd.model.errors import AlreadyExists, Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
@@ -161,7 +161,7 @@ def _hours(form: FormData) -> int:
 def _fields(form: FormData, provider: str) -> dict[str, str]:
     """What was typed; the id and the secret are never shown, so empty ones are kept as stored."""
     typed = {name: str(form.get(name, "")).strip() for name in FIELDS[provider]}
-    shown = {name: value for name, value in typed.items() if name not in SECRETS}
+    shown = {name: value for name, value in typed.items() if name not in CLIENT}
     for name, value in shown.items():
         if name.endswith(("_url", "_endpoint", "issuer", "_uri")) and value:
             _check_address(FIELDS[provider][name], value)

@@ -32,7 +32,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "proxy_url": "Proxy",
     },
 }
-SECRETS = ("client_id", "client_secret")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.sso import fault_of
@@ -25,10 +26,9 @@ from pipecd.secrets.keyfile import KeyFile
 _GET = Permission(Resource.PROJECT, Action.GET)
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 
-# How long a session from another site lasts unless its configuration says so.
-SESSION_HOURS = 7 * 24
 LONGEST_ID = 50
-_CLIENT = ("client_id", "client_secret")
+# What a project shows to another site, and to nobody else.
+CLIENT = ("client_id", "client_secret")
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,10 @@ class Projects:
         sealed = ProjectSSOConfig()
         sealed.CopyFrom(sso)
         # Upstream's console does not ask for it, and upstream refuses a stored zero.
-        sealed.session_ttl = sso.session_ttl or SESSION_HOURS
+        sealed.session_ttl = sso.session_ttl or DEFAULT_SESSION_HOURS
         if sealed.HasField("github"):
             key_file = KeyFile(self._encryption_key)
-            for name in _CLIENT:
+            for name in CLIENT:
                 if plain := getattr(sso.github, name):
                     setattr(sealed.github, name, key_file.encrypt(plain))
 
@@ -233,7 +233,7 @@ def _keep_client(new: ProjectSSOConfig, old: ProjectSSOConfig) -> None:
     for provider in ("github", "oidc"):
         if new.HasField(provider) and old.HasField(provider):
             mine, stored = getattr(new, provider), getattr(old, provider)
-            for name in _CLIENT:
+            for name in CLIENT:
                 setattr(mine, name, getattr(mine, name) or getattr(stored, name))
 
 

@@ -6,6 +6,7 @@ import hmac
 from datetime import timedelta
 from typing import NamedTuple
 
+from pipecd.controlplane.auth.proofs import COMPARISONS_AT_ONCE
 from pipecd.controlplane.auth.rbac import ADMIN
 from pipecd.controlplane.auth.sessions import DEFAULT_TTL, SSO
 from pipecd.controlplane.auth.sessions import Sessions as Tokens
@@ -18,7 +19,6 @@ from pipecd.model.moment import Now, utc_now
 from pipecd.secrets import keys
 
 ATTEMPTS_PER_MINUTE = 10
-COMPARISONS_AT_ONCE = 2
 
 
 class SignedIn(NamedTuple):

@@ -12,11 +12,12 @@ from datetime import timedelta
 
 import structlog
 
+from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.sso import Identity, Provider, Trip, fault_of, provider_of
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.usecases.access import found
-from pipecd.controlplane.usecases.people.projects import SESSION_HOURS, Projects
+from pipecd.controlplane.usecases.people.projects import Projects
 from pipecd.controlplane.usecases.people.sessions import Sessions
 from pipecd.model.errors import (
     Conflict,
@@ -149,7 +150,7 @@ class SingleSignOn:
         _check_groups(known, config)
         identity = await self._identified(provider, arrival.code, self._trip(known, state))
         person = Person(project, identity.name, identity.roles, identity.avatar_url)
-        ttl = timedelta(hours=config.session_ttl or SESSION_HOURS)
+        ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
         return Welcome(person, self._sessions.issue(person, ttl), ttl)
 
     async def _identified(self, provider: Provider, code: str, trip: Trip) -> Identity:
