@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from pipecd.controlplane.filestore.path import INCOMING, check_path, check_prefix
+from pipecd.controlplane.filestore.path import INCOMING, check_path, check_prefix, missing
 from pipecd.controlplane.filestore.worker import finished
-from pipecd.model.errors import Conflict, NotFound, PipecdError, StoreAway, UserMistake
+from pipecd.model.errors import Conflict, PipecdError, StoreAway, UserMistake
 from pipecd.program.wholefile import write_private
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class LocalFiles:
         try:
             return file.read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as e:
-            raise NotFound(f"file {path} is not found") from e
+            raise missing(path) from e
         except OSError as e:
             raise _failed(path, e) from e
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which paths an object may have, the same in every filestore."""
+"""Which paths an object may have and what is said of one, the same in every filestore."""
 
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import NotFound, StoreAway, UserMistake
 
 # Half-written objects of a local filestore live here; no object may have such a path.
 INCOMING = ".incoming"
@@ -32,3 +32,14 @@ def check_prefix(prefix: str) -> None:
 
 def content_type(path: str) -> str:
     return TYPES.get(path.rpartition(".")[2], "application/octet-stream")
+
+
+def missing(path: str) -> NotFound:
+    return NotFound(f"file {path} is not found")
+
+
+def unusable(path: str, error: Exception) -> StoreAway:
+    return StoreAway(
+        f"the filestore cannot be used for {path}: {error}",
+        hint="look at the bucket, the network and the rights of this server",
+    )

@@ -20,9 +20,15 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.utils import FileWebIdentityTokenLoader
 
 from pipecd.config.controlplane.storage import FilestoreConfig
-from pipecd.controlplane.filestore.path import check_path, check_prefix, content_type
+from pipecd.controlplane.filestore.path import (
+    check_path,
+    check_prefix,
+    content_type,
+    missing,
+    unusable,
+)
 from pipecd.controlplane.filestore.worker import Workers
-from pipecd.model.errors import NotFound, PipecdError, StoreAway, UserMistake
+from pipecd.model.errors import PipecdError, UserMistake
 
 T = TypeVar("T")
 
@@ -114,11 +120,8 @@ def _code(error: ClientError) -> str:
 
 def _failed(path: str, error: Exception) -> PipecdError:
     if isinstance(error, ClientError) and _code(error) in MISSING:
-        return NotFound(f"file {path} is not found")
-    return StoreAway(
-        f"the filestore cannot be used for {path}: {error}",
-        hint="look at the bucket, the network and the rights of this server",
-    )
+        return missing(path)
+    return unusable(path, error)
 
 
 @asynccontextmanager
