@@ -3,13 +3,13 @@
 
 from pathlib import Path
 
+from pipecd.config.application import filename
 from pipecd.model.errors import UserMistake
 from pipecd.program.run import run
 
 REPOSITORY_ID = "sample"
 BRANCH = "main"
 APPLICATION = "hello"
-CONFIG_FILE = "app.pipecd.yaml"
 
 _FILES = {
     "README.md": """# A sample repository
@@ -20,7 +20,7 @@ deploys it by itself:
     echo "Good evening" > hello/greeting.txt
     git commit -am "Greet in the evening"
 """,
-    "hello/app.pipecd.yaml": """apiVersion: pipecd.dev/v1beta1
+    f"{APPLICATION}/{filename.DEFAULT}": """apiVersion: pipecd.dev/v1beta1
 kind: Application
 spec:
   name: hello

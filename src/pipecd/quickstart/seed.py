@@ -4,6 +4,7 @@
 import asyncio
 from dataclasses import replace
 
+from pipecd.config.application import filename
 from pipecd.controlplane.app import ControlPlane
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.signal import Topic
@@ -14,7 +15,7 @@ from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir, Identity
-from pipecd.quickstart.sample import APPLICATION, CONFIG_FILE, REPOSITORY_ID
+from pipecd.quickstart.sample import APPLICATION, REPOSITORY_ID
 
 ADMIN = Person(project=PROJECT, name=USERNAME, roles=("Admin",))
 
@@ -47,7 +48,7 @@ async def seed_application(plane: ControlPlane, data: DataDir, identity: Identit
         git_path=ApplicationGitPath(
             repo=ApplicationGitRepository(id=REPOSITORY_ID),
             path=APPLICATION,
-            config_filename=CONFIG_FILE,
+            config_filename=filename.DEFAULT,
         ),
     )
     application_id = await plane.cases.applications.add(draft, by=ADMIN)

@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from pipecd.config.application.v0 import MOVED
 from pipecd.model.errors import UserMistake
 
 _COMMON = (
@@ -40,7 +41,6 @@ _PLUGINS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "LambdaApp": ("lambda", ("input", "quickSync")),
     "CloudRunApp": ("cloudrun", ("input", "quickSync")),
 }
-_OF_THE_STAGE = ("timeout", "skipOn")
 
 
 def second_generation(document: object) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _stages(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
         where = f"spec.pipeline.stages[{index}]"
         own = dict(_mapping(stage, where))
         options = _mapping(own.get("with") or {}, f"{where}.with")
-        stages.append({**own, **_picked(options, _OF_THE_STAGE)})
+        stages.append({**own, **_picked(options, MOVED)})
     return stages
 
 

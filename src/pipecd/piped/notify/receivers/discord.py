@@ -12,13 +12,12 @@ from pipecd.config.piped.credential import hook_url
 from pipecd.config.piped.notification import DiscordSpec
 from pipecd.piped.notify.message import Field, Message
 from pipecd.piped.notify.outbox import Letter
-from pipecd.piped.notify.receivers.post import post
+from pipecd.piped.notify.receivers.post import JSON, post
 from pipecd.piped.notify.wording import Wording, cut
 
 _USERNAME = "PipeCD"
 # Discord refuses what is longer.
 _MOST_TITLE, _MOST_TEXT, _MOST_VALUE = 256, 4000, 1024
-_JSON = {"Content-Type": "application/json"}
 _MARKUP = re.compile(r"([\\`*_~|>#\[\]()<@])")
 
 
@@ -33,7 +32,7 @@ class DiscordReceiver:
     async def send(self, letter: Letter) -> None:
         message = self.wording.of(letter, escape)
         body = json.dumps(payload(message, self.spec, letter.told_at.isoformat())).encode()
-        await post(self.client, hook_url(self.spec), body, headers=_JSON)
+        await post(self.client, hook_url(self.spec), body, headers=JSON)
 
 
 def payload(message: Message, spec: DiscordSpec, at: str) -> dict[str, Any]:

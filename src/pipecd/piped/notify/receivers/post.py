@@ -12,6 +12,7 @@ from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.notify.outbox import Later
 from pipecd.secrets.masking import Masking, host_of
 
+JSON = {"Content-Type": "application/json"}
 _QUOTED = 200
 _MOST_READ = 64 * 1024
 _TOO_MANY = 429

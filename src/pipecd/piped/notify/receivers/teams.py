@@ -14,13 +14,12 @@ from pipecd.config.piped.notification import TeamsSpec
 from pipecd.model.errors import Unavailable
 from pipecd.piped.notify.message import Field, Message, Mood
 from pipecd.piped.notify.outbox import Letter
-from pipecd.piped.notify.receivers.post import post
+from pipecd.piped.notify.receivers.post import JSON, post
 from pipecd.piped.notify.wording import Wording, cut
 
 # Teams refuses messages beyond 28 kB.
 _MOST_TEXT = 6000
 _MOST_VALUE = 500
-_JSON = {"Content-Type": "application/json"}
 _COLOURS = {
     Mood.NEUTRAL: "Default",
     Mood.GOOD: "Good",
@@ -43,7 +42,7 @@ class TeamsReceiver:
     async def send(self, letter: Letter) -> None:
         message = self.wording.of(letter, escape)
         body = json.dumps(payload(message, self.spec.mentioned_users)).encode()
-        answer = await post(self.client, hook_url(self.spec), body, headers=_JSON)
+        answer = await post(self.client, hook_url(self.spec), body, headers=JSON)
         if _HELD_BACK in answer:
             raise Unavailable("Teams takes no more messages for the moment")
 

@@ -11,7 +11,7 @@ from pipecd.model.document import to_json
 from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.notify.notice import Notice
 from pipecd.piped.notify.outbox import Letter
-from pipecd.piped.notify.receivers.post import post
+from pipecd.piped.notify.receivers.post import JSON, post
 from pipecd.secrets.standardwebhook import signed_headers
 
 
@@ -26,7 +26,7 @@ class WebhookReceiver:
     async def send(self, letter: Letter) -> None:
         shared, secret = webhook_signature(self.spec), signing_secret(self.spec)
         body = payload(letter.notice)
-        headers = {"Content-Type": "application/json", self.spec.signature_key: shared}
+        headers = {**JSON, self.spec.signature_key: shared}
         if secret:
             headers |= signed_headers(secret, letter.id, to_unix(self.now()), body)
         await post(self.client, self.spec.url, body, headers=headers, secrets=(shared, secret))

@@ -9,16 +9,16 @@ from pipecd.plugins.kubernetes.manifest.manifest import Manifest
 from pipecd.sdk.diff import is_list
 
 CONTAINERS, INIT_CONTAINERS = "containers", "initContainers"
-_TEMPLATE = ("spec", "template", "spec")
+TEMPLATE = ("spec", "template", "spec")
 _PATHS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("", "Pod"): ("spec",),
-    ("batch", "CronJob"): ("spec", "jobTemplate", *_TEMPLATE),
+    ("batch", "CronJob"): ("spec", "jobTemplate", *TEMPLATE),
 }
 
 
 def pod_path(manifest: Manifest) -> tuple[str, ...]:
     """Returns where the specification of pods stands, whether or not there is one."""
-    return _PATHS.get((manifest.key.group, manifest.kind), _TEMPLATE)
+    return _PATHS.get((manifest.key.group, manifest.kind), TEMPLATE)
 
 
 def with_single_variables(manifest: Manifest) -> Manifest:

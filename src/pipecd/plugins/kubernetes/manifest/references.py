@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipecd.plugins.kubernetes.manifest.body import Body, at, changed
+from pipecd.plugins.kubernetes.manifest.pod import TEMPLATE
 from pipecd.sdk.diff import is_list, is_map
 
 Rename = Callable[[str, str], str]
 """Returns the name to write for a kind and the name that stands there."""
-
-_POD = ("spec", "template", "spec")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def referenced(body: Body) -> tuple[frozenset[str], frozenset[str]]:
 
 def renamed(body: Body, rename: Rename) -> dict[str, Any]:
     """Returns a workload whose pods use other names."""
-    return changed(body, _POD, lambda pod: _pod(pod, rename))
+    return changed(body, TEMPLATE, lambda pod: _pod(pod, rename))
 
 
 def _pod(pod: Any, rename: Rename) -> Any:
