@@ -20,7 +20,7 @@ from pipecd.sdk.host import plain_git_variables
 
 OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n"
 PROGRAM = """#!/bin/sh
-[ "$1" = version ] && echo {version} && exit
+[ "$1" = version ] && echo asked >> {calls}-for-version && echo {version} && exit
 echo call >> {calls}
 {more}
 cat <<-END
@@ -100,8 +100,15 @@ class Kitchen:
 
     @property
     def calls(self) -> int:
-        calls = self.place / "calls"
-        return len(calls.read_text().splitlines()) if calls.exists() else 0
+        return self._lines("calls")
+
+    @property
+    def calls_for_version(self) -> int:
+        return self._lines("calls-for-version")
+
+    def _lines(self, name: str) -> int:
+        file = self.place / name
+        return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 @pytest.fixture
@@ -282,7 +289,7 @@ async def test_it_is_rendered_once_when_it_is_asked_for_several_times_at_once(
     kitchen.write(**CHARTED)
     copy = kitchen.copied()
     await asyncio.gather(*(kitchen.runs(copy, CHART, commit=str(n)) for n in range(8)))
-    assert kitchen.calls == 1
+    assert (kitchen.calls, kitchen.calls_for_version) == (1, 1)
 
 
 @pytest.mark.parametrize(

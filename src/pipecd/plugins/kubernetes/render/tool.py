@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from pipecd.plugins.kubernetes.figures import ProgramEnded
 from pipecd.sdk import PipecdError, UserMistake
@@ -123,6 +124,7 @@ class Programs:
     def __init__(self, ended: ProgramEnded) -> None:
         self._ended = ended
         self._versions: dict[tuple[str, int], str] = {}
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def version(self, name: str, version: str) -> str:
         """Returns the version that `find` brings, without installing it."""
@@ -147,8 +149,9 @@ class Programs:
 
     async def _version_of(self, program: str) -> str:
         key = program, (await asyncio.to_thread(os.stat, program)).st_mtime_ns
-        if key not in self._versions:
-            answer = await capture([program, "version"], cwd=Path("/"), at_most=10)
-            match = _VERSION.search(answer.stdout.decode(errors="replace"))
-            self._versions[key] = match[1] if match else ""
-        return self._versions[key]
+        async with self._asking.setdefault(program, asyncio.Lock()):
+            if key not in self._versions:
+                answer = await capture([program, "version"], cwd=Path("/"), at_most=10)
+                match = _VERSION.search(answer.stdout.decode(errors="replace"))
+                self._versions[key] = match[1] if match else ""
+            return self._versions[key]
