@@ -31,12 +31,6 @@ def state_report() -> pb.ReportApplicationDeployingStatusRequest:
     return pb.ReportApplicationDeployingStatusRequest(application_id="x", deploying=True)
 
 
-async def test_every_rpc_has_its_method() -> None:
-    service = pb.DESCRIPTOR.services_by_name["PipedService"]
-    names = {"".join(w.title() for w in name.split("_")) for name in dir(PipedApi)}
-    assert {method.name for method in service.methods} <= names
-
-
 async def test_errors_are_ours_and_hopeless_calls_are_made_once(open_plane: Any) -> None:
     async with open_plane() as plane, hurried(plane) as api:
         with pytest.raises(NotFound):

@@ -57,7 +57,6 @@ class TreeFile:
     """A file of a commit; `path` may hold surrogate escapes where its bytes are not UTF-8."""
 
     path: str
-    blob_id: str
     is_symlink: bool
 
 
@@ -277,7 +276,7 @@ def _tree_files(output: bytes) -> Iterable[TreeFile]:
         about, _, name = entry.partition(b"\t")
         words = about.split(b" ")
         if len(words) == 3 and words[1] == b"blob":
-            yield TreeFile(os.fsdecode(name), words[2].decode(), words[0] == b"120000")
+            yield TreeFile(os.fsdecode(name), words[0] == b"120000")
 
 
 def _names(output: bytes) -> tuple[str, ...]:

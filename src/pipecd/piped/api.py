@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed client of PipedService: one method for each call, errors as ours, retries where they help.
+"""Typed client of PipedService: the calls of a piped, errors as ours, retries where they help.
 
 Reports of what happened are repeated for as long as their caller lives while the control plane is
 away, or does not let in a piped that it has let in before. Questions are repeated a few times.
@@ -181,11 +181,6 @@ class PipedApi:
     ) -> pb.ReportDeploymentCompletedResponse:
         return await self._report(self._stub.ReportDeploymentCompleted, request)
 
-    async def save_deployment_metadata(
-        self, request: pb.SaveDeploymentMetadataRequest
-    ) -> pb.SaveDeploymentMetadataResponse:
-        return await self._report(self._stub.SaveDeploymentMetadata, request)
-
     async def save_deployment_shared_metadata(
         self, request: pb.SaveDeploymentSharedMetadataRequest
     ) -> pb.SaveDeploymentSharedMetadataResponse:
@@ -231,16 +226,6 @@ class PipedApi:
     ) -> pb.ReportApplicationLiveStateResponse:
         return await self._ask(self._stub.ReportApplicationLiveState, request)
 
-    async def report_application_live_state_events(
-        self, request: pb.ReportApplicationLiveStateEventsRequest
-    ) -> pb.ReportApplicationLiveStateEventsResponse:
-        return await self._ask(self._stub.ReportApplicationLiveStateEvents, request)
-
-    async def get_latest_event(
-        self, request: pb.GetLatestEventRequest
-    ) -> pb.GetLatestEventResponse:
-        return await self._ask(self._stub.GetLatestEvent, request)
-
     async def list_events(self, request: pb.ListEventsRequest) -> pb.ListEventsResponse:
         return await self._once(self._stub.ListEvents, request)
 
@@ -253,16 +238,6 @@ class PipedApi:
         self, request: pb.GetLatestAnalysisResultRequest
     ) -> pb.GetLatestAnalysisResultResponse:
         return await self._ask(self._stub.GetLatestAnalysisResult, request)
-
-    async def put_latest_analysis_result(
-        self, request: pb.PutLatestAnalysisResultRequest
-    ) -> pb.PutLatestAnalysisResultResponse:
-        return await self._ask(self._stub.PutLatestAnalysisResult, request)
-
-    async def get_desired_version(
-        self, request: pb.GetDesiredVersionRequest
-    ) -> pb.GetDesiredVersionResponse:
-        return await self._ask(self._stub.GetDesiredVersion, request)
 
     async def update_application_configurations(
         self, request: pb.UpdateApplicationConfigurationsRequest

@@ -6,8 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from ssl import SSLContext
 from typing import Any
 
 import httpx2
@@ -45,11 +43,6 @@ class AnalysisPlugin(StagePlugin):
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
 
-    @cached_property
-    def _trusted(self) -> SSLContext:
-        """The certificates of this machine, which take a while to read."""
-        return httpx2.create_ssl_context()
-
     async def plan_stage(
         self, requested: RequestedStage, *, rollback: bool
     ) -> Sequence[PlannedStage]:
@@ -68,8 +61,10 @@ class AnalysisPlugin(StagePlugin):
         course = Course(stage.metadata, options.duration)
         times = Times(self._now, lambda: course.elapsed, lambda: read_previous(stage.objects))
         known = stage.plugin.settings(AnalysisSettings).analysis_providers
+        # The certificates of this machine take a while to read.
+        trusted = await asyncio.to_thread(httpx2.create_ssl_context)
         # Every check limits the time of its questions itself.
-        async with httpx2.AsyncClient(timeout=None) as client:
+        async with httpx2.AsyncClient(verify=trusted, timeout=None) as client:
             instruments = Instruments(client, Providers(client, known), arguments, times)
             analyzers = tuple(analyzers_of(options, instruments))
             await course.begin()
