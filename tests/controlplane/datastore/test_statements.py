@@ -20,8 +20,10 @@ from pipecd.controlplane.datastore.database import (
     Writing,
     given,
 )
+from pipecd.controlplane.datastore.postgres import database as postgres_database
 from pipecd.controlplane.datastore.postgres.address import postgres_conninfo
 from pipecd.controlplane.datastore.postgres.database import CHANGES, GLANCES, open_postgres
+from pipecd.controlplane.datastore.postgres.link import PostgresLink, connect
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_META
 from pipecd.model.errors import StoreAway, Unavailable, UserMistake
 from servers.databases import Postgres
@@ -122,6 +124,23 @@ class TestOnTheEventLoop:
         await seen(database, "a")
         cut(postgres)
         assert await seen(database, "a") == [("v",)]
+
+    async def test_a_connection_that_breaks_when_it_is_opened_is_replaced(
+        self, postgres: Postgres, spec: DatastoreSpec, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened: list[PostgresLink] = []
+
+        def broken_at_first(*settings: str) -> PostgresLink:
+            opened.append(connect(*settings))
+            if len(opened) == 1:
+                cut(postgres)
+            return opened[-1]
+
+        conninfo = postgres_conninfo(spec.config)
+        async with open_postgres(conninfo, patience=5) as database:
+            monkeypatch.setattr(postgres_database, "connect", broken_at_first)
+            assert await seen(database, "a") == []
+        assert len(opened) == 2
 
     async def test_a_change_whose_connection_broke_is_in_doubt_once(
         self, postgres: Postgres, database: Database

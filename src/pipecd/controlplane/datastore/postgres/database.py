@@ -29,6 +29,8 @@ STATEMENTS = Statements(PGDialect(paramstyle="format"))
 # As the server itself wants them; the driver translates the others.
 PLAIN_STATEMENTS = Statements(PGDialect(paramstyle="numeric_dollar"))
 
+# What a single statement asks for is found by the same index, whatever the values are.
+KEEP_PLANS = "SET plan_cache_mode = auto"
 # A change may wait for a lock, and must not hold up those who only look.
 GLANCES, CHANGES = 1, 4
 
@@ -59,7 +61,7 @@ class PostgresDatabase(PooledDatabase):
 
     def __init__(self, conninfo: str, *, patience: float = PATIENCE) -> None:
         super().__init__(Pool(lambda: connect(conninfo)), STATEMENTS, patience=patience)
-        self._lines: Pool[Line] = Pool(lambda: Line(connect(conninfo)))
+        self._lines: Pool[Line] = Pool(lambda: Line(connect(conninfo, KEEP_PLANS)))
         self._glances = Lines(self._lines, GLANCES, patience=patience)
         self._changes = Lines(self._lines, CHANGES, patience=patience)
 

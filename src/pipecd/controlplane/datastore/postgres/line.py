@@ -78,8 +78,6 @@ class Line:
     """
 
     def __init__(self, link: PostgresLink) -> None:
-        # What is asked here is found by the same index, whatever the values are.
-        link.statement("SET plan_cache_mode = auto")
         self._link = link
         self._connection = link.connection.pgconn
         self._connection.enter_pipeline_mode()

@@ -84,13 +84,16 @@ class PostgresLink:
             raise told from e
 
 
-def connect(conninfo: str) -> PostgresLink:
-    """A connection that behaves the same whatever the defaults of its server are."""
+def connect(conninfo: str, *settings: str) -> PostgresLink:
+    """A connection that behaves the same whatever the defaults of its server are.
+
+    `settings` are statements that set what is to be different from other connections of ours.
+    """
     try:
         connection: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
         # Documents go in and out as text; whoever needs them parsed does it once.
         connection.adapters.register_loader("json", TextLoader)
-        for statement in SESSION:
+        for statement in (*SESSION, *settings):
             connection.execute(cast("LiteralString", statement))
     except psycopg.Error as e:
         raise while_connecting(e, shown(conninfo)) from e
