@@ -49,6 +49,9 @@ SUCCESS, FAILURE = int(DeploymentStatus.SUCCESS), int(DeploymentStatus.FAILURE)
 CANCELLED = int(DeploymentStatus.CANCELLED)
 KINDS = tuple(ApplicationKind.values())
 UNFINISHED = (int(DeploymentStatus.PENDING), int(DeploymentStatus.PLANNED), RUNNING, ROLLING_BACK)
+BUT_SUCCESS = (*UNFINISHED, FAILURE, CANCELLED)
+# What no application is.
+NO_KINDS = (2, 6)
 
 Question = tuple[str, Callable[[PageRequest], Awaitable[object]]]
 
@@ -64,14 +67,34 @@ DEPLOYMENT_FILTERS = {
     "two kinds, status RUNNING": {"kinds": (1, 2), "statuses": (RUNNING,)},
     "every kind, every status before the end": {"kinds": KINDS, "statuses": UNFINISHED},
     "four kinds, six statuses": {"kinds": KINDS[1:], "statuses": tuple(range(6))},
+    "four kinds, every status but SUCCESS": {"kinds": KINDS[1:], "statuses": BUT_SUCCESS},
+    "three kinds, one frequent and two rare statuses": {
+        "kinds": KINDS[1:4],
+        "statuses": (SUCCESS, RUNNING, ROLLING_BACK),
+    },
+    "four kinds, status SUCCESS": {"kinds": KINDS[:4], "statuses": (SUCCESS,)},
+    "four kinds, status RUNNING": {"kinds": KINDS[:4], "statuses": (RUNNING,)},
+    "kind TERRAFORM, every status but SUCCESS": {"kinds": (1,), "statuses": BUT_SUCCESS},
+    "two kinds of none, six statuses": {"kinds": NO_KINDS, "statuses": tuple(range(6))},
+    "every status but SUCCESS": {"statuses": BUT_SUCCESS},
     "every kind, every status": {"kinds": KINDS, "statuses": tuple(map(int, DeploymentStatus))},
     "one application": {"application_ids": (id_of("application", 4321),)},
     "one application, status FAILURE": {
         "application_ids": (id_of("application", 4321),),
         "statuses": (FAILURE,),
     },
+    "many applications, four kinds, every status but SUCCESS": {
+        "application_ids": tuple(id_of("application", 40 * number) for number in range(100)),
+        "kinds": KINDS[1:],
+        "statuses": BUT_SUCCESS,
+    },
     "name of one": {"application_name": "app-4321"},
     "name of none": {"application_name": "no such"},
+    "name of one, three kinds, every status but SUCCESS": {
+        "application_name": "app-4321",
+        "kinds": KINDS[2:],
+        "statuses": BUT_SUCCESS,
+    },
     "name of one, kind of another": {"application_name": "app-4321", "kinds": (0,)},
     "trace": {"trace_commit_hash": f"{777:040x}"},
     "trace of none": {"trace_commit_hash": "f" * 40},
@@ -87,6 +110,11 @@ DEPLOYMENT_FILTERS = {
         "labels": {"env": "dev"},
         "kinds": (3,),
         "statuses": (FAILURE,),
+    },
+    "label of a third, four kinds, six statuses": {
+        "labels": {"env": "dev"},
+        "kinds": KINDS[1:],
+        "statuses": tuple(range(6)),
     },
 }
 APPLICATION_FILTERS = {

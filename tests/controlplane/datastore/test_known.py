@@ -56,6 +56,9 @@ class LossyDatabase:
     async def catch_up(self, table: str, project: str) -> None:
         await self._database.catch_up(table, project)
 
+    async def weigh(self, statement: Any, values: Values) -> Sequence[int]:
+        return await self._database.weigh(statement, values)
+
 
 def count(application: Application) -> None:
     application.description = str(int(application.description or "0") + 1)

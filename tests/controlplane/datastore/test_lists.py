@@ -5,8 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from pipecd.controlplane.datastore import documents
 from pipecd.controlplane.datastore.rowid import row_id
@@ -286,97 +284,6 @@ async def test_a_cursor_of_upstream_goes_on(stores: Stores, deployment: MakeDepl
 async def test_a_cursor_that_is_none_is_refused(stores: Stores) -> None:
     with pytest.raises(UserMistake):
         await stores.deployments.listed(DeploymentFilter("p"), PageRequest(5, "garbage"))
-
-
-Times = st.lists(st.integers(min_value=1, max_value=4), max_size=12)
-
-
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-@given(times=Times, size=st.integers(1, 5), disturbed=st.lists(st.integers(0, 11), max_size=6))
-async def test_pages_put_together_are_the_whole_list(
-    stores: Stores, deployment: MakeDeployment, times: list[int], size: int, disturbed: list[int]
-) -> None:
-    """Also while others write: what is left alone comes exactly once, and nothing comes twice."""
-    wanted = DeploymentFilter(project=new_id())
-    documents = [deployment(updated_at=at, project_id=wanted.project) for at in times]
-    for document in documents:
-        await stores.deployments.add(document)
-    whole = (await stores.deployments.listed(wanted)).items
-    touched: set[str] = set()
-    seen: list[str] = []
-    cursor, waiting = "", [documents[i] for i in disturbed if i < len(documents)]
-    while True:
-        page = await stores.deployments.listed(wanted, PageRequest(size, cursor))
-        seen += [d.id for d in page.items]
-        cursor = page.cursor
-        if not cursor:
-            break
-        if waiting:
-            victim = waiting.pop()
-            touched.add(victim.id)
-            await stores.deployments.update(victim.id, lambda _: None)
-            await stores.deployments.add(deployment(project_id=wanted.project))
-    assert len(seen) == len(set(seen))
-    assert [id for id in seen if id not in touched] == [d.id for d in whole if d.id not in touched]
-
-
-@pytest.mark.parametrize(
-    "filters",
-    [
-        pytest.param({"kinds": (1,)}, id="one other column"),
-        pytest.param({"kinds": (1,), "statuses": (2,)}, id="two other columns"),
-        pytest.param({"kinds": (0, 1, 3), "statuses": (2, 4)}, id="several values of each"),
-        pytest.param({"statuses": tuple(range(7)), "kinds": (1, 3, 4)}, id="very many values"),
-        pytest.param({"kinds": (1,), "labels": {"env": "dev"}}, id="a label too"),
-        pytest.param({"application_name": "WEB", "statuses": (2,)}, id="a name in other letters"),
-        pytest.param({"kinds": (4,), "statuses": (2,)}, id="what nothing is"),
-    ],
-)
-async def test_pages_of_a_filtered_list_put_together_are_the_whole(
-    stores: Stores,
-    deployment: MakeDeployment,
-    monkeypatch: pytest.MonkeyPatch,
-    filters: dict[str, Any],
-) -> None:
-    monkeypatch.setattr(documents, "FEW", 0)
-    for number in range(24):
-        await stores.deployments.add(
-            deployment(
-                project_id="other" if number % 8 == 7 else "p",
-                application_name="WEB" if number % 5 == 0 else "web",
-                kind=(0, 1, 3)[number % 3],
-                status=(2, 4)[number % 2],
-                labels={"env": "dev"} if number % 4 < 2 else {},
-                # Four of them in each second.
-                updated_at=1 + number // 4,
-            )
-        )
-    everything = (await stores.deployments.listed(DeploymentFilter("p"))).items
-    wanted = DeploymentFilter("p", **filters)
-    for size in (1, 2, 5, 24):
-        seen: list[str] = []
-        page = PageRequest(size, min_updated_at=1)
-        # Pages that do not go on are not followed for ever.
-        while len(seen) <= len(everything):
-            found = await stores.deployments.listed(wanted, page)
-            seen += [d.id for d in found.items]
-            if not found.cursor:
-                break
-            page = PageRequest(size, found.cursor, min_updated_at=1)
-        assert seen == [d.id for d in everything if _passes(d, wanted)]
-
-
-def _passes(document: Deployment, wanted: DeploymentFilter) -> bool:
-    return (
-        (not wanted.kinds or document.kind in wanted.kinds)
-        and (not wanted.statuses or document.status in wanted.statuses)
-        and wanted.application_name in ("", document.application_name)
-        and wanted.labels.items() <= document.labels.items()
-    )
 
 
 async def test_a_long_list_of_ids_is_one_question(

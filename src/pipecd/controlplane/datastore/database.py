@@ -85,3 +85,7 @@ class Database(Protocol):
     async def catch_up(self, table: str, project: str) -> None:
         """Brings the label index up to what another program may have written to the table."""
         ...
+
+    async def weigh(self, statement: AnySelect, values: Values) -> Sequence[int]:
+        """The numbers by which to begin a list; none where an index holds all of it."""
+        ...

@@ -6,23 +6,22 @@ values, so that an engine compiles it once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from functools import cached_property, lru_cache
-from itertools import product
-from math import prod
 from typing import Any
 
 from sqlalchemy import (
     BindParameter,
     ColumnElement,
     FromClause,
+    ScalarSelect,
     String,
     Table,
     exists,
     false,
+    func,
     select,
-    union,
 )
 from sqlalchemy import and_ as all_of
 from sqlalchemy import not_ as none_of
@@ -69,8 +68,10 @@ FIRST_ENDED = Order("CompletedAt")
 BY_EXTRA = Order("Extra")
 
 USUAL_LIST = 4096
-# A list that may have several values in several columns is put together of so many at most.
-MOST_PARTS = 32
+# Lists of so many values have statements of their own, longer ones are filled up.
+SHORT_LIST = 8
+# In so many entries of an index a page is found quickly, whatever else is asked of its documents.
+FEW_ENTRIES = 1 << 14
 # What pipeds ask again and again is put together once for each of so many of them.
 MOST_PIPEDS = 4096
 
@@ -83,7 +84,7 @@ def equal(column: str, value: Value) -> Condition:
 
 def when_given(column: str, *values: Value) -> Iterable[Condition]:
     """The column is one of the values; empty texts and no values at all do not restrict it."""
-    wanted = tuple(v for v in values if v not in ("", None))
+    wanted = tuple(dict.fromkeys(v for v in values if v not in ("", None)))
     return (Condition(column, Is.ONE_OF, wanted),) if wanted else ()
 
 
@@ -117,13 +118,17 @@ def disabled_unless(enabled: bool | None) -> Iterable[Condition]:
 
 @dataclass(frozen=True)
 class Selection:
-    """Documents of one table; `limit` 0 means all of them."""
+    """Documents of one table; `limit` 0 means all of them.
+
+    They may be looked for among those of the condition number `first`.
+    """
 
     table: str
     conditions: tuple[Condition, ...]
     order: Order
     after: Position | None = None
     limit: int = 0
+    first: int | None = None
 
     @property
     def labels(self) -> Iterator[tuple[Value, Value]]:
@@ -143,8 +148,24 @@ class Selection:
 
     @cached_property
     def statement(self) -> AnySelect:
-        shape = tuple((c.column, c.test, _places(c)) for c in self.conditions)
-        return _statement(self.table, shape, self.order, self.after is not None, self.limit > 0)
+        return _statement(self._shape, self.limit > 0, self.first)
+
+    @cached_property
+    def weighing(self) -> AnySelect | None:
+        """How many documents meet each of the conditions that a page may begin with."""
+        return _weighing(self._shape) if self.limit and self.order == NEWEST_UPDATE else None
+
+    def weighed(self, weights: Sequence[int]) -> "Selection":
+        """The same documents, looked for first among the few that meet one of the conditions."""
+        least = min(weights, default=FEW_ENTRIES)
+        if least >= FEW_ENTRIES:
+            return self
+        return replace(self, first=_firsts(self._shape)[weights.index(least)])
+
+    @cached_property
+    def _shape(self) -> "Shape":
+        wheres = tuple((c.column, c.test, _places(c)) for c in self.conditions)
+        return Shape(self.table, wheres, self.order, self.after is not None)
 
     @cached_property
     def values(self) -> Values:
@@ -161,35 +182,59 @@ class Selection:
         return found
 
 
-Shape = tuple[str, Is, int]
+Where = tuple[str, Is, int]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a selection has in common with those of other values."""
+
+    table: str
+    wheres: tuple[Where, ...]
+    order: Order
+    continued: bool
 
 
 def _places(condition: Condition) -> int:
-    """How many parameters a condition has: for a list of usual length the next power of two."""
+    """How many parameters a condition has: for a longer list the next power of two."""
     count = len(condition.values)
-    is_usual_list = condition.test is Is.ONE_OF and count <= USUAL_LIST
-    return 1 << (count - 1).bit_length() if is_usual_list else count
+    is_filled_up = condition.test is Is.ONE_OF and SHORT_LIST < count <= USUAL_LIST
+    return 1 << (count - 1).bit_length() if is_filled_up else count
 
 
 @lru_cache(maxsize=512)
-def _statement(
-    name: str, shapes: tuple[Shape, ...], order: Order, continued: bool, limited: bool
-) -> AnySelect:
-    table = METADATA.tables[name]
-    conditions = [_where(table, name, i, shape) for i, shape in enumerate(shapes)]
-    if continued:
+def _statement(shape: Shape, limited: bool, first: int | None) -> AnySelect:
+    table, order = METADATA.tables[shape.table], shape.order
+    conditions = [_where(table, shape.table, i, where) for i, where in enumerate(shape.wheres)]
+    if shape.continued:
         conditions += _after(table, order)
     found = _in_order(select(table.c.Data), table, order)
     if limited:
         found = found.limit(given("limit"))
     if order != NEWEST_UPDATE:
         return found.where(*conditions)
-    if limited and _are_in_indexes(table, shapes):
-        page = _page_in_indexes(table, shapes, continued).subquery("page")
+    if limited and _are_in_indexes(shape, first):
+        page = _page_in_indexes(table, shape, first).subquery("page")
         is_found = table.c.Id.in_(select(page.c.Id))
         return found.where(InIndexes(all_of(*conditions), is_found))
     # Left alone, MariaDB reads a list from its beginning to get to a page in the middle.
-    return _forced(found.where(*conditions), table, _ordered_indexes(table, shapes))
+    return _forced(found.where(*conditions), table, _ordered_indexes(table, shape.wheres))
+
+
+@lru_cache(maxsize=512)
+def _weighing(shape: Shape) -> AnySelect | None:
+    firsts = _firsts(shape)
+    return select(*(_weight(shape, i) for i in firsts)) if firsts else None
+
+
+def _weight(shape: Shape, number: int) -> ScalarSelect[int]:
+    """How many documents meet a condition; if they are many, it does not matter how many."""
+    table = METADATA.tables[shape.table]
+    rows = table.alias()
+    found: AnySelect = select(rows.c.Id).where(*_in_one_index(rows, shape, number))
+    found = _forced(found, rows, _ordered_indexes(table, (shape.wheres[number],)))
+    few = found.limit(FEW_ENTRIES).subquery()
+    return select(func.count()).select_from(few).scalar_subquery()
 
 
 def _after(rows: FromClause, order: Order) -> Iterable[ColumnElement[bool]]:
@@ -210,9 +255,9 @@ def _forced(found: AnySelect, rows: FromClause, indexes: Sequence[str]) -> AnySe
     )
 
 
-def _ordered_indexes(table: Table, shapes: Iterable[Shape]) -> list[str]:
+def _ordered_indexes(table: Table, wheres: Iterable[Where]) -> list[str]:
     """The indexes of MySQL that have a filtered column and then the order of lists."""
-    filtered = {name for name, test, _ in shapes if test is Is.ONE_OF}
+    filtered = {name for name, test, _ in wheres if test is Is.ONE_OF}
     if "Id" in filtered:
         return []
     return sorted(
@@ -224,62 +269,73 @@ def _ordered_indexes(table: Table, shapes: Iterable[Shape]) -> list[str]:
     )
 
 
-def _are_in_indexes(table: Table, shapes: Sequence[Shape]) -> bool:
+def _are_in_indexes(shape: Shape, first: int | None) -> bool:
     """Several indexes of MySQL hold together all that a list is filtered by."""
-    listed = [shape for shape in shapes if shape[1] is Is.ONE_OF]
+    table = METADATA.tables[shape.table]
+    listed = [i for i, (_, test, _) in enumerate(shape.wheres) if test is Is.ONE_OF]
     return (
         len(listed) > 1
-        and prod(places for _, _, places in listed) <= MOST_PARTS
-        and all(_ordered_indexes(table, (shape,)) for shape in listed)
+        and all(_ordered_indexes(table, (shape.wheres[i],)) for i in listed)
+        # Each value of another condition than the first is looked for by itself.
+        and all(i == first or shape.wheres[i][2] <= SHORT_LIST for i in listed)
         and all(
             test in (Is.ONE_OF, Is.LABELLED) or name == NEWEST_UPDATE.column
-            for name, test, _ in shapes
+            for name, test, _ in shape.wheres
         )
     )
 
 
-def _page_in_indexes(table: Table, shapes: Sequence[Shape], continued: bool) -> AnySelect:
+def _firsts(shape: Shape) -> list[int]:
+    """The conditions with which a page may begin though MySQL would not begin with them.
+
+    It finds out by itself how many documents have a value, but not of several values together.
+    """
+    return [
+        i
+        for i, (_, test, places) in enumerate(shape.wheres)
+        if test is Is.ONE_OF and places > 1 and _are_in_indexes(shape, i)
+    ]
+
+
+def _page_in_indexes(table: Table, shape: Shape, first: int | None) -> AnySelect:
     """The ids of a page, for which no row is read.
 
     MySQL computes what a list is filtered by from each document that it looks at, unless it reads
     it in an index. One index holds one of the columns, and all of them hold order and id.
     """
-    listed = [i for i, (_, test, _) in enumerate(shapes) if test is Is.ONE_OF]
-    choices = product(*(range(shapes[i][2]) for i in listed))
-    # An index is in order for one value of its column only.
-    parts = [
-        _part(table, shapes, dict(zip(listed, choice, strict=True)), continued)
-        for choice in choices
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    together = union(*parts).subquery("parts")
-    return _in_order(select(together.c.Id), together, NEWEST_UPDATE).limit(given("limit"))
+    listed = [i for i, (_, test, _) in enumerate(shape.wheres) if test is Is.ONE_OF]
+    start, *others = sorted(listed, key=lambda i: (i != first, shape.wheres[i][2]))
+    rows = table.alias()
+    each = [(i, [table.alias() for _ in range(shape.wheres[i][2])]) for i in others]
+    joined: FromClause = rows
+    found: AnySelect = select(rows.c.Id).where(*_in_one_index(rows, shape, start))
+    found = _forced(found, rows, _ordered_indexes(table, (shape.wheres[start],)))
+    for i, ones in each:
+        name, _, places = shape.wheres[i]
+        for j, one in enumerate(ones):
+            is_same = all_of(one.c.Id == rows.c.Id, one.c.UpdatedAt == rows.c.UpdatedAt)
+            has_value = _one_of(one.c[name], [given(f"v{i}_{j}")])
+            joined = joined.join(one, all_of(is_same, has_value), isouter=places > 1)
+            found = _forced(found, one, _ordered_indexes(table, (shape.wheres[i],)))
+        if places > 1:
+            found = found.where(func.coalesce(*(one.c.Id for one in ones)).is_not(None))
+    for i, where in enumerate(shape.wheres):
+        if where[1] is Is.LABELLED:
+            found = found.where(_where(rows, table.name, i, where))
+    return _in_order(found.select_from(joined), rows, NEWEST_UPDATE).limit(given("limit"))
 
 
-def _part(
-    table: Table, shapes: Sequence[Shape], chosen: Mapping[int, int], continued: bool
-) -> AnySelect:
-    """The page of a list for one value of each column; `chosen` has its place by the condition."""
-    each = {i: table.alias() for i in chosen}
-    first, *others = each.values()
-    found: AnySelect = select(first.c.Id, first.c.UpdatedAt)
-    for other in others:
-        found = found.where(other.c.Id == first.c.Id, other.c.UpdatedAt == first.c.UpdatedAt)
-    for i, shape in enumerate(shapes):
-        if i in chosen:
-            value = given(f"v{i}_{chosen[i]}")
-            found = found.where(_one_of(each[i].c[shape[0]], [value]))
-            found = _forced(found, each[i], _ordered_indexes(table, (shape,)))
-        else:
-            found = found.where(_where(first, table.name, i, shape))
-    if continued:
-        found = found.where(*_after(first, NEWEST_UPDATE))
-    return _in_order(found, first, NEWEST_UPDATE).limit(given("limit"))
+def _in_one_index(rows: FromClause, shape: Shape, number: int) -> Iterator[ColumnElement[bool]]:
+    """What the index of a condition tells of a document: whether it meets it, and its time."""
+    for i, where in enumerate(shape.wheres):
+        if i == number or where[0] == NEWEST_UPDATE.column:
+            yield _where(rows, shape.table, i, where)
+    if shape.continued:
+        yield from _after(rows, NEWEST_UPDATE)
 
 
-def _where(rows: FromClause, kind: str, number: int, shape: Shape) -> ColumnElement[bool]:
-    name, test, count = shape
+def _where(rows: FromClause, kind: str, number: int, where: Where) -> ColumnElement[bool]:
+    name, test, count = where
     values = [given(f"v{number}_{i}") for i in range(count)]
     match test:
         case Is.ONE_OF:

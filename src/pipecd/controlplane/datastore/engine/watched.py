@@ -45,3 +45,7 @@ class WatchedDatabase:
     async def catch_up(self, table: str, project: str) -> None:
         with Watched(self._watchers, _PART, "catch up"):
             await self._database.catch_up(table, project)
+
+    async def weigh(self, statement: AnySelect, values: Values) -> Sequence[int]:
+        with Watched(self._watchers, _PART, "read"):
+            return await self._database.weigh(statement, values)

@@ -97,6 +97,10 @@ class SqliteDatabase:
     async def catch_up(self, table: str, project: str) -> None:
         """Nothing to do: nobody else writes to the file."""
 
+    async def weigh(self, statement: AnySelect, values: Values) -> Sequence[int]:
+        """Nothing: every list has an index of our own."""
+        return ()
+
     async def close(self) -> None:
         """Finishes what was accepted; later work is refused."""
         self._closed = True

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of a list, one after the other, are the list."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipecd.controlplane.datastore import documents, query
+from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.model.ids import new_id
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+MakeDeployment = Callable[..., Deployment]
+
+Times = st.lists(st.integers(min_value=1, max_value=4), max_size=12)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(times=Times, size=st.integers(1, 5), disturbed=st.lists(st.integers(0, 11), max_size=6))
+async def test_pages_put_together_are_the_whole_list(
+    stores: Stores, deployment: MakeDeployment, times: list[int], size: int, disturbed: list[int]
+) -> None:
+    """Also while others write: what is left alone comes exactly once, and nothing comes twice."""
+    wanted = DeploymentFilter(project=new_id())
+    documents = [deployment(updated_at=at, project_id=wanted.project) for at in times]
+    for document in documents:
+        await stores.deployments.add(document)
+    whole = (await stores.deployments.listed(wanted)).items
+    touched: set[str] = set()
+    seen: list[str] = []
+    cursor, waiting = "", [documents[i] for i in disturbed if i < len(documents)]
+    while True:
+        page = await stores.deployments.listed(wanted, PageRequest(size, cursor))
+        seen += [d.id for d in page.items]
+        cursor = page.cursor
+        if not cursor:
+            break
+        if waiting:
+            victim = waiting.pop()
+            touched.add(victim.id)
+            await stores.deployments.update(victim.id, lambda _: None)
+            await stores.deployments.add(deployment(project_id=wanted.project))
+    assert len(seen) == len(set(seen))
+    assert [id for id in seen if id not in touched] == [d.id for d in whole if d.id not in touched]
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        pytest.param({"kinds": (1,)}, id="one other column"),
+        pytest.param({"kinds": (1,), "statuses": (2,)}, id="two other columns"),
+        pytest.param({"kinds": (0, 1, 3), "statuses": (2, 4)}, id="several values of each"),
+        pytest.param(
+            {"kinds": (3, 1, 1), "statuses": (0, 1, 2, 3, 5, 6)}, id="two kinds, all but a status"
+        ),
+        pytest.param(
+            {"kinds": (1, 3, 4, 5), "statuses": (4,), "labels": {"env": "dev"}},
+            id="all but a kind, with a label",
+        ),
+        pytest.param(
+            {"application_ids": tuple(f"a{i}" for i in range(20)), "statuses": (0, 1, 2, 3, 5, 6)},
+            id="many applications",
+        ),
+        pytest.param(
+            {"application_ids": ("a3", "a4"), "application_name": "web", "kinds": (0, 1, 3, 4)},
+            id="two applications, a name and several kinds",
+        ),
+        pytest.param({"statuses": tuple(range(7)), "kinds": (1, 3, 4)}, id="very many values"),
+        pytest.param({"kinds": (1,), "labels": {"env": "dev"}}, id="a label too"),
+        pytest.param({"application_name": "WEB", "statuses": (2,)}, id="a name in other letters"),
+        pytest.param({"kinds": (4,), "statuses": (2,)}, id="what nothing is"),
+    ],
+)
+@pytest.mark.parametrize(
+    "few", [pytest.param(0, id="from the newest on"), pytest.param(9, id="among the fewest")]
+)
+async def test_pages_of_a_filtered_list_put_together_are_the_whole(
+    stores: Stores,
+    engine: str,
+    deployment: MakeDeployment,
+    monkeypatch: pytest.MonkeyPatch,
+    filters: dict[str, Any],
+    few: int,
+) -> None:
+    monkeypatch.setattr(documents, "FEW", 0)
+    monkeypatch.setattr(query, "FEW_ENTRIES", few)
+    for number in range(24):
+        await stores.deployments.add(
+            deployment(
+                project_id="other" if number % 8 == 7 else "p",
+                # With figures of several ids, Dolt thinks for minutes about a list of thousands.
+                application_id="a3" if engine == "dolt" else f"a{number % 7}",
+                application_name="WEB" if number % 5 == 0 else "web",
+                kind=(0, 1, 3)[number % 3],
+                status=(2, 4)[number % 2],
+                labels={"env": "dev"} if number % 4 < 2 else {},
+                # Four of them in each second.
+                updated_at=1 + number // 4,
+            )
+        )
+    everything = (await stores.deployments.listed(DeploymentFilter("p"))).items
+    wanted = DeploymentFilter("p", **filters)
+    for size in (1, 2, 5, 24):
+        seen: list[str] = []
+        page = PageRequest(size, min_updated_at=1)
+        # Pages that do not go on are not followed for ever.
+        while len(seen) <= len(everything):
+            found = await stores.deployments.listed(wanted, page)
+            seen += [d.id for d in found.items]
+            if not found.cursor:
+                break
+            page = PageRequest(size, found.cursor, min_updated_at=1)
+        assert seen == [d.id for d in everything if _passes(d, wanted)]
+
+
+def _passes(document: Deployment, wanted: DeploymentFilter) -> bool:
+    return (
+        (not wanted.kinds or document.kind in wanted.kinds)
+        and (not wanted.statuses or document.status in wanted.statuses)
+        and (not wanted.application_ids or document.application_id in wanted.application_ids)
+        and wanted.application_name in ("", document.application_name)
+        and wanted.labels.items() <= document.labels.items()
+    )
