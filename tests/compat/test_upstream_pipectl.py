@@ -16,21 +16,9 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.secrets import hybrid
 from pipecd.wire.server import TlsFiles
 from servers.programs import OUR_PIPECTL, OUR_PIPED
+from servers.samples import WAITING_CART
 
 pytestmark = pytest.mark.slow
-
-
-WAIT_APP = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: cart
-  labels: {env: dev}
-  pipeline:
-    stages:
-      - name: WAIT
-        with: {duration: 10ms}
-"""
 
 
 class Typed:
@@ -123,7 +111,7 @@ async def test_lists_are_read_page_by_page(open_bed: Any, typing: Any) -> None:
 @pytest.mark.timeout(180)
 async def test_a_sync_is_waited_for_and_its_logs_are_read(open_bed: Any, typing: Any) -> None:
     async with open_bed() as bed:
-        bed.origin.commit({"cart/app.pipecd.yaml": WAIT_APP})
+        bed.origin.commit({"cart/app.pipecd.yaml": WAITING_CART + "  labels: {env: dev}\n"})
         typed, agent = typing(bed), await bed.enrol("p")
         async with our_piped(bed, agent):
             added = await typed.upstream(f"{ADD} --piped-id {agent.id}")

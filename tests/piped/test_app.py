@@ -19,18 +19,8 @@ from pipecd.model.errors import Unauthenticated, UserMistake
 from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.service import piped_pb2
 from servers.agent import piped_config
+from servers.samples import WAITING_CART
 from servers.server import free_port
-
-APP = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: cart
-  pipeline:
-    stages:
-      - name: WAIT
-        with: {duration: 10ms}
-"""
 
 
 def settings(plane: Any, remote: str, *, key: str = "") -> PipedSettings:
@@ -65,7 +55,7 @@ class Running:
 async def test_a_push_becomes_a_finished_deployment(
     open_plane: Any, origin: Any, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": APP})
+    origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with open_plane() as plane:
         await plane.add_repository("site", origin.remote)
         id_ = await plane.add_application("cart")
@@ -177,7 +167,7 @@ async def test_a_control_plane_that_restarts_is_found_again(
 ) -> None:
     import grpc
 
-    origin.commit({"cart/app.pipecd.yaml": APP})
+    origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with open_plane() as plane:
         await plane.add_repository("site", origin.remote)
         await plane.add_application("cart")

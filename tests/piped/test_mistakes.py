@@ -10,16 +10,8 @@ from pipecd.controlplane.stores.applications import ApplicationFilter
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
+from servers.samples import WAITING_CART
 
-APP = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: cart
-  pipeline:
-    stages:
-      - {name: WAIT, with: {duration: 10ms}}
-"""
 FILE = "cart/app.pipecd.yaml"
 INVALID, VALID = "configuration is invalid", "configuration is valid again"
 
@@ -33,7 +25,9 @@ def is_news(entry: Any) -> bool:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        pytest.param({FILE: APP + "  timeout: soon\n"}, "spec.timeout", id="a broken file"),
+        pytest.param(
+            {FILE: WAITING_CART + "  timeout: soon\n"}, "spec.timeout", id="a broken file"
+        ),
         pytest.param({FILE: None, "cart/x": ""}, "was not found in Git", id="a missing file"),
     ],
 )
@@ -54,7 +48,7 @@ async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_
         listed = await plane.running.cases.applications.listed(wanted, by=plane.admin)
         return [each.sync_state.status for each in listed.items] == [SyncStatus.INVALID_CONFIG]
 
-    right = origin.commit({FILE: APP})
+    right = origin.commit({FILE: WAITING_CART})
     with capture_logs() as logs:
         async with start_plane() as plane, whole_piped(plane, origin.remote) as piped:
             await piped.add_application("cart")
@@ -64,7 +58,7 @@ async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_
             unknown = "live state is not known"
             await eventually(lambda: any(entry["event"] == unknown for entry in logs), 20)
             origin.commit({"elsewhere": ""})
-            mended = origin.commit({FILE: APP, "cart/y": ""})
+            mended = origin.commit({FILE: WAITING_CART, "cart/y": ""})
             await eventually(lambda: deployed(plane, mended), 20)
             told = [entry for entry in logs if is_news(entry)]
     assert [entry["event"] for entry in told] == [INVALID, VALID]

@@ -22,11 +22,11 @@ from servers.receivers import (
     Receivers,
     five_receivers,
 )
+from servers.samples import CART
 from servers.server import free_port
 
 PLANTED = "planted-password-of-the-cart"
-HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
-GOOD = f"{HEAD}  pipeline: {{stages: [{{name: WAIT, with: {{duration: 1ms}}}}]}}\n"
+GOOD = f"{CART}  pipeline: {{stages: [{{name: WAIT, with: {{duration: 1ms}}}}]}}\n"
 TOLD = [
     "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED",
     "STAGE_STARTED", "STAGE_SUCCEEDED", "DEPLOYMENT_SUCCEEDED",
@@ -35,7 +35,7 @@ TOLD = [
 
 def leaking(public: bytes) -> str:
     """An application whose stage fails with the secret as its last word."""
-    return f"""{HEAD}
+    return f"""{CART}
   encryption:
     encryptedSecrets: {{password: "{hybrid.encrypt(public, PLANTED)}"}}
     decryptionTargets: [secret]

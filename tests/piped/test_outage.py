@@ -9,16 +9,7 @@ from structlog.testing import capture_logs
 
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
-
-APP = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: cart
-  pipeline:
-    stages:
-      - {name: WAIT, with: {duration: 10ms}}
-"""
+from servers.samples import WAITING_CART
 
 
 def has_deployed(plane: Any, *commits: str) -> Any:
@@ -42,7 +33,7 @@ def has_deployed(plane: Any, *commits: str) -> Any:
 async def test_a_push_while_the_control_plane_was_away_is_deployed_when_it_is_back(
     start_plane: Any, whole_piped: Any, origin: Any, eventually: Any
 ) -> None:
-    first = origin.commit({"cart/app.pipecd.yaml": APP})
+    first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with AsyncExitStack() as life, AsyncExitStack() as other:
         plane = await life.enter_async_context(start_plane())
         port = int(plane.address.rpartition(":")[2])
@@ -60,7 +51,7 @@ async def test_a_push_while_the_control_plane_was_away_is_deployed_when_it_is_ba
 async def test_a_piped_that_is_disabled_says_so_and_goes_on_once_it_is_enabled(
     start_plane: Any, whole_piped: Any, origin: Any, eventually: Any
 ) -> None:
-    first = origin.commit({"cart/app.pipecd.yaml": APP})
+    first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     with capture_logs() as logs:
         async with start_plane() as plane, whole_piped(plane, origin.remote) as piped:
             await piped.add_application("cart")
@@ -80,7 +71,7 @@ async def test_a_piped_that_is_disabled_says_so_and_goes_on_once_it_is_enabled(
 async def test_a_piped_whose_key_is_replaced_reads_it_from_its_file(
     start_plane: Any, whole_piped: Any, origin: Any, eventually: Any
 ) -> None:
-    first = origin.commit({"cart/app.pipecd.yaml": APP})
+    first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with start_plane() as plane, whole_piped(plane, origin.remote) as piped:
         await piped.add_application("cart")
         pipeds = plane.running.cases.pipeds

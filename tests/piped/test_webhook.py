@@ -10,16 +10,7 @@ import httpx2
 
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
-
-APP = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: cart
-  pipeline:
-    stages:
-      - {name: WAIT, with: {duration: 1ms}}
-"""
+from servers.samples import WAITING_CART
 
 
 async def tell(plane: Any, remote: str) -> None:
@@ -39,7 +30,7 @@ async def tell(plane: Any, remote: str) -> None:
 async def test_a_webhook_is_quicker_than_the_next_look(
     start_plane: Any, whole_piped: Any, origin: Any, git_http: Any, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": APP})
+    origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     remote = git_http.url("origin/.git")
 
     async def deployed(commit: str) -> bool:

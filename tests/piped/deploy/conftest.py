@@ -55,6 +55,7 @@ from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.sdk import PlannedStage, Spec, Stage, StageContext, StagePlugin, StageResult
 from pipecd.wire.server import grpc_server
 from servers.origin import Origin
+from servers.samples import CART
 
 T = TypeVar("T")
 
@@ -198,7 +199,7 @@ class Stand:
 
     def push(self, spec: str, message: str = "a change", **files: str) -> str:
         """Commits the application's configuration and other files of its directory."""
-        text = f"apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n{spec}"
+        text = f"{CART}{spec}"
         written = {"app.pipecd.yaml": text, **files}
         return self.origin.commit({f"cart/{n}": content for n, content in written.items()}, message)
 

@@ -45,6 +45,7 @@ from pipecd.sdk import (
 )
 from pipecd.sdk.serving import PluginServer
 from pipecd.sdk.testing import MemoryHost
+from servers.samples import CART
 
 QUICK, PIPELINE = SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE
 
@@ -141,9 +142,7 @@ async def planning(
 def spec(*stages: str, more: str = "") -> dict[str, str]:
     lines = "".join(f"      - {stage}\n" for stage in stages)
     pipeline = f"  pipeline:\n    stages:\n{lines}" if stages else ""
-    text = (
-        f"apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n{more}{pipeline}"
-    )
+    text = f"{CART}{more}{pipeline}"
     return {"cart/app.pipecd.yaml": text, "cart/tag": "v1"}
 
 

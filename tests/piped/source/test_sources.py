@@ -20,8 +20,7 @@ from pipecd.piped.source.sources import Sources, config_path
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.secrets import hybrid
 from pipecd.secrets.decrypter import Decrypter
-
-HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
+from servers.samples import CART
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def place(path: str = "cart", config_filename: str = "app.pipecd.yaml") -> Appli
 async def test_a_working_copy_tells_plugins_where_everything_is(
     origin: Any, tmp_path: Path
 ) -> None:
-    commit = origin.commit({"cart/app.pipecd.yaml": HEAD, "cart/x": "1", ".pipe/a.yaml": ""})
+    commit = origin.commit({"cart/app.pipecd.yaml": CART, "cart/x": "1", ".pipe/a.yaml": ""})
     async with sources_of(origin, tmp_path) as sources:
         source = await sources.at(place(), commit, into=tmp_path / "work" / "target")
     assert source.config.spec.name == "cart"
@@ -58,13 +57,13 @@ async def test_a_working_copy_tells_plugins_where_everything_is(
     assert told.commit_hash == commit
     assert told.application_directory == str(tmp_path / "work" / "target" / "cart")
     assert told.shared_config_directory == str(tmp_path / "work" / "target" / ".pipe")
-    assert told.application_config == HEAD.encode()
+    assert told.application_config == CART.encode()
     assert told.application_config_filename == "app.pipecd.yaml"
 
 
 async def test_an_older_commit_with_another_file_name(origin: Any, tmp_path: Path) -> None:
-    old = origin.commit({"cart/old.pipecd.yaml": HEAD})
-    new = origin.commit({"cart/old.pipecd.yaml": None, "cart/app.pipecd.yaml": HEAD})
+    old = origin.commit({"cart/old.pipecd.yaml": CART})
+    new = origin.commit({"cart/old.pipecd.yaml": None, "cart/app.pipecd.yaml": CART})
     async with sources_of(origin, tmp_path) as sources:
         source = await sources.at(
             place(), old, config_filename="old.pipecd.yaml", into=tmp_path / "w"
@@ -92,7 +91,7 @@ async def test_secrets_and_attachments_are_put_in(
 """
     commit = origin.commit(
         {
-            "cart/app.pipecd.yaml": HEAD + spec,
+            "cart/app.pipecd.yaml": CART + spec,
             "cart/secret.yaml": 'a: {{ .encryptedSecrets.password | b64enc }}\nb: {{ index .encryptedSecrets "with-dash" }}\n',
             "cart/config.yaml": "c: {{ .attachment.note }} {{ .encryptedSecrets.password }}",
             "shared/note.txt": "[{{ .encryptedSecrets.password }}]",
@@ -117,7 +116,7 @@ async def test_secrets_and_attachments_are_put_in(
 async def test_without_keys_secrets_stay_as_they_are(origin: Any, tmp_path: Path) -> None:
     spec = "  encryption:\n    encryptedSecrets: {a: b}\n    decryptionTargets: [x]\n"
     commit = origin.commit(
-        {"cart/app.pipecd.yaml": HEAD + spec, "cart/x": "{{ .encryptedSecrets.a }}"}
+        {"cart/app.pipecd.yaml": CART + spec, "cart/x": "{{ .encryptedSecrets.a }}"}
     )
     with capture_logs() as logs:
         async with sources_of(origin, tmp_path) as sources:
@@ -154,7 +153,7 @@ async def test_trouble_with_secrets_names_the_file_and_never_the_value(
     origin: Any, tmp_path: Path, template: str | None, told: str
 ) -> None:
     spec = SECRETS.format(text="a", pin="b")
-    files = {"cart/app.pipecd.yaml": HEAD + spec, "cart/secret": template or ""}
+    files = {"cart/app.pipecd.yaml": CART + spec, "cart/secret": template or ""}
     origin.commit(files)
     commit = origin.commit({"cart/secret": template})
     async with sources_of(origin, tmp_path, decrypt=lambda text: f"hunter22-{text}") as sources:
@@ -169,7 +168,7 @@ async def test_a_secret_that_cannot_be_decrypted_is_named(
     origin: Any, tmp_path: Path, keys: tuple[bytes, bytes]
 ) -> None:
     spec = SECRETS.format(text=hybrid.encrypt(keys[1], "hunter22"), pin="bm9uc2Vuc2U=")
-    commit = origin.commit({"cart/app.pipecd.yaml": HEAD + spec, "cart/secret": ""})
+    commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
     decrypter = Decrypter(keys[1], [hybrid.PrivateKey(keys[0])])
     async with sources_of(origin, tmp_path, decrypt=decrypter.decrypt) as sources:
         with pytest.raises(UserMistake, match=r"failed to decrypt pin secret \(.*too short\)"):
@@ -180,7 +179,7 @@ async def test_a_key_service_that_is_away_is_no_mistake_of_the_user(
     origin: Any, tmp_path: Path
 ) -> None:
     spec = SECRETS.format(text="a", pin="b")
-    commit = origin.commit({"cart/app.pipecd.yaml": HEAD + spec, "cart/secret": ""})
+    commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
 
     def away(text: str) -> str:
         raise Unavailable("the key service is away")
@@ -193,7 +192,7 @@ async def test_a_key_service_that_is_away_is_no_mistake_of_the_user(
 async def test_without_secrets_the_targets_are_left_alone(origin: Any, tmp_path: Path) -> None:
     spec = "  encryption: {encryptedSecrets: {}, decryptionTargets: [x, none]}\n"
     spec += "  attachment: {sources: {}, targets: [x, none]}\n"
-    commit = origin.commit({"cart/app.pipecd.yaml": HEAD + spec, "cart/x": "{{ nonsense }}"})
+    commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/x": "{{ nonsense }}"})
     async with sources_of(origin, tmp_path, decrypt=str) as sources:
         source = await sources.at(place(), commit, into=tmp_path / "w")
     assert (source.application_directory / "x").read_text() == "{{ nonsense }}"
@@ -203,7 +202,7 @@ async def test_a_target_of_both_sections_is_rendered_twice(origin: Any, tmp_path
     spec = SECRETS.format(text="a", pin="b") + ATTACH.replace("NOTE", "note")
     text = "{{ .encryptedSecrets.password }} {{ `{{ .attachment.note }}` }}"
     files = {
-        "cart/app.pipecd.yaml": HEAD + spec.replace("TARGET", "secret"),
+        "cart/app.pipecd.yaml": CART + spec.replace("TARGET", "secret"),
         "cart/secret": text,
         "cart/note": "note",
     }
@@ -217,7 +216,7 @@ async def test_a_secret_that_is_too_short_to_be_hidden_is_warned_of_once(
     origin: Any, tmp_path: Path
 ) -> None:
     spec = SECRETS.format(text="long", pin="abc")
-    commit = origin.commit({"cart/app.pipecd.yaml": HEAD + spec, "cart/secret": ""})
+    commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
     with capture_logs() as logs:
         async with sources_of(origin, tmp_path, decrypt=str) as sources:
             for _ in range(2):
@@ -259,7 +258,7 @@ async def test_trouble_with_templates_is_told(
 ) -> None:
     (tmp_path / "outside").write_text("secret of piped")
     files = {
-        "cart/app.pipecd.yaml": HEAD + ATTACH.replace("NOTE", note).replace("TARGET", target),
+        "cart/app.pipecd.yaml": CART + ATTACH.replace("NOTE", note).replace("TARGET", target),
         "cart/note": "note",
         "cart/t": "{{ .attachment.note }}",
         "cart/bad": "{{ .attachment.other }}",
@@ -311,8 +310,8 @@ async def test_trouble_with_templates_is_told(
 async def test_trouble_with_the_configuration_is_told(
     origin: Any, tmp_path: Path, at: ApplicationGitPath, kind: type[PipecdError], message: str
 ) -> None:
-    (tmp_path / "app.pipecd.yaml").write_text(HEAD)
-    origin.commit({"cart/app.pipecd.yaml": HEAD, "cart/bad.yaml": "kind: [", "x": ""})
+    (tmp_path / "app.pipecd.yaml").write_text(CART)
+    origin.commit({"cart/app.pipecd.yaml": CART, "cart/bad.yaml": "kind: [", "x": ""})
     (origin.path / "cart" / "link.yaml").symlink_to(tmp_path / "app.pipecd.yaml")
     commit = origin.commit()
     async with sources_of(origin, tmp_path) as sources:

@@ -16,8 +16,7 @@ from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS as SUCCESS
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
-
-HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
+from servers.samples import CART
 
 
 def commits(deployments: list[Deployment]) -> set[str]:
@@ -27,7 +26,7 @@ def commits(deployments: list[Deployment]) -> set[str]:
 async def test_a_command_deploys_and_tells_which_deployment(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         id_ = await plane.add_application("cart")
@@ -53,7 +52,7 @@ async def test_a_command_deploys_and_tells_which_deployment(
 async def test_a_command_deploys_what_was_pushed_a_moment_ago_and_once(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         id_ = await plane.add_application("cart")
@@ -71,7 +70,7 @@ async def test_a_command_deploys_what_was_pushed_a_moment_ago_and_once(
 async def test_a_command_reported_late_is_not_followed_twice(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         id_ = await plane.add_application("cart")
@@ -91,7 +90,7 @@ async def test_a_command_reported_late_is_not_followed_twice(
     ("files", "reason"),
     [
         pytest.param(
-            {"cart/app.pipecd.yaml": HEAD + "  trigger:\n    onCommand: {disabled: true}\n"},
+            {"cart/app.pipecd.yaml": CART + "  trigger:\n    onCommand: {disabled: true}\n"},
             "onCommand is disabled",
             id="a disabled trigger",
         ),
@@ -121,7 +120,7 @@ async def test_a_disabled_command_does_not_hide_a_commit(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     spec = "  trigger:\n    onCommand: {disabled: true}\n"
-    origin.commit({"cart/app.pipecd.yaml": HEAD + spec})
+    origin.commit({"cart/app.pipecd.yaml": CART + spec})
     async with open_scene() as scene:
         plane = scene.plane
         id_ = await plane.add_application("cart")
@@ -136,7 +135,7 @@ async def test_a_disabled_command_does_not_hide_a_commit(
 async def test_a_command_for_an_application_that_is_gone_fails(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         id_ = await plane.add_application("cart")
@@ -151,7 +150,7 @@ async def test_drift_deploys_once_the_window_has_passed(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     spec = "  trigger:\n    onOutOfSync: {disabled: false, minWindow: 5m}\n"
-    origin.commit({"cart/app.pipecd.yaml": HEAD + spec})
+    origin.commit({"cart/app.pipecd.yaml": CART + spec})
     async with open_scene() as scene:
         plane = scene.plane
         id_ = await plane.add_application("cart")
@@ -185,7 +184,7 @@ async def test_a_chain_goes_from_one_application_to_the_next(
     chain = "  postSync:\n    chain:\n      applications: [{name: shop}]\n"
     joins = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"
     commit = origin.commit(
-        {"cart/app.pipecd.yaml": HEAD + chain, "shop/app.pipecd.yaml": HEAD + joins}
+        {"cart/app.pipecd.yaml": CART + chain, "shop/app.pipecd.yaml": CART + joins}
     )
     async with open_scene() as scene:
         plane = scene.plane

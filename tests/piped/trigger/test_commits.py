@@ -10,8 +10,7 @@ import grpc
 from pipecd.git.mirror import Repository
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.proto.model.deployment_pb2 import Deployment
-
-HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
+from servers.samples import CART
 
 
 def commits(deployments: list[Deployment]) -> set[str]:
@@ -23,7 +22,7 @@ async def test_the_first_commit_is_deployed_as_it_should_be_written(
 ) -> None:
     spec = "  notification:\n    mentions: [{event: DEPLOYMENT_FAILED, slackusers: [U1]}]\n"
     commit = origin.commit(
-        {"cart/app.pipecd.yaml": HEAD + spec},
+        {"cart/app.pipecd.yaml": CART + spec},
         "deploy the cart\n\nPipecd-Dev-Trace-Trigger-Commit-Hash: abc",
     )
     async with open_scene() as scene:
@@ -53,7 +52,7 @@ async def test_the_first_commit_is_deployed_as_it_should_be_written(
 async def test_a_push_is_decided_on_at_once(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         await plane.add_application("cart")
@@ -71,7 +70,7 @@ async def test_a_push_is_decided_on_at_once(
 async def test_only_the_application_that_is_touched_is_deployed(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD, "shop/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         cart, shop = await plane.add_application("cart"), await plane.add_application("shop")
@@ -90,7 +89,7 @@ async def test_only_the_application_that_is_touched_is_deployed(
 async def test_a_restart_neither_loses_nor_doubles_a_trigger(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         cart = await plane.add_application("cart")
@@ -111,7 +110,7 @@ async def test_a_restart_neither_loses_nor_doubles_a_trigger(
 async def test_a_piped_killed_between_creation_and_report_does_not_deploy_twice(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         id_ = await plane.add_application("cart")
@@ -134,7 +133,7 @@ async def test_a_piped_killed_between_creation_and_report_does_not_deploy_twice(
 async def test_a_lost_answer_does_not_deploy_twice(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         await plane.add_application("cart")
@@ -149,7 +148,7 @@ async def test_a_lost_answer_does_not_deploy_twice(
 async def test_going_back_to_an_earlier_commit_is_a_deployment_of_its_own(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    first = origin.commit({"cart/app.pipecd.yaml": HEAD})
+    first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         cart = await plane.add_application("cart")
@@ -165,7 +164,7 @@ async def test_going_back_to_an_earlier_commit_is_a_deployment_of_its_own(
 async def test_after_a_force_push_that_hides_the_past_the_application_is_deployed(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         await plane.add_application("cart")
@@ -187,7 +186,7 @@ async def test_after_a_force_push_that_hides_the_past_the_application_is_deploye
 async def test_a_commit_that_git_allows_and_the_wire_does_not(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD}, "")
+    origin.commit({"cart/app.pipecd.yaml": CART}, "")
     async with open_scene() as scene:
         plane = scene.plane
         await plane.add_application("cart")
@@ -200,7 +199,7 @@ async def test_pushes_within_one_second_are_triggered_one_after_the_other(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     then = datetime(2026, 1, 1, tzinfo=UTC)
-    pushed = [origin.commit({"cart/app.pipecd.yaml": HEAD})]
+    pushed = [origin.commit({"cart/app.pipecd.yaml": CART})]
     async with open_scene() as scene:
         await scene.plane.add_application("cart")
         async with scene.triggering(site, now=lambda: then):

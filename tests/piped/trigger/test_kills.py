@@ -9,9 +9,9 @@ import pytest
 from pipecd.git.mirror import Repository
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import SyncStrategy
+from servers.samples import CART
 
-HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
-IGNORES = HEAD + "  trigger:\n    onCommit: {ignores: [cart/README]}\n"
+IGNORES = CART + "  trigger:\n    onCommit: {ignores: [cart/README]}\n"
 
 
 @pytest.mark.parametrize("amid", ["CreateDeployment", "ReportApplicationMostRecentDeployment"])
@@ -19,7 +19,7 @@ IGNORES = HEAD + "  trigger:\n    onCommit: {ignores: [cart/README]}\n"
 async def test_a_commit(
     open_scene: Any, origin: Any, site: Repository, eventually: Any, amid: str, moved: bool
 ) -> None:
-    first = origin.commit({"cart/app.pipecd.yaml": HEAD})
+    first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         cart = await plane.add_application("cart")
@@ -47,7 +47,7 @@ async def test_a_commit(
 async def test_a_command_and_a_push_while_piped_was_away(
     open_scene: Any, origin: Any, site: Repository, eventually: Any, amid: str
 ) -> None:
-    first = origin.commit({"cart/app.pipecd.yaml": HEAD})
+    first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         id_ = await plane.add_application("cart")
@@ -90,7 +90,7 @@ async def test_a_commit_that_was_ignored_before_a_restart_hides_none_after_it(
 async def test_a_last_deployment_that_could_not_be_told_is_told_before_the_next(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         cart = await plane.add_application("cart")
@@ -119,7 +119,7 @@ async def test_a_last_deployment_that_could_not_be_told_is_told_before_the_next(
 async def test_a_control_plane_that_is_away_costs_time_and_nothing_else(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD, "shop/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         cart, shop = await plane.add_application("cart"), await plane.add_application("shop")

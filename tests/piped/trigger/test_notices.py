@@ -9,16 +9,16 @@ from pipecd.git.mirror import Repository
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.piped.notify.subject import said, subject_of
+from servers.samples import CART
 
-HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
-BROKEN = HEAD.replace("name: cart", "name: [1]")
+BROKEN = CART.replace("name: cart", "name: [1]")
 
 
 async def test_a_deployment_is_told_once_with_those_to_mention(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     mentions = "  notification: {mentions: [{event: DEPLOYMENT_TRIGGERED, slackusers: [U1]}]}\n"
-    origin.commit({"cart/app.pipecd.yaml": HEAD + mentions})
+    origin.commit({"cart/app.pipecd.yaml": CART + mentions})
     async with open_scene() as scene:
         await scene.plane.add_application("cart")
         async with scene.triggering(site):
@@ -35,7 +35,7 @@ async def test_a_deployment_is_told_once_with_those_to_mention(
 async def test_a_deployment_whose_answer_was_lost_is_told(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         await scene.plane.add_application("cart")
         scene.plane.gate.lost_answers.add("CreateDeployment")
@@ -64,7 +64,7 @@ async def test_a_broken_configuration_is_told_once_for_as_long_as_it_lasts(
             await eventually(is_known)
         async with scene.triggering(site):
             await scene.settle()
-            origin.commit({"cart/app.pipecd.yaml": HEAD}, "mended")
+            origin.commit({"cart/app.pipecd.yaml": CART}, "mended")
             await eventually(lambda: len(scene.heard) == 2)
             origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken again")
             await eventually(lambda: len(scene.heard) == 3)
@@ -84,7 +84,7 @@ async def test_a_deployment_that_the_control_plane_refuses_is_told_once(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     mentions = "  notification: {mentions: [{event: '*', slackgroups: [G1]}]}\n"
-    origin.commit({"cart/app.pipecd.yaml": HEAD + mentions})
+    origin.commit({"cart/app.pipecd.yaml": CART + mentions})
     async with open_scene() as scene:
         gate = scene.plane.gate
         gate.refusals["CreateDeployment"] = grpc.StatusCode.INVALID_ARGUMENT
@@ -102,7 +102,7 @@ async def test_a_deployment_that_the_control_plane_refuses_is_told_once(
 async def test_a_control_plane_that_is_away_is_no_news(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         gate = scene.plane.gate
         gate.refusals["CreateDeployment"] = grpc.StatusCode.UNAVAILABLE

@@ -11,16 +11,8 @@ from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.agent import killed_piped, piped_config
+from servers.samples import WAITING_CART
 
-APP = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: cart
-  pipeline:
-    stages:
-      - {name: WAIT, with: {duration: 1ms}}
-"""
 # The calls at which piped is killed, one after the other.
 AMID = (
     "ListApplications",
@@ -43,7 +35,7 @@ def write_config(plane: Any, remote: str) -> Path:
 async def test_each_push_is_deployed_once_by_whoever_is_alive(
     open_scene: Any, origin: Any, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": APP})
+    origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with open_scene() as scene:
         plane = scene.plane
         await plane.add_application("cart")

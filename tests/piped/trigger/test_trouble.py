@@ -12,14 +12,13 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
-
-HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: cart\n"
+from servers.samples import CART
 
 
 async def test_an_invalid_configuration_is_told_and_cleared_when_it_is_mended(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD.replace("name: cart", "name: [1]")})
+    origin.commit({"cart/app.pipecd.yaml": CART.replace("name: cart", "name: [1]")})
     async with open_scene() as scene:
         plane = scene.plane
         id_ = await plane.add_application("cart")
@@ -40,7 +39,7 @@ async def test_an_invalid_configuration_is_told_and_cleared_when_it_is_mended(
         async with scene.triggering(site):
             await scene.settle()
             assert plane.gate.count("ReportApplicationSyncState") == 1
-            origin.commit({"cart/app.pipecd.yaml": HEAD})
+            origin.commit({"cart/app.pipecd.yaml": CART})
             await eventually(scene.has_made(1))
             await eventually(lambda: is_status(SyncStatus.DEPLOYING))
 
@@ -48,7 +47,7 @@ async def test_an_invalid_configuration_is_told_and_cleared_when_it_is_mended(
 async def test_patterns_that_cannot_be_read_are_told_and_keep_nobody_from_asking(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    broken = HEAD + "  trigger:\n    onCommit: {ignores: ['docs/[']}\n"
+    broken = CART + "  trigger:\n    onCommit: {ignores: ['docs/[']}\n"
     origin.commit({"cart/app.pipecd.yaml": broken})
     async with open_scene() as scene:
         plane = scene.plane
@@ -68,7 +67,7 @@ async def test_patterns_that_cannot_be_read_are_told_and_keep_nobody_from_asking
             await scene.settle()
             # The trouble is told once, not at every look.
             assert plane.gate.count("ReportApplicationSyncState") == 1
-            origin.commit({"cart/app.pipecd.yaml": HEAD})
+            origin.commit({"cart/app.pipecd.yaml": CART})
             await eventually(scene.has_made(2))
 
             async def is_deploying() -> bool:
@@ -81,7 +80,7 @@ async def test_patterns_that_cannot_be_read_are_told_and_keep_nobody_from_asking
 async def test_a_broken_repository_holds_up_no_other(
     open_scene: Any, origin: Any, site: Repository, eventually: Any, tmp_path: Path
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         nowhere = f"file://{tmp_path}/nowhere"
@@ -120,7 +119,7 @@ async def test_an_application_whose_repository_is_not_configured_is_told(
 async def test_a_link_out_of_the_repository_is_told_and_not_followed(
     open_scene: Any, origin: Any, site: Repository, eventually: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "outside.yaml").write_text(HEAD.replace("cart", "s3cret"))
+    (tmp_path / "outside.yaml").write_text(CART.replace("cart", "s3cret"))
     (origin.path / "cart").mkdir()
     (origin.path / "cart" / "app.pipecd.yaml").symlink_to(tmp_path / "outside.yaml")
     origin.commit()
@@ -139,7 +138,7 @@ async def test_a_link_out_of_the_repository_is_told_and_not_followed(
 async def test_a_deleted_branch_is_told_until_it_is_back(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": HEAD})
+    origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         id_ = await scene.plane.add_application("cart")
 
@@ -172,7 +171,7 @@ async def test_a_refusal_is_logged_once_for_each_commit_and_reason(
         tried = gate.count("CreateDeployment") + 2
         await eventually(lambda: gate.count("CreateDeployment") >= tried)
 
-    first = origin.commit({"cart/app.pipecd.yaml": HEAD})
+    first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         gate = scene.plane.gate
         gate.refusals["CreateDeployment"] = grpc.StatusCode.INVALID_ARGUMENT

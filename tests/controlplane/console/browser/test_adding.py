@@ -21,22 +21,12 @@ from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from servers.agent import piped_config
 from servers.origin import Origin
+from servers.samples import WAITING_CART
 
 pytestmark = pytest.mark.browser
 
 Open = Callable[..., Awaitable[Page]]
 PAGE = "/applications/add"
-APP = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: cart
-  labels: {env: dev}
-  pipeline:
-    stages:
-      - name: WAIT
-        with: {duration: 10ms}
-"""
 
 
 def found(name: str) -> ApplicationInfo:
@@ -84,7 +74,7 @@ async def test_what_is_pushed_is_found_added_and_deployed(
         await expect(page.get_by_test_id("empty")).to_contain_text("Pipeds found nothing to add")
         await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
 
-        origin.commit({"cart/app.pipecd.yaml": APP}, "a cart")
+        origin.commit({"cart/app.pipecd.yaml": WAITING_CART + "  labels: {env: dev}\n"}, "a cart")
         pushed = time.monotonic()
         row = page.get_by_test_id("found-row")
         await expect(row).to_contain_text("env: dev", timeout=15_000)
