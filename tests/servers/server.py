@@ -3,7 +3,6 @@
 
 import os
 import pwd
-import random
 import shutil
 import signal
 import socket
@@ -15,9 +14,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from pipecd.program.port import free_port
+
 START_SECONDS = 40
-# Linux takes the ports of outgoing connections from 32768 on.
-BELOW_OUTGOING = (20000, 32768)
 
 
 class Server(ABC):
@@ -108,14 +107,6 @@ def children(parent: int) -> list[int]:
         for child in map(int, task.read_text().split()):
             found += [child, *children(child)]
     return found
-
-
-def free_port() -> int:
-    """A port that nobody listens on, and that no outgoing connection is given meanwhile."""
-    while True:
-        port = random.SystemRandom().randrange(*BELOW_OUTGOING)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 def free_ports(count: int) -> list[int]:

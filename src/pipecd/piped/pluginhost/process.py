@@ -3,7 +3,6 @@
 
 import asyncio
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -18,6 +17,7 @@ import structlog
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import UserMistake
 from pipecd.program import leash, output
+from pipecd.program.port import free_port
 from pipecd.sdk.serving.launch import answers, loopback_channel, start_arguments
 from pipecd.wire.server import refuse_busy
 
@@ -124,9 +124,7 @@ class PluginProgram:
         """The port of the configuration if it is free, else any free one."""
         port = self._launch.spec.port
         if not port:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                return probe.getsockname()[1]
+            return free_port()
         try:
             await refuse_busy("localhost", port)
         except UserMistake as e:

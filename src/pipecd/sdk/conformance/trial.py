@@ -13,6 +13,7 @@ import grpc.aio
 
 from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
 from pipecd.program import leash, output
+from pipecd.program.port import free_port
 from pipecd.program.run import run
 from pipecd.proto.plugin import host_pb2
 from pipecd.sdk.conformance.finding import Finding, NotTried, Verdict, Wrong
@@ -48,7 +49,7 @@ class Trial:
 async def try_plugin(trial: Trial) -> AsyncIterator[Finding]:
     """Everything that is found out, as soon as it is."""
     yield await _found("it refuses to start without its flags", lambda: _refuses(trial, ["start"]))
-    port = _free_port()
+    port = free_port()
     host = MemoryHost()
     door = open_door(PLUGIN_SERVICE, host)
     with tempfile.TemporaryDirectory(prefix="plugin-check-") as directory:
@@ -149,9 +150,3 @@ async def _lets_go(port: int) -> None:
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise Wrong(f"somebody still listens on {port}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
