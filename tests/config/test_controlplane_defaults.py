@@ -5,7 +5,7 @@ from operator import attrgetter
 
 import pytest
 
-from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.controlplane.spec import ControlPlaneSpec
 from pipecd.config.duration import Duration
 from pipecd.config.read import read_control_plane
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.config.application import EVENTS, ApplicationSpec, EventWatcherFileSpec
+from pipecd.config.application.event import EventWatcherFileSpec
+from pipecd.config.application.notification import EVENTS
+from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.application.v0 import v0_type
 from pipecd.config.catalog import load_catalog
 from pipecd.config.decode.shape import Items, Object, Shape, Table, fields_of

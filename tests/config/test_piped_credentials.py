@@ -6,22 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.config.piped import (
-    GitSpec,
+from pipecd.config.piped.credential import (
     KeyPair,
-    PipedSpec,
-    SecretManagementConfig,
-    SlackSpec,
-    WebhookSpec,
     git_password,
     key_pair,
     piped_key,
+    previous_key,
     slack_token,
     ssh_key,
     webhook_signature,
 )
-from pipecd.config.piped.credential import previous_key
-from pipecd.config.piped.secret import PreviousKeySpec
+from pipecd.config.piped.git import GitSpec
+from pipecd.config.piped.notification import SlackSpec, WebhookSpec
+from pipecd.config.piped.secret import PreviousKeySpec, SecretManagementConfig
+from pipecd.config.piped.spec import PipedSpec
 from pipecd.model.errors import UserMistake
 
 

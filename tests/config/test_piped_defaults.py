@@ -8,7 +8,7 @@ import pytest
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.duration import Duration
-from pipecd.config.piped import PipedSpec
+from pipecd.config.piped.spec import PipedSpec
 from pipecd.config.read import read_piped
 
 CATALOG = load_catalog()

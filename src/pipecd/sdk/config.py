@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plugin author needs to declare the configuration of a plugin."""
 
-from pipecd.config.application import SkipOn
+from pipecd.config.application.pipeline import SkipOn
 from pipecd.config.catalog import NoOptions, PluginConfig, Section, V0Kind, V0Stage
 from pipecd.config.duration import Duration
 from pipecd.config.percentage import Percentage

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.application import ApplicationSpec
+from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.decode import decode_plain
 from pipecd.config.duration import Duration
 from pipecd.config.replicas import Replicas

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from pipecd.config.controlplane import SharedSSOConfigSpec
+from pipecd.config.controlplane.signin import SharedSSOConfigSpec
 from pipecd.config.spec import Spec
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 
