@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions as statements."""
 
+import pytest
+
 from pipecd.controlplane.datastore.cursor import Position
 from pipecd.controlplane.datastore.query import (
+    FEW_ENTRIES,
     NEWEST_UPDATE,
+    NOT_DELETED,
+    Condition,
+    Is,
     Selection,
     equal,
     when_given,
@@ -17,9 +23,56 @@ def test_who_names_every_value_asks_for_all() -> None:
     every = [int(kind) for kind in ApplicationKind]
     assert tuple(when_some("Kind", [*every, every[0]], ApplicationKind)) == ()
     assert tuple(when_some("Kind", (), ApplicationKind)) == ()
-    assert tuple(when_some("Kind", every[1:], ApplicationKind)) == tuple(
-        when_given("Kind", *every[1:])
-    )
+
+
+def test_who_names_most_values_names_the_rest_too() -> None:
+    every = tuple(int(kind) for kind in ApplicationKind)
+    most = Condition("Kind", Is.ONE_OF, every[1:], rest=every[:1])
+    assert tuple(when_some("Kind", every[1:], ApplicationKind)) == (most,)
+    few = Condition("Kind", Is.ONE_OF, every[:2])
+    assert tuple(when_some("Kind", every[:2], ApplicationKind)) == (few,)
+
+
+@pytest.mark.parametrize(
+    ("weights", "first"),
+    [
+        pytest.param((FEW_ENTRIES, 700, 30), 2, id="the fewest documents are of one condition"),
+        pytest.param((20, 20, FEW_ENTRIES), 0, id="as few are of two conditions"),
+        pytest.param((FEW_ENTRIES,) * 3, None, id="every condition is met by many"),
+        pytest.param((), None, id="the engine does not count"),
+    ],
+)
+def test_a_page_begins_where_the_fewest_are(weights: tuple[int, ...], first: int | None) -> None:
+    conditions = (equal("ProjectId", "p"), *when_given("Kind", 0, 1), *when_given("Status", 2, 3))
+    selection = Selection("Deployment", conditions, NEWEST_UPDATE, limit=9)
+    assert selection.weighed(weights).first == first
+
+
+@pytest.mark.parametrize(
+    ("conditions", "limit"),
+    [
+        pytest.param((equal("ProjectId", "p"), equal("Kind", 0)), 9, id="single values"),
+        pytest.param(tuple(when_given("Kind", 0, 1)), 9, id="one column"),
+        pytest.param((equal("ProjectId", "p"), *when_given("Kind", 0, 1)), 0, id="no page"),
+        pytest.param(
+            (equal("ProjectId", "p"), *when_given("Kind", 0, 1), NOT_DELETED),
+            9,
+            id="what no index holds",
+        ),
+        pytest.param(
+            (
+                *when_given("ApplicationId", *map(str, range(9))),
+                *when_given("ApplicationName", *map(str, range(9))),
+            ),
+            9,
+            id="two long lists",
+        ),
+    ],
+)
+def test_nothing_is_counted_where_it_would_not_help(
+    conditions: tuple[Condition, ...], limit: int
+) -> None:
+    assert Selection("Deployment", conditions, NEWEST_UPDATE, limit=limit).weighing is None
 
 
 def test_a_list_is_asked_for_as_upstream_asks() -> None:

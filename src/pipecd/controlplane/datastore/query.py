@@ -46,11 +46,12 @@ class Is(Enum):
 
 @dataclass(frozen=True)
 class Condition:
-    """What a column, a label or the document must be."""
+    """What a column, a label or the document must be; `rest` says it in fewer values."""
 
     column: str
     test: Is
     values: tuple[Value, ...] = ()
+    rest: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ def when_given(column: str, *values: Value) -> Iterable[Condition]:
 
 def when_some(column: str, values: Sequence[int], every: type[IntEnum]) -> Iterable[Condition]:
     """The column is one of the values; whoever names every one there is does not restrict it."""
-    return () if set(every) <= set(values) else when_given(column, *values)
+    rest = tuple(int(member) for member in every if member not in values)
+    fewer = rest if len(rest) < len(set(values)) else ()
+    return (replace(c, rest=fewer) for c in when_given(column, *values)) if rest else ()
 
 
 def at_least(column: str, value: int) -> Iterable[Condition]:
@@ -141,10 +144,8 @@ class Selection:
     @property
     def project_by_label(self) -> str:
         """The project in which labels are looked for, if any are."""
-        if not any(self.labels):
-            return ""
         projects = [c.values[0] for c in self.conditions if c.column == "ProjectId"]
-        return str(projects[0]) if projects else ""
+        return str(projects[0]) if projects and any(self.labels) else ""
 
     @cached_property
     def statement(self) -> AnySelect:
@@ -164,7 +165,7 @@ class Selection:
 
     @cached_property
     def _shape(self) -> "Shape":
-        wheres = tuple((c.column, c.test, _places(c)) for c in self.conditions)
+        wheres = tuple(Where(c.column, c.test, _places(c), len(c.rest)) for c in self.conditions)
         return Shape(self.table, wheres, self.order, self.after is not None)
 
     @cached_property
@@ -175,6 +176,7 @@ class Selection:
             last = len(condition.values) - 1
             for j in range(_places(condition)):
                 found[f"v{i}_{j}"] = condition.values[min(j, last)]
+            found |= {f"rest{i}_{j}": value for j, value in enumerate(condition.rest)}
         if self.after is not None:
             found |= {"after_value": self.after.value, "after_id": row_id(self.after.id)}
         if self.limit:
@@ -182,7 +184,14 @@ class Selection:
         return found
 
 
-Where = tuple[str, Is, int]
+@dataclass(frozen=True)
+class Where:
+    """A condition of any values, and how many of them and of others it names."""
+
+    column: str
+    test: Is
+    places: int
+    rest: int
 
 
 @dataclass(frozen=True)
@@ -250,14 +259,13 @@ def _in_order(found: AnySelect, rows: FromClause, order: Order) -> AnySelect:
 
 def _forced(found: AnySelect, rows: FromClause, indexes: Sequence[str]) -> AnySelect:
     """With the choice of MySQL restricted to these indexes, if there are any."""
-    return (
-        found.with_hint(rows, f"FORCE INDEX ({', '.join(indexes)})", "mysql") if indexes else found
-    )
+    hint = f"FORCE INDEX ({', '.join(indexes)})"
+    return found.with_hint(rows, hint, "mysql") if indexes else found
 
 
 def _ordered_indexes(table: Table, wheres: Iterable[Where]) -> list[str]:
     """The indexes of MySQL that have a filtered column and then the order of lists."""
-    filtered = {name for name, test, _ in wheres if test is Is.ONE_OF}
+    filtered = {where.column for where in wheres if where.test is Is.ONE_OF}
     if "Id" in filtered:
         return []
     return sorted(
@@ -272,29 +280,28 @@ def _ordered_indexes(table: Table, wheres: Iterable[Where]) -> list[str]:
 def _are_in_indexes(shape: Shape, first: int | None) -> bool:
     """Several indexes of MySQL hold together all that a list is filtered by."""
     table = METADATA.tables[shape.table]
-    listed = [i for i, (_, test, _) in enumerate(shape.wheres) if test is Is.ONE_OF]
+    listed = {i: where for i, where in enumerate(shape.wheres) if where.test is Is.ONE_OF}
     return (
         len(listed) > 1
-        and all(_ordered_indexes(table, (shape.wheres[i],)) for i in listed)
+        and all(_ordered_indexes(table, (where,)) for where in listed.values())
         # Each value of another condition than the first is looked for by itself.
-        and all(i == first or shape.wheres[i][2] <= SHORT_LIST for i in listed)
+        and all(i == first or where.places <= SHORT_LIST for i, where in listed.items())
         and all(
-            test in (Is.ONE_OF, Is.LABELLED) or name == NEWEST_UPDATE.column
-            for name, test, _ in shape.wheres
+            where.test in (Is.ONE_OF, Is.LABELLED) or where.column == NEWEST_UPDATE.column
+            for where in shape.wheres
         )
     )
 
 
 def _firsts(shape: Shape) -> list[int]:
-    """The conditions with which a page may begin though MySQL would not begin with them.
+    """The conditions among which to choose the one that a page begins with.
 
-    It finds out by itself how many documents have a value, but not of several values together.
+    Of single values MySQL finds out by itself how many documents have them.
     """
-    return [
-        i
-        for i, (_, test, places) in enumerate(shape.wheres)
-        if test is Is.ONE_OF and places > 1 and _are_in_indexes(shape, i)
-    ]
+    listed = [i for i, where in enumerate(shape.wheres) if where.test is Is.ONE_OF]
+    if all(shape.wheres[i].places == 1 for i in listed):
+        return []
+    return [i for i in listed if _are_in_indexes(shape, i)]
 
 
 def _page_in_indexes(table: Table, shape: Shape, first: int | None) -> AnySelect:
@@ -303,47 +310,64 @@ def _page_in_indexes(table: Table, shape: Shape, first: int | None) -> AnySelect
     MySQL computes what a list is filtered by from each document that it looks at, unless it reads
     it in an index. One index holds one of the columns, and all of them hold order and id.
     """
-    listed = [i for i, (_, test, _) in enumerate(shape.wheres) if test is Is.ONE_OF]
-    start, *others = sorted(listed, key=lambda i: (i != first, shape.wheres[i][2]))
+    listed = [i for i, where in enumerate(shape.wheres) if where.test is Is.ONE_OF]
+    start, *others = sorted(listed, key=lambda i: (i != first, shape.wheres[i].places))
     rows = table.alias()
-    each = [(i, [table.alias() for _ in range(shape.wheres[i][2])]) for i in others]
-    joined: FromClause = rows
     found: AnySelect = select(rows.c.Id).where(*_in_one_index(rows, shape, start))
     found = _forced(found, rows, _ordered_indexes(table, (shape.wheres[start],)))
-    for i, ones in each:
-        name, _, places = shape.wheres[i]
-        for j, one in enumerate(ones):
-            is_same = all_of(one.c.Id == rows.c.Id, one.c.UpdatedAt == rows.c.UpdatedAt)
-            has_value = _one_of(one.c[name], [given(f"v{i}_{j}")])
-            joined = joined.join(one, all_of(is_same, has_value), isouter=places > 1)
-            found = _forced(found, one, _ordered_indexes(table, (shape.wheres[i],)))
-        if places > 1:
-            found = found.where(func.coalesce(*(one.c.Id for one in ones)).is_not(None))
     for i, where in enumerate(shape.wheres):
-        if where[1] is Is.LABELLED:
+        if where.test is Is.LABELLED:
             found = found.where(_where(rows, table.name, i, where))
+    joined: FromClause = rows
+    for i, rest in _looks(shape, others):
+        where, ids = shape.wheres[i], list[ColumnElement[Any]]()
+        for value in _parameters(i, where, rest=rest):
+            one = table.alias()
+            is_same = all_of(one.c.Id == rows.c.Id, one.c.UpdatedAt == rows.c.UpdatedAt)
+            is_it = all_of(is_same, _one_of(one.c[where.column], [value]))
+            joined = joined.join(one, is_it, isouter=rest or where.places > 1)
+            found = _forced(found, one, _ordered_indexes(table, (where,)))
+            ids.append(one.c.Id)
+        is_any = func.coalesce(*ids).is_not(None)
+        found = found.where(none_of(is_any) if rest else is_any)
     return _in_order(found.select_from(joined), rows, NEWEST_UPDATE).limit(given("limit"))
+
+
+def _looks(shape: Shape, numbers: Iterable[int]) -> Iterable[tuple[int, bool]]:
+    """The conditions in an order that soon tells that a document is not wanted.
+
+    One that names most values of a column is first asked for the rest. What has none of those is
+    asked for all the same, since it may have a value that nobody knows.
+    """
+    wheres = [(i, shape.wheres[i]) for i in numbers]
+    looks = [(where.rest > 0, where.places, i, False) for i, where in wheres]
+    looks += [(False, where.rest, i, True) for i, where in wheres if where.rest]
+    return [(i, rest) for _, _, i, rest in sorted(looks)]
 
 
 def _in_one_index(rows: FromClause, shape: Shape, number: int) -> Iterator[ColumnElement[bool]]:
     """What the index of a condition tells of a document: whether it meets it, and its time."""
     for i, where in enumerate(shape.wheres):
-        if i == number or where[0] == NEWEST_UPDATE.column:
+        if i == number or where.column == NEWEST_UPDATE.column:
             yield _where(rows, shape.table, i, where)
     if shape.continued:
         yield from _after(rows, NEWEST_UPDATE)
 
 
+def _parameters(number: int, where: Where, *, rest: bool = False) -> list[BindParameter[Any]]:
+    name, count = ("rest", where.rest) if rest else ("v", where.places)
+    return [given(f"{name}{number}_{i}") for i in range(count)]
+
+
 def _where(rows: FromClause, kind: str, number: int, where: Where) -> ColumnElement[bool]:
-    name, test, count = where
-    values = [given(f"v{number}_{i}") for i in range(count)]
-    match test:
+    values = _parameters(number, where)
+    match where.test:
         case Is.ONE_OF:
-            return _one_of(rows.c[name], values)
+            return _one_of(rows.c[where.column], values)
         case Is.AT_LEAST:
-            return rows.c[name] >= values[0]
+            return rows.c[where.column] >= values[0]
         case Is.BELOW:
-            return rows.c[name] < values[0]
+            return rows.c[where.column] < values[0]
         case Is.LABELLED:
             key, value = values
             return exists().where(
