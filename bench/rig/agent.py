@@ -22,7 +22,7 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 from pipecd.proto.model.piped_pb2 import Piped, PipedKey
 from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
 from pipecd.secrets.keys import hash_key, new_piped_key
-from rig.plane import TICKS
+from rig.plane import TICKS, memory_of
 from rig.world import BEGAN, PROJECT
 
 
@@ -40,9 +40,7 @@ class Agent:
 
     def memory(self) -> float:
         """Megabytes that it holds now."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
+        return memory_of(self.process.pid)
 
     def disk(self) -> float:
         """Megabytes in its working directory; what vanishes meanwhile is not counted."""

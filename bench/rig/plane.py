@@ -37,9 +37,14 @@ class Plane:
 
     def memory(self) -> float:
         """Megabytes that it holds now."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
+        return memory_of(self.process.pid)
+
+
+def memory_of(pid: int) -> float:
+    """Megabytes that a process holds now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
 
 
 @contextmanager

@@ -16,28 +16,18 @@ from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.service import web_pb2
 from servers.programs import OUR_PIPED
-from servers.shelf import write_program
+from servers.shelf import CART_ON_SHELF, piped_entry
 from servers.upstream import UpstreamTrial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-APP = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: cart
-  plugins: {shelf: {}}
-"""
-FILES = {"cart/app.pipecd.yaml": APP, "cart/files/a": "1"}
+FILES = {"cart/app.pipecd.yaml": CART_ON_SHELF, "cart/files/a": "1"}
 
 
 @pytest.fixture
 def plugin(tmp_path: Path, free_port: Callable[[], int]) -> str:
     """The lines about the plugin in the file of a piped."""
-    target = {"name": "here", "config": {"directory": str(tmp_path / "shelf")}}
-    url = f"file://{write_program(tmp_path)}"
-    entry = {"name": "shelf", "url": url, "port": free_port(), "deployTargets": [target]}
-    return f"  plugins: {json.dumps([entry])}\n"
+    return f"  plugins: {json.dumps([piped_entry(tmp_path, free_port())])}\n"
 
 
 def cart(piped_id: str) -> Application:

@@ -2,7 +2,6 @@
 """The program `launcher`: what it tells, and that it takes its piped with it when it ends."""
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ import httpx2
 import pytest
 
 from servers.programs import OUR_LAUNCHER
-from servers.server import free_port
+from servers.server import free_port, is_running
 
 
 @dataclass
@@ -42,15 +41,6 @@ async def until(ask: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not ask():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-
-
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    # Nobody may have waited for it yet.
-    return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
 
 
 @pytest.fixture
@@ -105,10 +95,10 @@ async def test_it_tells_what_runs_and_hands_on_what_is_not_meant_for_it(launch: 
 async def test_its_piped_never_outlives_it(launch: Any, how: signal.Signals) -> None:
     async with launch() as running:
         piped = running.piped
-        assert is_alive(piped)
+        assert is_running(piped)
         running.process.send_signal(how)
         assert await running.ends() == (-9 if how is signal.SIGKILL else 0)
-        await until(lambda: not is_alive(piped))
+        await until(lambda: not is_running(piped))
 
 
 async def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:

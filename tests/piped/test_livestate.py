@@ -19,25 +19,15 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
 from servers.server import free_port
-from servers.shelf import contents, write_program
+from servers.shelf import CART_ON_SHELF, contents, piped_entry
 
-APP = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: cart
-  plugins: {shelf: {}}
-"""
 TARGETS = {"shelf": DeployTargets(deploy_targets=["here"])}
 
 
 @pytest.fixture
 def more(tmp_path: Path) -> str:
     """The lines about the plugin in the configuration of piped."""
-    target = {"name": "here", "config": {"directory": str(tmp_path / "shelf")}}
-    url = f"file://{write_program(tmp_path)}"
-    plugin = {"name": "shelf", "url": url, "port": free_port(), "deployTargets": [target]}
-    return f"plugins: {json.dumps([plugin])}\n"
+    return f"plugins: {json.dumps([piped_entry(tmp_path, free_port())])}\n"
 
 
 @dataclass
@@ -74,7 +64,7 @@ class Scene:
 async def test_drift_made_by_hand_is_told_and_explained_within_a_moment(
     start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, more: str, tmp_path: Path
 ) -> None:
-    origin.commit({"cart/app.pipecd.yaml": APP, "cart/files/a": "1"})
+    origin.commit({"cart/app.pipecd.yaml": CART_ON_SHELF, "cart/files/a": "1"})
     async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
         await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
         scene = Scene(plane, tmp_path / "shelf" / "cart" / "a")
@@ -95,7 +85,7 @@ async def test_drift_made_by_hand_is_told_and_explained_within_a_moment(
 async def test_drift_is_deployed_away_where_an_application_wants_it(
     start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, more: str, tmp_path: Path
 ) -> None:
-    wants = APP + "  trigger: {onOutOfSync: {disabled: false, minWindow: 1s}}\n"
+    wants = CART_ON_SHELF + "  trigger: {onOutOfSync: {disabled: false, minWindow: 1s}}\n"
     origin.commit({"cart/app.pipecd.yaml": wants, "cart/files/a": "1"})
     async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
         await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
@@ -127,7 +117,7 @@ def processes_of(program: Path) -> list[int]:
 async def test_a_plugin_that_was_killed_is_asked_again(
     start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, more: str, tmp_path: Path
 ) -> None:
-    quiet = APP + "  trigger: {onCommit: {disabled: true}}\n"
+    quiet = CART_ON_SHELF + "  trigger: {onCommit: {disabled: true}}\n"
     origin.commit({"cart/app.pipecd.yaml": quiet, "cart/files/a": "1"})
     file = tmp_path / "shelf" / "cart" / "a"
     file.parent.mkdir(parents=True)

@@ -3,9 +3,10 @@
 
 import asyncio
 import sys
-from pathlib import Path
 
 import pytest
+
+from servers.server import is_running
 
 CALLER = """
 import asyncio, pathlib, sys
@@ -13,14 +14,6 @@ from pipecd.program.run import run
 say = lambda line: print(line, flush=True)
 asyncio.run(run(["sh", "-c", sys.argv[1]], cwd=pathlib.Path("."), on_line=say, grace=60))
 """
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rsplit(")", 1)[1].split()[0] != "Z"
 
 
 @pytest.mark.parametrize(
@@ -44,5 +37,5 @@ async def test_a_killed_caller_leaves_nothing_running(script: str, amid_its_end:
     caller.kill()
     await caller.wait()
     async with asyncio.timeout(5):
-        while any(is_alive(pid) for pid in pids):  # noqa: ASYNC110 - not our children
+        while any(is_running(pid) for pid in pids):  # noqa: ASYNC110 - not our children
             await asyncio.sleep(0.01)

@@ -11,6 +11,7 @@ import pytest
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.program.capture import capture
 from pipecd.program.run import run
+from servers.server import is_running
 
 
 def script(text: str) -> list[str]:
@@ -86,7 +87,7 @@ async def test_cancellation_ends_the_program_and_its_children(tmp_path: Path) ->
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(pids) == 2
-    assert not any(is_alive(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
 
 
 async def test_a_program_that_ignores_the_request_is_killed_after_the_grace(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ async def test_a_listener_that_fails_takes_the_program_with_it(tmp_path: Path) -
 async def test_a_daemon_left_behind_is_not_waited_for(tmp_path: Path) -> None:
     done = await asyncio.wait_for(run(["sh", "-c", "sleep 30 & echo $!"], cwd=tmp_path), 5)
     daemon = int(done.last_line)
-    assert is_alive(daemon)
+    assert is_running(daemon)
     os.kill(daemon, 9)
 
 
@@ -127,12 +128,3 @@ async def test_captured_output_is_bytes_apart_from_messages(tmp_path: Path) -> N
 async def test_a_program_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"did not finish within 0\.05s"):
         await capture(["sleep", "100"], cwd=tmp_path, at_most=0.05)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A child that nobody has reaped yet does not run any more.
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from servers.programs import find
 from servers.server import Server
+from servers.varint import varint
 
 SETTINGS = {"storage": {"tsdb": {"out_of_order_time_window": "30d"}}}
 
@@ -87,14 +88,6 @@ class GuardedPrometheus(Prometheus):
 def field(number: int, content: bytes) -> bytes:
     """A field of a protocol buffer that has a length."""
     return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def snappy(content: bytes) -> bytes:

@@ -109,6 +109,15 @@ def children(parent: int) -> list[int]:
     return found
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process does anything yet; one that nobody has waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
 def free_ports(count: int) -> list[int]:
     """So many different ones."""
     found: set[int] = set()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pipecd.sdk import (
     DeploymentPlugin,
@@ -31,8 +32,10 @@ from pipecd.sdk import (
     SyncStatus,
     Version,
 )
+from servers.samples import CART
 
 SYNC = "SHELF_SYNC"
+CART_ON_SHELF = CART + "  plugins: {shelf: {}}\n"
 _PROGRAM = """#!{python}
 import sys
 sys.path.append({path!r})
@@ -51,6 +54,16 @@ def write_program(directory: Path) -> Path:
     program.write_text(_PROGRAM.format(python=sys.executable, path=tests))
     program.chmod(0o755)
     return program
+
+
+def piped_entry(directory: Path, port: int) -> dict[str, Any]:
+    """The plugin as the configuration of a piped names it; its one target is `here`."""
+    return {
+        "name": "shelf",
+        "url": f"file://{write_program(directory)}",
+        "port": port,
+        "deployTargets": [{"name": "here", "config": {"directory": str(directory / "shelf")}}],
+    }
 
 
 class Place(Spec):

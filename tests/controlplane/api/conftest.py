@@ -23,6 +23,7 @@ from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.wire.channel import open_channel
 from pipecd.wire.credentials import api_key, piped_token
 from pipecd.wire.server import grpc_server
+from servers.varint import varint
 
 Opening = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 
@@ -265,11 +266,3 @@ def field_of(number: int, wire: int, payload: bytes) -> bytes:
 
 def counted(payload: bytes) -> bytes:
     return varint(len(payload)) + payload
-
-
-def varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*parts, value))

@@ -16,6 +16,7 @@ from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.web import ByPrefix, WebServer, http_port
 from pipecd.proto.service import web_pb2 as pb
+from servers.varint import varint
 
 SERVICE = "/grpc.service.webservice.WebService/"
 HEADERS = {
@@ -206,7 +207,7 @@ async def test_a_message_over_the_limit_is_refused_and_one_at_the_limit_is_read(
 ) -> None:
     limit = 4 * 1024 * 1024
     # A field that the message does not know is skipped, so that its size alone matters.
-    filler = b"\xfa\x7f" + _varint(limit - 6) + b"x" * (limit - 6)
+    filler = b"\xfa\x7f" + varint(limit - 6) + b"x" * (limit - 6)
     assert len(filler) == limit
     body = b"\0" + struct.pack(">I", limit) + filler
     assert unframed((await post(f"{SERVICE}GetMe", body)).content)[1] == {"grpc-status": "0"}
@@ -230,11 +231,3 @@ async def test_only_calls_of_grpc_web_are_taken(site: str, post: Post) -> None:
     for kind in ("application/json", "application/grpc-web-text", "text/plain"):
         answer = await post(f"{SERVICE}GetMe", b"\0\0\0\0\0", content_type=kind)
         assert answer.status_code == 415
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])

@@ -1,32 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signing in through another site with a real browser, which has its own ideas about cookies."""
 
-import os
-import shutil
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Page, expect
 
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from servers.browser import chromium
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 Way = Callable[..., Any]
 
 
 @pytest.fixture
 async def page() -> AsyncIterator[Page]:
     """A page that tolerates no complaint about policies."""
-    if CHROMIUM is None and os.environ.get("CI") != "true":
-        pytest.skip("no chromium on PATH; install it with the package manager of this system")
     complaints: list[str] = []
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+    async with chromium() as browser:
         page = await browser.new_page()
         page.set_default_timeout(10_000)
         page.on(
@@ -34,7 +27,6 @@ async def page() -> AsyncIterator[Page]:
             lambda said: complaints.append(said.text) if "Content Security" in said.text else None,
         )
         yield page
-        await browser.close()
     assert complaints == []
 
 

@@ -29,6 +29,7 @@ from pipecd.sdk.serving.launch import entry_json, start_arguments
 from pipecd.sdk.stage import StageCommandKind
 from pipecd.sdk.testing import MemoryHost
 from pipecd.wire.server import grpc_server
+from servers.server import is_running
 
 Program = Callable[..., Path]
 
@@ -62,14 +63,6 @@ def executing(deployment: Deployment, stage: str, config: bytes = b"") -> pb.Exe
             stage_config=config,
         )
     )
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 async def is_gone(pid: int) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from pipecd.plugins.scriptrun.plugin import PLUGIN
 from pipecd.sdk import RequestedStage, StageStatus, UserMistake
 from pipecd.sdk.testing import StageBench
+from servers.server import is_running
 
 
 async def test_a_script_runs_in_the_directory_of_the_application(tmp_path: Path) -> None:
@@ -134,10 +135,4 @@ async def test_a_stopped_stage_takes_its_whole_script_along(tmp_path: Path) -> N
     await asyncio.wait({running})
     assert running.cancelled()
     for pid in bench.host.lines[0].split():
-        assert _is_dead(pid), "nothing is left running"
-
-
-def _is_dead(pid: str) -> bool:
-    if not Path(f"/proc/{pid}").exists():
-        return True
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        assert not is_running(int(pid)), "nothing is left running"

@@ -9,6 +9,7 @@ import pytest
 
 from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import DeploymentStatus
+from servers.server import is_running
 
 pytestmark = pytest.mark.slow
 
@@ -32,14 +33,6 @@ def stage(name: str, run: str, trace: Path, *, undo: str = "") -> str:
           run: {json.dumps(run)}
           onRollback: {json.dumps(undo)}
 """
-
-
-def is_alive(pid: str) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 async def test_what_was_begun_is_undone_in_the_order_of_the_pipeline(
@@ -88,7 +81,7 @@ async def test_a_script_that_takes_too_long_is_ended_with_all_it_has_started(
         assert await own.lines(done, done.stages[0]) == ["Timed out after 1s"]
         started = pids.read_text().split()
         assert len(started) == 2
-        assert [pid for pid in started if is_alive(pid)] == []
+        assert [pid for pid in started if is_running(int(pid))] == []
 
 
 async def test_an_older_file_still_runs_its_custom_sync(installation: Any, tmp_path: Path) -> None:

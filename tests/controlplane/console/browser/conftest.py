@@ -1,35 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real browser, and a page of it that tolerates no complaint."""
 
-import os
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page
 
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers import browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 Open = Callable[..., Awaitable[Page]]
 
 
 @pytest.fixture(scope="module")
 async def chromium(anyio_backend: str) -> AsyncIterator[Browser]:
     del anyio_backend
-    if CHROMIUM is None and os.environ.get("CI") != "true":
-        pytest.skip("no chromium on PATH; install it with the package manager of this system")
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        await browser.close()
+    async with browser.chromium() as opened:
+        yield opened
 
 
 @pytest.fixture
