@@ -18,17 +18,12 @@ from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
+from rig.plane import memory_of
 
 PUSHES = 20
 IDLE_SECONDS = 10.0
 PIPECD = Path(sys.executable).parent / "pipecd"
 PIPECTL = Path(sys.executable).parent / "pipectl"
-
-
-def resident_megabytes(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else 0.0
 
 
 def start(data: Path) -> tuple["subprocess.Popen[str]", float, str]:
@@ -102,7 +97,7 @@ def main() -> None:
         print(f"push to SUCCESS p50       {statistics.median(taken):6.2f} s   (asked: 1.5)")
         print(f"push to SUCCESS p95       {p95:6.2f} s   (asked: 3; upstream: median 53)")
         time.sleep(IDLE_SECONDS)
-        print(f"idle resident memory      {resident_megabytes(process.pid):6.0f} MB  (asked: 180)")
+        print(f"idle resident memory      {memory_of(process.pid):6.0f} MB  (asked: 180)")
     finally:
         process.terminate()
         process.wait(20)

@@ -2,7 +2,6 @@
 """The guide to application files is complete and its samples are right."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,35 +11,16 @@ from pipecd.config.application.notification import EVENTS
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.application.v0 import v0_type
 from pipecd.config.catalog import load_catalog
-from pipecd.config.decode.shape import Items, Object, Shape, Table, fields_of
 from pipecd.config.read import Generation, read_file
 from pipecd.config.schema import kinds_of
 from pipecd.config.spec import Spec
 from pipecd.config.yamltree import read_yaml, to_plain
+from servers.speckeys import keys_of
 
 CATALOG = load_catalog()
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "configuration.md").read_text()
 SAMPLES = re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.M | re.S)
 WORDS = set(re.findall(r"[A-Za-z][A-Za-z0-9_]*", " ".join(re.findall(r"`([^`]*)`", GUIDE))))
-
-
-def keys(spec: type[Spec]) -> Iterator[str]:
-    """Yield every key of a type and of the types inside it."""
-    for key, field in fields_of(spec).items():
-        yield key
-        yield from keys_of_shape(field.shape)
-
-
-def keys_of_shape(shape: Shape) -> Iterator[str]:
-    match shape:
-        case Object():
-            yield from keys(shape.type)
-        case Items():
-            yield from keys_of_shape(shape.item)
-        case Table():
-            yield from keys_of_shape(shape.value)
-        case _:
-            return
 
 
 TYPES: dict[str, type[Spec]] = {
@@ -56,7 +36,7 @@ TYPES: dict[str, type[Spec]] = {
 
 @pytest.mark.parametrize("name", TYPES)
 def test_every_key_is_in_the_guide(name: str) -> None:
-    assert set(keys(TYPES[name])) - WORDS == set()
+    assert set(keys_of(TYPES[name])) - WORDS == set()
 
 
 def test_every_stage_event_and_section_is_in_the_guide() -> None:

@@ -13,7 +13,6 @@ import pytest
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.catalog import load_catalog
 from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.decode.shape import Items, Object, Shape, Table, fields_of
 from pipecd.config.piped.spec import PipedSpec, V0PipedSpec
 from pipecd.config.read import read_file
 from pipecd.config.spec import Spec
@@ -21,6 +20,7 @@ from pipecd.piped.pluginhost.local import GROUP, builtin_plugins
 from pipecd.plugins.scriptrun.context import script_environment
 from pipecd.proto.model.deployment_pb2 import Deployment as DeploymentMessage
 from pipecd.sdk import Deployment
+from servers.speckeys import keys_of
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guide"
@@ -121,25 +121,6 @@ def test_every_guide_can_be_reached_from_the_first_page() -> None:
         }
         fresh = {t for t in targets if t.suffix == ".md"} - reached
     assert {name_of(page) for page in set(GUIDE_PAGES) - reached} == set()
-
-
-def keys_of(spec: type[Spec]) -> Iterator[str]:
-    """Every key that a file of this type may have, at any depth."""
-    for key, field in fields_of(spec).items():
-        yield key
-        yield from _keys_in(field.shape)
-
-
-def _keys_in(shape: Shape) -> Iterator[str]:
-    match shape:
-        case Object():
-            yield from keys_of(shape.type)
-        case Items():
-            yield from _keys_in(shape.item)
-        case Table():
-            yield from _keys_in(shape.value)
-        case _:
-            return
 
 
 @pytest.mark.parametrize(

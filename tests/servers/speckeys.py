@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys of configuration files, for tests of what documents say about them."""
+
+from collections.abc import Iterator
+
+from pipecd.config.decode.shape import Items, Object, Shape, Table, fields_of
+from pipecd.config.spec import Spec
+
+
+def keys_of(spec: type[Spec]) -> Iterator[str]:
+    """Every key that a file of this type may have, at any depth."""
+    for key, field in fields_of(spec).items():
+        yield key
+        yield from _keys_in(field.shape)
+
+
+def _keys_in(shape: Shape) -> Iterator[str]:
+    match shape:
+        case Object():
+            yield from keys_of(shape.type)
+        case Items():
+            yield from _keys_in(shape.item)
+        case Table():
+            yield from _keys_in(shape.value)
+        case _:
+            return
