@@ -138,8 +138,12 @@ def _passes(document: Deployment, wanted: DeploymentFilter) -> bool:
 
 
 async def test_what_is_unknown_here_is_not_listed_with_all_that_is_known_but_one(
-    stores: Stores, database: Database, deployment: MakeDeployment
+    stores: Stores,
+    database: Database,
+    deployment: MakeDeployment,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(query, "FEW_ENTRIES", 0)
     known, unknown = (deployment(kind=k, created_at=1, updated_at=1) for k in (1, 2))
     await stores.deployments.add(known)
     # As another version may have written it.
