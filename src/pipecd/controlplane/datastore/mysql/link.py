@@ -11,7 +11,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from pipecd.controlplane.datastore.database import Row
-from pipecd.controlplane.datastore.engine.link import Arguments, Begin
+from pipecd.controlplane.datastore.engine.link import Arguments, Begin, Lost, unreachable
 from pipecd.controlplane.datastore.mysql.address import MySqlAddress, Tls
 from pipecd.controlplane.datastore.mysql.errors import while_connecting, while_running
 
@@ -113,9 +113,13 @@ def connect(address: MySqlAddress) -> MySqlLink:
     except (pymysql.Error, OSError) as e:
         raise while_connecting(e, address.name) from e
     link = MySqlLink(connection)
-    # Servers that only speak the dialect do not have this variable, or do not wait for locks.
-    with suppress(pymysql.Error):
-        link.statement(f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}")
+    try:
+        # Servers that only speak the dialect do not have this variable, or do not wait for locks.
+        with suppress(pymysql.Error):
+            link.statement(f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}")
+    except Lost as e:
+        link.close()
+        raise unreachable(address.name, str(e)) from e
     return link
 
 
