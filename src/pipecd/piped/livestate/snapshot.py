@@ -38,7 +38,9 @@ def tidied(
         resource.created_at = given.created_at if given.created_at > 0 else now
         old = known.get((resource.deploy_target, resource.id))
         resource.updated_at = old.updated_at if old is not None else now
-        if old is not None and given.created_at <= 0:
+        # Where the platform does not tell an age, the SDK gives the time of the look for both.
+        has_age = given.created_at > 0 and given.created_at != given.updated_at
+        if old is not None and not has_age:
             resource.created_at = old.created_at
         if old is not None and resource != old:
             resource.updated_at = now
