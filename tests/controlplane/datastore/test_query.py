@@ -4,6 +4,7 @@
 import pytest
 
 from pipecd.controlplane.datastore.cursor import Position
+from pipecd.controlplane.datastore.postgres.database import STATEMENTS as POSTGRES
 from pipecd.controlplane.datastore.query import (
     FEW_ENTRIES,
     NEWEST_UPDATE,
@@ -92,3 +93,25 @@ def test_a_list_is_asked_for_as_upstream_asks() -> None:
     )
     assert list(ready.names)[5:9] == ["after_value", "after_value", "after_id", "limit"]
     assert selection.values["after_id"] == bytes.fromhex("437258ccf47ac10ba5670e02b2c3d479")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "is_spelled_out"),
+    [
+        pytest.param((2, 3), True, id="both columns are one of several values"),
+        pytest.param((2,), False, id="only one column is"),
+    ],
+)
+def test_postgresql_reads_an_index_for_one_list_of_values_at_a_time(
+    statuses: tuple[int, ...], is_spelled_out: bool
+) -> None:
+    conditions = (
+        equal("ProjectId", "p"),
+        *when_given("Kind", 0, 1),
+        *when_given("Status", *statuses),
+    )
+    selection = Selection("Deployment", conditions, NEWEST_UPDATE, limit=9)
+    text = POSTGRES.ready(selection.statement).text
+    assert '"Kind" IN (' in text
+    assert (' OR "Deployment"."Status" = ' in text) is is_spelled_out
+    assert " OR " not in STATEMENTS.ready(selection.statement).text

@@ -23,7 +23,6 @@ from pipecd.controlplane.datastore.engine.expression import SameDocument
 from pipecd.controlplane.datastore.engine.known import Known
 from pipecd.controlplane.datastore.fits import check_fits, label_text
 from pipecd.controlplane.datastore.query import (
-    LABELLED,
     NEWEST_UPDATE,
     OLDEST,
     Condition,
@@ -56,6 +55,15 @@ ADD_LABEL = insert(EXT_LABEL).values(
     DocumentId=given("id"),
     LabelKey=given("key"),
     LabelValue=given("value"),
+)
+LABELLED = (
+    select(EXT_LABEL.c.DocumentId)
+    .where(
+        EXT_LABEL.c.Kind == given("kind"),
+        EXT_LABEL.c.LabelKey == given("key"),
+        EXT_LABEL.c.LabelValue == given("value"),
+    )
+    .limit(given("limit"))
 )
 REMOVE_LABELS = delete(EXT_LABEL).where(
     EXT_LABEL.c.Kind == given("kind"), EXT_LABEL.c.DocumentId == given("id")

@@ -28,7 +28,12 @@ from sqlalchemy import not_ as none_of
 
 from pipecd.controlplane.datastore.cursor import Position
 from pipecd.controlplane.datastore.database import AnySelect, Value, Values, given
-from pipecd.controlplane.datastore.engine.expression import FlagInDocument, InIndexes, SameText
+from pipecd.controlplane.datastore.engine.expression import (
+    FlagInDocument,
+    InIndexes,
+    OneByOne,
+    SameText,
+)
 from pipecd.controlplane.datastore.fits import label_text
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import ENGINES, EXT_LABEL, METADATA
@@ -215,6 +220,9 @@ def _places(condition: Condition) -> int:
 def _statement(shape: Shape, limited: bool, first: int | None) -> AnySelect:
     table, order = METADATA.tables[shape.table], shape.order
     conditions = [_where(table, shape.table, i, where) for i, where in enumerate(shape.wheres)]
+    if {"Kind", "Status"} <= {where.column for where in shape.wheres if where.places > 1}:
+        at = next(i for i, where in enumerate(shape.wheres) if where.column == "Status")
+        conditions[at] = OneByOne(table.c.Status, _parameters(at, shape.wheres[at]))
     if shape.continued:
         conditions += _after(table, order)
     found = _in_order(select(table.c.Data), table, order)
@@ -378,17 +386,6 @@ def _where(rows: FromClause, kind: str, number: int, where: Where) -> ColumnElem
             )
         case Is.NOT_DELETED:
             return FlagInDocument("deleted") == false()
-
-
-LABELLED = (
-    select(EXT_LABEL.c.DocumentId)
-    .where(
-        EXT_LABEL.c.Kind == given("kind"),
-        EXT_LABEL.c.LabelKey == given("key"),
-        EXT_LABEL.c.LabelValue == given("value"),
-    )
-    .limit(given("limit"))
-)
 
 
 def _one_of(

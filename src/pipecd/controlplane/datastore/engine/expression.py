@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Boolean, ColumnElement, Computed, String
+from sqlalchemy import Boolean, ColumnElement, Computed, String, or_
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import NullType, UserDefinedType
 
@@ -181,6 +181,31 @@ def _same_text_by_mysql(element: SameText, compiler: Any, **options: Any) -> str
     column = compiler.process(element.column, **options)
     texts = ", ".join(compiler.process(text, **options) for text in element.texts)
     return f"({plain} AND CAST(CONVERT({column} USING utf8mb4) AS BINARY) IN ({texts}))"
+
+
+class OneByOne(ColumnElement[Any]):
+    """The column is one of the numbers, and another one is one of several as well.
+
+    PostgreSQL before 17 reads an index once for every combination of two lists. Spelled out, one
+    list is compared with what is found by the other.
+    """
+
+    inherit_cache = False
+    type = NullType()
+
+    def __init__(self, column: ColumnElement[int], values: Sequence[ColumnElement[int]]) -> None:
+        self.plain = column.in_(values)
+        self.each = or_(*(column == value for value in values))
+
+
+@compiles(OneByOne)
+def _one_by_one(element: OneByOne, compiler: Any, **options: Any) -> str:
+    return compiler.process(element.plain, **options)
+
+
+@compiles(OneByOne, "postgresql")
+def _one_by_one_by_postgresql(element: OneByOne, compiler: Any, **options: Any) -> str:
+    return f"({compiler.process(element.each, **options)})"
 
 
 class InIndexes(ColumnElement[Any]):
