@@ -157,7 +157,8 @@ def questions(stores: Stores) -> Iterator[Question]:
 def calls(key: str) -> Iterator[tuple[str, Request]]:
     """The first page of every list of deployments that a program may ask for."""
     for name, filters in DEPLOYMENT_FILTERS.items():
-        if "trace_commit_hash" in filters:
+        # No call can ask by a trace, or by a kind that has no name.
+        if "trace_commit_hash" in filters or not set(filters.get("kinds", ())) <= set(KINDS):
             continue
         # Of several statuses or kinds the first one counts there.
         wanted: dict[str, Any] = dict(filters)
