@@ -2,9 +2,9 @@
 """Jobs forget only what is old, and keep what may be lost."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY
+from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.jobs.key_uses import keep_key_uses
 from pipecd.controlplane.jobs.orphan_commands import time_out_orphans
 from pipecd.controlplane.jobs.preview_outputs import remove_old_outputs
@@ -36,47 +36,43 @@ def command(id: str, *, hours_ago: float, handled: bool = False) -> Command:
     )
 
 
-async def test_commands_nobody_answered_for_a_day_are_given_up(start_plane: Any) -> None:
-    async with start_plane() as plane:
-        commands = plane.running.stores.commands
-        for one in (command("old", hours_ago=25), command("new", hours_ago=23)):
-            await commands.add(one)
-        assert await time_out_orphans(commands, plane.running.bus, now=lambda: NOW) == 1
-        assert (await commands.get("old")).status == CommandStatus.TIMEOUT
-        assert (await commands.get("old")).handled_at == to_unix(NOW)
-        assert (await commands.get("new")).status == CommandStatus.NOT_HANDLED_YET
+async def test_commands_nobody_answered_for_a_day_are_given_up(
+    stores: Stores, bus: MemoryBus
+) -> None:
+    commands = stores.commands
+    for one in (command("old", hours_ago=25), command("new", hours_ago=23)):
+        await commands.add(one)
+    assert await time_out_orphans(commands, bus, now=lambda: NOW) == 1
+    assert (await commands.get("old")).status == CommandStatus.TIMEOUT
+    assert (await commands.get("old")).handled_at == to_unix(NOW)
+    assert (await commands.get("new")).status == CommandStatus.NOT_HANDLED_YET
 
 
-async def test_reports_of_silent_pipeds_are_forgotten_after_a_day(start_plane: Any) -> None:
-    async with start_plane() as plane:
-        cache = plane.running.stores.cache
-        await Connections(cache, lambda: NOW - timedelta(hours=25)).report("silent", b"")
-        await Connections(cache, lambda: NOW - timedelta(hours=23)).report("talking", b"")
-        await cache.put_field(STATS_KEY, "garbled", b"{")
-        assert await forget_stale_stats(cache, now=lambda: NOW) == 2
-        assert set(await cache.fields(STATS_KEY)) == {"talking"}
+async def test_reports_of_silent_pipeds_are_forgotten_after_a_day(stores: Stores) -> None:
+    cache = stores.cache
+    await Connections(cache, lambda: NOW - timedelta(hours=25)).report("silent", b"")
+    await Connections(cache, lambda: NOW - timedelta(hours=23)).report("talking", b"")
+    await cache.put_field(STATS_KEY, "garbled", b"{")
+    assert await forget_stale_stats(cache, now=lambda: NOW) == 2
+    assert set(await cache.fields(STATS_KEY)) == {"talking"}
 
 
-async def test_outputs_are_kept_for_two_days(start_plane: Any) -> None:
-    async with start_plane() as plane:
-        stores = plane.running.stores
-        for one in (
-            command("old", hours_ago=49, handled=True),
-            command("new", hours_ago=47, handled=True),
-        ):
-            await stores.commands.add(one)
-        for name in ("old", "new", "unknown"):
-            await stores.files.put(f"command-output/{name}.json", b"{}")
-        assert await remove_old_outputs(stores.files, stores.commands, now=lambda: NOW) == 2
-        assert await stores.files.list("command-output/") == ("command-output/new.json",)
+async def test_outputs_are_kept_for_two_days(stores: Stores) -> None:
+    for one in (
+        command("old", hours_ago=49, handled=True),
+        command("new", hours_ago=47, handled=True),
+    ):
+        await stores.commands.add(one)
+    for name in ("old", "new", "unknown"):
+        await stores.files.put(f"command-output/{name}.json", b"{}")
+    assert await remove_old_outputs(stores.files, stores.commands, now=lambda: NOW) == 2
+    assert await stores.files.list("command-output/") == ("command-output/new.json",)
 
 
-async def test_an_output_of_a_command_that_is_just_being_handled_is_kept(start_plane: Any) -> None:
-    async with start_plane() as plane:
-        stores = plane.running.stores
-        await stores.commands.add(command("new", hours_ago=1))
-        await stores.files.put("command-output/new.json", b"{}")
-        assert await remove_old_outputs(stores.files, stores.commands, now=lambda: NOW) == 0
+async def test_an_output_of_a_command_that_is_just_being_handled_is_kept(stores: Stores) -> None:
+    await stores.commands.add(command("new", hours_ago=1))
+    await stores.files.put("command-output/new.json", b"{}")
+    assert await remove_old_outputs(stores.files, stores.commands, now=lambda: NOW) == 0
 
 
 async def test_the_last_use_of_a_key_is_kept_and_never_set_back(stores: Stores) -> None:
