@@ -17,7 +17,10 @@ from pipecd.controlplane.datastore.database import (
 )
 from pipecd.controlplane.datastore.engine.known import MOST_CHARACTERS, Known
 from pipecd.controlplane.datastore.tables.applications import SqlApplications
+from pipecd.controlplane.datastore.tables.deployments import SqlDeployments
 from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.stores.documents import PageRequest
 from pipecd.model.document import to_json
 from pipecd.model.errors import Conflict
 from pipecd.proto.model.application_pb2 import Application
@@ -56,8 +59,9 @@ class LossyDatabase:
     async def catch_up(self, table: str, project: str) -> None:
         await self._database.catch_up(table, project)
 
-    async def weigh(self, statement: Any, values: Values) -> Sequence[int]:
-        return await self._database.weigh(statement, values)
+    @property
+    def weighs(self) -> bool:
+        return self._database.weighs
 
 
 def count(application: Application) -> None:
@@ -148,3 +152,10 @@ def test_what_is_known_does_not_grow_without_end(application: Make) -> None:
         known.written(bytes([number]), to_json(document), document)
     assert len(known._by_text) < 10
     assert known._characters == sum(map(len, known._by_text)) <= MOST_CHARACTERS
+
+
+async def test_a_page_is_one_question_where_counting_first_does_not_pay(database: Database) -> None:
+    asked = LossyDatabase(database)
+    wanted = DeploymentFilter("p", kinds=(0, 1), statuses=(2, 3))
+    await SqlDeployments(asked).listed(wanted, PageRequest(size=9))
+    assert asked.seen == (["glance", "read"] if database.weighs else ["read"])

@@ -33,7 +33,7 @@ async def test_a_change_waits_for_another_program_without_holding_up_the_event_l
             # Whoever waits on the event loop notices late that time is up.
             async with asyncio.timeout(1):
                 changes = [asyncio.create_task(database.change(adding(str(i)))) for i in range(3)]
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
                 assert await count(database) == 0
             other.execute("ROLLBACK")
         assert await asyncio.gather(*changes) == [1, 1, 1]
@@ -43,18 +43,19 @@ async def test_a_change_waits_for_another_program_without_holding_up_the_event_l
 async def test_a_change_waits_for_a_long_transaction_without_holding_up_the_event_loop(
     tmp_path: Path,
 ) -> None:
-    go_on = threading.Event()
+    loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def work(writing: Writing) -> None:
         writing.run(adding("long"))
+        loop.call_soon_threadsafe(begun.set)
         assert go_on.wait(30)
 
     async with open_sqlite(tmp_path / "pipecd.db") as database:
         long = asyncio.create_task(database.write(work))
-        await asyncio.sleep(0.01)
+        await begun.wait()
         async with asyncio.timeout(1):
             change = asyncio.create_task(database.change(adding("short")))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
             assert await count(database) == 0
         go_on.set()
         await long

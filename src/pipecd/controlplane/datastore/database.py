@@ -65,6 +65,11 @@ class Writing(Reading, Protocol):
 class Database(Protocol):
     """One database with the tables of `schema`."""
 
+    @property
+    def weighs(self) -> bool:
+        """Whether it pays to count before a list is read, since no index holds all of it."""
+        ...
+
     async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
         """The few rows that an index finds at once; an engine may answer on the event loop."""
         ...
@@ -84,8 +89,4 @@ class Database(Protocol):
 
     async def catch_up(self, table: str, project: str) -> None:
         """Brings the label index up to what another program may have written to the table."""
-        ...
-
-    async def weigh(self, statement: AnySelect, values: Values) -> Sequence[int]:
-        """The numbers by which to begin a list; none where an index holds all of it."""
         ...

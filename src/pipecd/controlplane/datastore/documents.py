@@ -203,8 +203,9 @@ class SqlDocuments(Generic[M]):
             await self._database.catch_up(self._kind.table.name, project)
         if (narrowed := await self._narrowed(selection)) is None:
             return ()
-        if (weighing := narrowed.weighing) is not None:
-            narrowed = narrowed.weighed(await self._database.weigh(weighing, narrowed.values))
+        if self._database.weighs and (weighing := narrowed.weighing) is not None:
+            (weights,) = await self._database.glance(weighing, narrowed.values)
+            narrowed = narrowed.weighed(weights)
         statement, values = narrowed.statement, narrowed.values
         parsed = self._known.parsed
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from pipecd.model.errors import Unavailable
+from pipecd.controlplane.datastore.engine.link import closed
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Lane(Generic[C]):
     async def do(self, work: Callable[[C], T]) -> T:
         """The result of the work; a cancelled caller takes back only what has not begun."""
         if self._closed:
-            raise Unavailable("the database is closed")
+            raise closed()
         job = Job(work, self._loop.create_future())
         self.take(job)
         return await job.waiter

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Protocol
 
 from pipecd.controlplane.datastore.database import Row, Value
-from pipecd.model.errors import StoreAway, UserMistake
+from pipecd.model.errors import StoreAway, Unavailable, UserMistake
 
 Arguments = Sequence[Value]
 
@@ -53,6 +53,10 @@ class Link(Protocol):
     def abort(self) -> None:
         """Ends whatever another thread waits for on this connection; that thread sees Lost."""
         ...
+
+
+def closed() -> Unavailable:
+    return Unavailable("the database is closed")
 
 
 def full(text: str) -> StoreAway:

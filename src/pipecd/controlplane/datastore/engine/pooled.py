@@ -70,6 +70,8 @@ class Transaction:
 class PooledDatabase:
     """A database that other processes use at the same time."""
 
+    weighs = False
+
     def __init__(
         self, pool: Pool[Link], statements: Statements, *, patience: float = PATIENCE
     ) -> None:
@@ -106,10 +108,6 @@ class PooledDatabase:
 
     async def catch_up(self, table: str, project: str) -> None:
         """Nothing to do where nobody else writes."""
-
-    async def weigh(self, statement: AnySelect, values: Values) -> Sequence[int]:
-        """Nothing where every list has an index of our own."""
-        return ()
 
     async def close(self) -> None:
         """Finishes what was accepted; later work is refused."""

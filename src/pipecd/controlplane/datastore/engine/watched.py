@@ -25,6 +25,7 @@ class WatchedDatabase:
 
     def __init__(self, database: Database, watchers: Sequence[Watcher]) -> None:
         self._database, self._watchers = database, tuple(watchers)
+        self.weighs = database.weighs
 
     async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
         with Watched(self._watchers, _PART, "read"):
@@ -45,7 +46,3 @@ class WatchedDatabase:
     async def catch_up(self, table: str, project: str) -> None:
         with Watched(self._watchers, _PART, "catch up"):
             await self._database.catch_up(table, project)
-
-    async def weigh(self, statement: AnySelect, values: Values) -> Sequence[int]:
-        with Watched(self._watchers, _PART, "read"):
-            return await self._database.weigh(statement, values)

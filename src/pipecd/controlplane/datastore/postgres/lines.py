@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import cast
 
 from pipecd.controlplane.datastore.database import Doubtful, Row
-from pipecd.controlplane.datastore.engine.link import Arguments, Collided, Lost
+from pipecd.controlplane.datastore.engine.link import Arguments, Collided, Lost, closed
 from pipecd.controlplane.datastore.engine.pace import Pace
 from pipecd.controlplane.datastore.engine.pool import Pool
 from pipecd.controlplane.datastore.engine.pooled import for_the_caller, no_answer
 from pipecd.controlplane.datastore.postgres.line import Answer, Line, Question
-from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.model.errors import PipecdError
 
 MOST_IN_A_ROUND = 64
 
@@ -60,7 +60,7 @@ class Lines:
 
     def _asked(self, text: str, arguments: Arguments) -> "asyncio.Future[Answer]":
         if self._closed:
-            raise Unavailable("the database is closed")
+            raise closed()
         question = Question(text, arguments, self._loop.time(), self._loop.create_future())
         self._waiting.append(question)
         self._asked_for.append(question)

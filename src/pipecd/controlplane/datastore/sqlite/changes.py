@@ -66,6 +66,7 @@ class Changes:
         return len(batch)
 
     def _leave_to_the_thread(self, batch: list[Job[Writing]]) -> None:
-        for job in batch:
+        if batch:
             self._in_a_row = 0
+        for job in batch:
             self._thread.take(job)

@@ -23,13 +23,13 @@ from pipecd.controlplane.datastore.database import (
     Writing,
 )
 from pipecd.controlplane.datastore.engine.lane import Batch, Job, Lane, Outcome
+from pipecd.controlplane.datastore.engine.link import closed
 from pipecd.controlplane.datastore.engine.statement import Alone, AskedTwice, OneQuestion
 from pipecd.controlplane.datastore.sqlite.changes import Changes
 from pipecd.controlplane.datastore.sqlite.commits import commit, roll_back
 from pipecd.controlplane.datastore.sqlite.connection import Transaction
 from pipecd.controlplane.datastore.sqlite.errors import Locked, while_running
 from pipecd.controlplane.datastore.sqlite.files import SqliteFiles
-from pipecd.model.errors import Unavailable
 
 T = TypeVar("T")
 
@@ -56,6 +56,8 @@ async def open_sqlite(
 class SqliteDatabase:
     """A file of which this process is the only server."""
 
+    weighs = False
+
     def __init__(self, files: SqliteFiles) -> None:
         self._files = files
         self._closed = False
@@ -77,7 +79,7 @@ class SqliteDatabase:
 
     async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
         if self._closed:
-            raise Unavailable("the database is closed")
+            raise closed()
         try:
             return self._at_hand.rows(statement, values)
         except Locked:
@@ -85,7 +87,7 @@ class SqliteDatabase:
 
     async def change(self, statement: Lone, values: Values = NOTHING) -> int:
         if self._closed:
-            raise Unavailable("the database is closed")
+            raise closed()
         return await self._changes.run(Alone(statement, values))
 
     async def read(self, work: Callable[[Reading], T]) -> T:
@@ -96,10 +98,6 @@ class SqliteDatabase:
 
     async def catch_up(self, table: str, project: str) -> None:
         """Nothing to do: nobody else writes to the file."""
-
-    async def weigh(self, statement: AnySelect, values: Values) -> Sequence[int]:
-        """Nothing: every list has an index of our own."""
-        return ()
 
     async def close(self) -> None:
         """Finishes what was accepted; later work is refused."""
