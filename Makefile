@@ -10,7 +10,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 # Without bytecode every run would prepare the assertions of all tests anew, and every program compile itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test testbed again test-fast check types lint house format proto lock bench clean
+.PHONY: quickstart test testbed again test-fast check types lint conventions format proto lock bench clean
 
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
@@ -19,7 +19,7 @@ quickstart: $(VENV)/.run
 test: check
 	@tools/test_packages.sh
 	@$(MAKE) --no-print-directory testbed || echo "tests without their program are skipped, in CI they fail"
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --ignore tests/house || $(MAKE) --no-print-directory again
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --ignore tests/conventions || $(MAKE) --no-print-directory again
 
 # Makes the programs that tests run against, once; PIPECD_TESTBED_SKIP names those to leave out.
 testbed: $(VENV)/.dev
@@ -27,15 +27,15 @@ testbed: $(VENV)/.dev
 
 # Real servers and browsers share two cores with the rest: what failed is tried once more, alone.
 again:
-	$(BIN)/pytest -q --last-failed --last-failed-no-failures none --ignore tests/house
+	$(BIN)/pytest -q --last-failed --last-failed-no-failures none --ignore tests/conventions
 
 # What to run while writing: no browser, nothing slow.
 test-fast: $(VENV)/.dev
-	$(BIN)/pytest -q -n $(CORES) --dist loadgroup -m "not slow and not browser" --ignore tests/house
+	$(BIN)/pytest -q -n $(CORES) --dist loadgroup -m "not slow and not browser" --ignore tests/conventions
 
-# Format, lint, types, import contracts and the rules of the house, side by side: all that is wrong is told.
+# Format, lint, types, import contracts and the conventions, side by side: every failure is reported.
 check: $(VENV)/.dev
-	@$(MAKE) --no-print-directory --jobs --keep-going --output-sync=target types lint house
+	@$(MAKE) --no-print-directory --jobs --keep-going --output-sync=target types lint conventions
 
 types: $(VENV)/.dev
 	$(BIN)/basedpyright --level error
@@ -44,8 +44,8 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 
-house: $(VENV)/.dev
-	$(BIN)/pytest -q tests/house
+conventions: $(VENV)/.dev
+	$(BIN)/pytest -q tests/conventions
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format --quiet .

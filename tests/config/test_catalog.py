@@ -10,7 +10,7 @@ from pipecd.config.catalog import Catalog, PluginConfig, load_catalog
 from pipecd.model.application import ApplicationKind
 
 
-def test_every_plugin_of_the_house_is_found(catalog: Catalog) -> None:
+def test_every_builtin_plugin_is_found(catalog: Catalog) -> None:
     assert {plugin.name for plugin in catalog.plugins} >= {
         "analysis", "cloudrun", "ecs", "kubernetes", "kubernetes_multicluster", "lambda",
         "process", "scriptrun", "terraform", "wait", "waitapproval",
