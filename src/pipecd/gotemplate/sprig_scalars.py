@@ -5,7 +5,6 @@
 """Sprig's functions on numbers, defaults, types and dates."""
 
 import math
-import os
 import re
 import secrets
 import string
@@ -124,6 +123,9 @@ def _random(alphabet: str) -> Callable[[int], str]:
 
 
 # Go writes a layout as it would print one certain moment.
+# A variable as os.Expand of Go reads it.
+_VARIABLE = re.compile(r"\$(?:\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*|[0-9*#$@!?-])")
+
 _LAYOUT = re.compile(
     r"2006|01|02|15|03|04|05|06|January|Jan|Monday|Mon|MST|Z07:00|-07:00|-0700|PM|pm|\.000000|\.000"
     r"|_2|1(?!\d)|2(?!\d)|3(?!\d)"
@@ -230,8 +232,9 @@ SCALARS: Functions = {
     "dateInZone": _date_in_zone,
     "htmlDate": lambda value: _date("2006-01-02", value),
     "unixEpoch": lambda value: str(int(_moment(value).timestamp())),
-    "env": lambda name: os.environ.get(name, ""),
-    "expandenv": os.path.expandvars,
+    # Templates come from repositories; the environment of the process may hold credentials.
+    "env": lambda _name: "",
+    "expandenv": lambda text: _VARIABLE.sub("", text),
     "uuidv4": lambda: str(uuid.uuid4()),
     "randAlphaNum": _random(string.ascii_letters + string.digits),
     "randAlpha": _random(string.ascii_letters),
