@@ -12,6 +12,7 @@ from pipecd.git.access import GitAccess, git_environment
 from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
 from pipecd.plugins.kubernetes.render import helm as helm_arguments
 from pipecd.plugins.kubernetes.render import kustomize as kustomize_arguments
+from pipecd.plugins.kubernetes.render.gitchart import GitCharts
 from pipecd.plugins.kubernetes.render.load import Loader, Order
 from pipecd.plugins.kubernetes.target import ChartSources
 from pipecd.sdk import Source, UserMistake
@@ -176,6 +177,43 @@ async def test_a_chart_that_is_not_there_is_told(
         await names(directory, ManifestInput(helm_chart=wrong))
 
 
+@pytest.mark.parametrize("option", ["--pathspec-from-file={file}", "--orphan=x", "-b x", "-"])
+async def test_a_ref_of_a_chart_is_no_option_of_git(tmp_path: Path, option: str) -> None:
+    host_file = tmp_path / "host-secret"
+    host_file.write_text("content of the host")
+    remote = tmp_path / "charts"
+    (remote / "chart").mkdir(parents=True)
+    (remote / "chart" / "Chart.yaml").write_text(CHART)
+    commit(remote)
+    charts = GitCharts((), tmp_path / "cached", plain_git_variables)
+    chart = HelmChart(git_remote=str(remote), ref=option.format(file=host_file), path="chart")
+    with pytest.raises(UserMistake, match=r"helmChart\.ref must not start with -") as refused:
+        async with charts.fetched(chart):
+            pass
+    assert "content of the host" not in str(refused.value)
+
+
+async def test_a_remote_of_a_chart_is_no_option_of_git(tmp_path: Path) -> None:
+    charts = GitCharts((), tmp_path / "cached", plain_git_variables)
+    chart = HelmChart(git_remote=f"--upload-pack=touch {tmp_path}/ran", path="chart")
+    with pytest.raises(UserMistake, match="cannot be read"):
+        async with charts.fetched(chart):
+            pass
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_release_names_and_charts_are_no_options_of_helm(
+    directory: Path, chart: Path
+) -> None:
+    named = HelmOptions(release_name="--post-renderer=/bin/false")
+    with pytest.raises(UserMistake, match="invalid release name"):
+        await names(
+            directory, ManifestInput(helm_chart=HelmChart(path="chart"), helm_options=named)
+        )
+    with pytest.raises(UserMistake, match=r"not found|no such file"):
+        await names(directory, ManifestInput(helm_chart=HelmChart(path="--post-renderer=x")))
+
+
 async def test_what_helm_complains_about_is_told(directory: Path, chart: Path) -> None:
     (chart / "templates" / "one.yaml").write_text("{{ .Values.nope.deeper }}")
     with pytest.raises(UserMistake, match=r"helm template failed: .*nil pointer"):
@@ -187,6 +225,20 @@ def test_value_files_of_others_are_refused(tmp_path: Path, file: str) -> None:
     (tmp_path / "app").mkdir()
     with pytest.raises(UserMistake, match=r"outside of the application|http or https"):
         helm_arguments.check_files(tmp_path / "app", HelmOptions(value_files=(file,)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(HelmOptions(value_files=("a.yaml,/etc/passwd",)), id="a list of value files"),
+        pytest.param(HelmOptions(value_files=('"a.yaml"',)), id="a quoted value file"),
+        pytest.param(HelmOptions(set_files={"a": "b,c=/etc/passwd"}), id="a list of set files"),
+        pytest.param(HelmOptions(set_files={"a=/etc/passwd,b": "c"}), id="a file inside a key"),
+    ],
+)
+def test_one_entry_names_one_file_for_helm(tmp_path: Path, options: HelmOptions) -> None:
+    with pytest.raises(UserMistake, match="write one entry for each file"):
+        helm_arguments.check_files(tmp_path, options)
 
 
 def test_a_remote_chart_is_asked_for_in_its_version() -> None:
@@ -203,7 +255,7 @@ def test_a_remote_chart_is_asked_for_in_its_version() -> None:
     [
         ("", ["build", ".", "--enable-helm"]),
         ("4.0.5", ["build", ".", "--enable-helm"]),
-        ("5.4.3", ["build", ".", "--helm-command", "/bin/helm", "--enable-helm"]),
+        ("5.4.3", ["build", ".", "--helm-command=/bin/helm", "--enable-helm"]),
     ],
 )
 def test_kustomize_is_told_of_helm_when_it_listens(version: str, expected: list[str]) -> None:
@@ -211,3 +263,77 @@ def test_kustomize_is_told_of_helm_when_it_listens(version: str, expected: list[
         {"enable-helm": ""}, version=version, helm=Path("/bin/helm")
     )
     assert given == expected
+
+
+STARTS_PROGRAMS = """
+apiVersion: transformers.example.co/v1
+kind: Transformer
+metadata:
+  name: t
+  annotations:
+    config.kubernetes.io/function: |
+      exec: {path: ./program.sh}
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enable-alpha-plugins": "", "enable-exec": ""},
+        {"enable-alpha-plugins=true": "", "enable-exec=true": ""},
+        {"enable-helm": "--enable-alpha-plugins", "enable-managedby-label": "--enable-exec"},
+        {"enable-helm=true": "--enable-exec"},
+        {"reorder": "none", "-enable-alpha-plugins": "", "enable-exec": ""},
+        {"helm-command": "./program.sh", "enable-helm": ""},
+        {"helm-command=./program.sh": "", "enable-helm": ""},
+        {"network": ""},
+        {"network-name": "host"},
+        {"mount": "type=bind,src=/,dst=/host"},
+        {"env": "SECRET"},
+        {"e": "SECRET"},
+        {"output": "/tmp/file"},
+        {"o": "/tmp/file"},
+        {"": "--enable-exec"},
+    ],
+    ids=str,
+)
+async def test_kustomize_options_start_no_programs(
+    directory: Path, kustomize: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(kustomize).parent), prepend=":")
+    program = directory / "program.sh"
+    program.write_text(f"#!/bin/sh\ntouch {directory}/ran\ncat\n")
+    program.chmod(0o755)
+    (directory / "t.yaml").write_text(STARTS_PROGRAMS)
+    (directory / "kustomization.yaml").write_text(
+        "resources: [a.yaml]\ntransformers: [t.yaml]\n"
+        "helmCharts: [{name: x, repo: https://example.invalid, version: 1.0.0}]\n"
+    )
+    with pytest.raises(UserMistake, match="kustomize"):
+        await names(directory, ManifestInput(kustomize_options=options))
+    assert not (directory / "ran").exists()
+
+
+def test_an_option_of_kustomize_that_is_not_allowed_is_reported_with_those_that_are() -> None:
+    with pytest.raises(
+        UserMistake,
+        match=r"kustomizeOptions: enable-exec, o: not allowed.*write only .*enable-helm.*reorder",
+    ):
+        kustomize_arguments.arguments(
+            {"reorder": "none", "o": "x", "enable-exec": ""}, version="", helm=None
+        )
+
+
+def test_the_value_of_a_kustomize_option_stays_its_value() -> None:
+    given = kustomize_arguments.arguments(
+        {"reorder": "none", "load-restrictor": "LoadRestrictionsNone", "enable-helm": ""},
+        version="",
+        helm=None,
+    )
+    assert given == [
+        "build",
+        ".",
+        "--reorder=none",
+        "--load-restrictor=LoadRestrictionsNone",
+        "--enable-helm",
+    ]

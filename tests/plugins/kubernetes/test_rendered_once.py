@@ -252,11 +252,6 @@ def values(file: str) -> ManifestInput:
         ({"app__kustomization_yaml": "commonAnnotations: {a: 'https://a'}"}, None, False),
         ({"app__kustomization_yaml": "patches: [{path: 'https://a'}]"}, None, True),
         ({"app__kustomization_yaml": "helmCharts: [{name: a, repo: 'https://a'}]"}, None, True),
-        (
-            {"app__kustomization_yaml": "namePrefix: a"},
-            ManifestInput(kustomize_options={"enable-exec": ""}),
-            True,
-        ),
     ],
 )
 async def test_what_the_network_decides_is_looked_at_by_each_commit_and_after_an_hour(
@@ -310,6 +305,17 @@ async def test_links_are_followed_inside_of_the_repository(
     assert await kitchen.renders(CHART) == int(not is_found)
     kitchen.write(shared__x="2")
     assert await kitchen.renders(CHART) == int(not is_found or "shared" in target)
+
+
+async def test_helm_finds_no_plugins_in_a_directory_of_the_repository(
+    kitchen: Kitchen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HELM_PLUGINS", raising=False)
+    seen = kitchen.place / "plugins-of-helm"
+    kitchen.install("kustomize", more=f'echo "$HELM_PLUGINS" > {seen}')
+    kitchen.write(**KUSTOMIZED)
+    assert await kitchen.renders(WITH_HELM) == 1
+    assert seen.read_text().strip() == str(kitchen.place / "k" / "helm" / "plugins")
 
 
 async def test_plain_files_are_read_again_when_they_changed(kitchen: Kitchen) -> None:

@@ -42,6 +42,11 @@ class GitCharts:
 
         That of a branch is replaced by nobody until it is given back, that of a commit never.
         """
+        if chart.ref.startswith("-"):
+            raise UserMistake(
+                f"helmChart.ref must not start with -: {chart.ref}",
+                hint="write a branch, a tag or a commit",
+            )
         name = hashlib.sha256(f"{chart.git_remote}\0{chart.ref}".encode()).hexdigest()[:16]
         place = self._directory / name
         async with self._turns.setdefault(name, asyncio.Lock()):

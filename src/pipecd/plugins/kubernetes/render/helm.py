@@ -48,7 +48,16 @@ def arguments(chart: Chart, options: HelmOptions, *, release: str, namespace: st
 
 
 def check_files(directory: Path, options: HelmOptions) -> None:
-    """Refuses files outside of the application's directory: they may be anybody's."""
+    """Refuses files outside of the application's directory: they may be anybody's.
+
+    Helm reads a comma as the end of a path, so a list in one entry would pass unchecked.
+    """
+    for text in (*options.value_files, *options.set_files.values(), *options.set_files):
+        if set(text) & set(',"') or (text in options.set_files and "=" in text):
+            raise UserMistake(
+                f"{text}: commas, quotes and = are not allowed in the name of a file or its key",
+                hint="write one entry for each file under helmOptions",
+            )
     for file in (*options.value_files, *options.set_files.values()):
         scheme = urlsplit(file).scheme.lower()
         if scheme in ("http", "https"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipecd.plugins.kubernetes.manifest.body import text_at
 from pipecd.plugins.kubernetes.render.inputs import Inputs, is_commit, is_pinned
+from pipecd.sdk import UserMistake
 from pipecd.sdk.diff import is_list, is_map
 from pipecd.sdk.yaml import read_documents
 
@@ -24,8 +25,20 @@ _READ_BY_ADDRESS = frozenset(
 # Files under these keys name further files.
 _FOLLOWED = frozenset({"generators", "transformers", "validators", "configurations"})
 _CHART_HOME = "charts"
-# These let programs of others take part, which may read anything.
-_PROGRAMS = frozenset({"enable-alpha-plugins", "enable-exec", "network", "mount", "env", "e"})
+# Other flags of `kustomize build` start programs, read variables of piped or write files.
+_ALLOWED_OPTIONS = (
+    "allow-id-changes",
+    "enable-helm",
+    "enable-kyaml",
+    "enable-managedby-label",
+    "enable_managedby_label",
+    "helm-api-versions",
+    "helm-debug",
+    "helm-kube-version",
+    "load-restrictor",
+    "load_restrictor",
+    "reorder",
+)
 # Longer texts are documents, which no file system has as names.
 _LONGEST_NAME = 255
 _ADDRESS = re.compile(r"(?:https?|ssh|git|oci|s3)://|git::|git@")
@@ -43,11 +56,17 @@ def uses_helm(options: Mapping[str, str]) -> bool:
 
 
 def arguments(options: Mapping[str, str], *, version: str, helm: Path | None) -> list[str]:
-    """Returns the arguments of a build."""
-    given = [part for key, value in options.items() for part in (f"--{key}", value) if part]
-    if helm is not None and _at_least(version) and "--helm-command" not in given:
-        given = ["--helm-command", str(helm), *given]
-    return ["build", ".", *given]
+    """Returns the arguments of a build, each option with its value in one argument."""
+    refused = sorted(options.keys() - set(_ALLOWED_OPTIONS))
+    if refused:
+        raise UserMistake(
+            f"input.kustomizeOptions: {', '.join(refused)}: not allowed for kustomize build",
+            hint=f"write only {', '.join(_ALLOWED_OPTIONS)}",
+        )
+    flags = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+    if helm is not None and _at_least(version):
+        flags.insert(0, f"--helm-command={helm}")
+    return ["build", ".", *flags]
 
 
 def _at_least(version: str) -> bool:
@@ -108,7 +127,7 @@ def inputs(directory: Path, options: Mapping[str, str]) -> Inputs:
     reach.follow()
     if uses_helm(options) and (directory / _CHART_HOME).is_dir():
         reach.places[_CHART_HOME] = directory / _CHART_HOME
-    return Inputs(reach.places, reach.is_open or bool(_PROGRAMS & options.keys()))
+    return Inputs(reach.places, reach.is_open)
 
 
 def _texts(above: Any, key: str, value: Any) -> Iterator[tuple[Any, str, str]]:

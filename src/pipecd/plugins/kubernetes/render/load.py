@@ -3,6 +3,7 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -213,6 +214,8 @@ def _helm_variables(home: Path) -> Mapping[str, str]:
         "HELM_CONFIG_HOME": str(home / "config"),
         "HELM_CACHE_HOME": str(home / "cache"),
         "HELM_DATA_HOME": str(home / "data"),
+        # Kustomize lets a repository choose the other directories, and plugins are programs.
+        "HELM_PLUGINS": os.environ.get("HELM_PLUGINS", str(home / "plugins")),
     }
 
 
