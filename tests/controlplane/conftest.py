@@ -17,8 +17,8 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.people.projects import ConfigProject, StaticAdmin
 from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.model.clock import Now
 from pipecd.model.ids import new_id
-from pipecd.model.moment import Now
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger, PipelineStage

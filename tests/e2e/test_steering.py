@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from pipecd.model.moment import to_unix, utc_now
+from pipecd.model.clock import to_unix, utc_now
 from pipecd.observe.version import build_version
 from servers.programs import OUR_LAUNCHER
 

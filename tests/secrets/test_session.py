@@ -10,8 +10,8 @@ from typing import Any
 import jwt
 import pytest
 
+from pipecd.model.clock import from_unix
 from pipecd.model.errors import Unauthenticated
-from pipecd.model.moment import from_unix
 from pipecd.secrets.session import Session, sign, verify
 
 VECTORS = Path(__file__).parent.parent / "spec" / "vectors"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pipecd.model.clock import from_unix
 from pipecd.model.errors import Unauthenticated, UserMistake
-from pipecd.model.moment import from_unix
 from pipecd.secrets.state import check_state, new_state
 
 VECTOR = json.loads((Path(__file__).parent.parent / "spec" / "vectors" / "auth.json").read_text())[

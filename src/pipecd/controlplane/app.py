@@ -51,9 +51,9 @@ from pipecd.controlplane.webhooks.door import create_webhooks
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
-from pipecd.observe.eyes import Eyes
-from pipecd.observe.insides import Insides
 from pipecd.observe.metrics import ServerMetrics
+from pipecd.observe.store_metrics import StoreMetrics
+from pipecd.observe.telemetry import Telemetry
 from pipecd.observe.traces import Tracer
 from pipecd.wire.server import UNIX, About, TlsFiles, grpc_server
 from pipecd.wire.splitter import one_port, tls_context
@@ -125,8 +125,8 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
     """Opens the stores and the doors, and closes them in the opposite order."""
     async with AsyncExitStack() as opened:
         collector = await _collector(settings, opened)
-        eyes = _eyes(settings, collector)
-        opening = await _open_stores(settings.spec, settings.cache_address, opened, eyes)
+        telemetry = _telemetry(settings, collector)
+        opening = await _open_stores(settings.spec, settings.cache_address, opened, telemetry)
         stores, bus = opening.stores, opening.bus
         cases = build_use_cases(
             stores,
@@ -136,17 +136,19 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             projects_from_config=_projects(settings.spec),
         )
         traces = TraceDoor(cases.credentials, collector.export if collector else None)
-        doors = _Doors(settings, cases, opening.ready, eyes, traces)
+        doors = _Doors(settings, cases, opening.ready, telemetry, traces)
         port = await _open_doors(doors, opened)
         async with asyncio.TaskGroup() as loops:
             background = [
                 loops.create_task(bus.run(), name="bus"),
                 loops.create_task(cases.run(), name="use cases"),
             ]
-            if eyes.tracer is not None:
-                background.append(loops.create_task(eyes.tracer.run(), name="traces"))
+            if telemetry.tracer is not None:
+                background.append(loops.create_task(telemetry.tracer.run(), name="traces"))
             if settings.with_ops:
-                pace = Pace(JobMetrics(eyes.metrics.registry, "server") if eyes.metrics else None)
+                pace = Pace(
+                    JobMetrics(telemetry.metrics.registry, "server") if telemetry.metrics else None
+                )
                 jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector, pace)
                 background.append(loops.create_task(jobs.run(), name="upkeep"))
             try:
@@ -183,8 +185,8 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
     """The jobs, the pages of the owner and the figures of the installation, in one process."""
     async with AsyncExitStack() as opened:
         registry = CollectorRegistry()
-        eyes = Eyes(insides=Insides(registry, "ops"))
-        opening = await _open_stores_beside_servers(settings, opened, eyes)
+        telemetry = Telemetry(store_metrics=StoreMetrics(registry, "ops"))
+        opening = await _open_stores_beside_servers(settings, opened, telemetry)
         stores, bus = opening.stores, opening.bus
         projects = Projects(stores, bus, Access(stores), b"", _projects(settings.spec))
         shared_sso = [shared.name for shared in settings.spec.shared_sso_configs]
@@ -223,11 +225,11 @@ class _Opening:
 
 
 async def _open_stores_beside_servers(
-    settings: OpsSettings, opened: AsyncExitStack, eyes: Eyes
+    settings: OpsSettings, opened: AsyncExitStack, telemetry: Telemetry
 ) -> _Opening:
     spec = settings.spec
     try:
-        return await _open_stores(spec, settings.cache_address, opened, eyes)
+        return await _open_stores(spec, settings.cache_address, opened, telemetry)
     except Unavailable as e:
         if spec.datastore.type != "SQLITE":
             raise
@@ -242,7 +244,7 @@ async def _open_stores(
     spec: ControlPlaneSpec,
     cache_address: str,
     opened: AsyncExitStack,
-    eyes: Eyes,
+    telemetry: Telemetry,
 ) -> _Opening:
     """The stores, and the bus on which replicas tell each other what changed in them."""
     redis = None
@@ -253,15 +255,15 @@ async def _open_stores(
     database = await opened.enter_async_context(open_datastore(spec.datastore))
     files = await opened.enter_async_context(open_filestore(spec.filestore))
     cache = choose_cache(redis)
-    if eyes.metrics is not None:
+    if telemetry.metrics is not None:
         kind = "inmemory" if redis is None else "redis"
-        cache = CountedCache(cache, kind, eyes.metrics.cache_asked)
+        cache = CountedCache(cache, kind, telemetry.metrics.cache_asked)
     bus = choose_bus(redis=redis, postgres=notify_address(spec.datastore))
-    if eyes.insides is not None:
-        bus = CountedBus(bus, eyes.insides)
-    if eyes.watchers:
-        database = WatchedDatabase(database, eyes.watchers)
-        files = WatchedFiles(files, eyes.watchers)
+    if telemetry.store_metrics is not None:
+        bus = CountedBus(bus, telemetry.store_metrics)
+    if telemetry.watchers:
+        database = WatchedDatabase(database, telemetry.watchers)
+        files = WatchedFiles(files, telemetry.watchers)
     stores = assemble_stores(database, files, cache)
     return _Opening(stores, bus, Readiness(stores, pinged(redis) if redis is not None else None))
 
@@ -273,16 +275,16 @@ def _projects(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
     ]
 
 
-def _eyes(settings: ServerSettings, collector: Collector | None) -> Eyes:
+def _telemetry(settings: ServerSettings, collector: Collector | None) -> Telemetry:
     metrics = ServerMetrics.new() if settings.metrics else None
-    insides = Insides(metrics.registry, "server") if metrics else None
+    store_metrics = StoreMetrics(metrics.registry, "server") if metrics else None
     if not settings.traces:
-        return Eyes(metrics, insides)
+        return Telemetry(metrics, store_metrics)
     if collector is None:
         raise UserMistake(
             "--traces needs a collector to send them to", hint="add --trace-collector-address"
         )
-    return Eyes(metrics, insides, Tracer("pipecd-server", collector.export))
+    return Telemetry(metrics, store_metrics, Tracer("pipecd-server", collector.export))
 
 
 async def _collector(settings: ServerSettings, opened: AsyncExitStack) -> Collector | None:
@@ -298,7 +300,7 @@ class _Doors:
     settings: ServerSettings
     cases: UseCases
     ready: Readiness
-    eyes: Eyes
+    telemetry: Telemetry
     traces: TraceDoor
 
 
@@ -306,7 +308,7 @@ def _web_server(
     doors: _Doors, people: RpcTable[Person], external: RpcTable[ApiKeyCaller]
 ) -> WebServer:
     """Pages and, beside them, the calls of scripts in pages and of programs."""
-    settings, cases, eyes = doors.settings, doors.cases, doors.eyes
+    settings, cases, telemetry = doors.settings, doors.cases, doors.telemetry
     spec = settings.spec
     sso = SsoSettings(
         spec.address,
@@ -321,8 +323,8 @@ def _web_server(
         sso=sso,
         proxies=settings.trusted_proxies,
     )
-    if eyes.insides is not None:
-        eyes.insides.streams("console", pages.state.live.count)
+    if telemetry.store_metrics is not None:
+        telemetry.store_metrics.streams("console", pages.state.live.count)
     calls = GrpcWeb(people)
     site: ASGIApp = pages
     if settings.static_dir is not None:
@@ -335,20 +337,20 @@ def _web_server(
     return WebServer(
         ByPrefix(
             dict.fromkeys(calls.prefixes(), calls),
-            Counted(visited, eyes.metrics.http.answered) if eyes.metrics else visited,
+            Counted(visited, telemetry.metrics.http.answered) if telemetry.metrics else visited,
         )
     )
 
 
 async def _open_doors(doors: _Doors, opened: AsyncExitStack) -> int:
     """Listens everywhere it should; answers the one port, or 0 when there is none."""
-    settings, cases, metrics = doors.settings, doors.cases, doors.eyes.metrics
+    settings, cases, metrics = doors.settings, doors.cases, doors.telemetry.metrics
     created = metrics.deployment_created if metrics else None
-    piped = piped_table(cases, observer=doors.eyes.rpc, created=created)
-    external = external_table(cases, observer=doors.eyes.rpc)
-    people = web_table(cases, observer=doors.eyes.rpc)
-    if doors.eyes.insides is not None:
-        doors.eyes.insides.streams("wakeups", piped.open_streams)
+    piped = piped_table(cases, observer=doors.telemetry.rpc, created=created)
+    external = external_table(cases, observer=doors.telemetry.rpc)
+    people = web_table(cases, observer=doors.telemetry.rpc)
+    if doors.telemetry.store_metrics is not None:
+        doors.telemetry.store_metrics.streams("wakeups", piped.open_streams)
     web = _web_server(doors, people, external)
     opened.push_async_callback(web.stop)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from pipecd.model.moment import from_unix
+from pipecd.model.clock import from_unix
 
 # Fields are divided by NUL, which no part of a commit can contain.
 LOG_FORMAT = "%H%x00%an%x00%at%x00%s%x00%b"

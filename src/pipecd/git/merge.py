@@ -7,8 +7,8 @@ from pathlib import Path
 from pipecd.git.bare import check_hash
 from pipecd.git.push import Pushing
 from pipecd.git.remote.address import check_branch_name
+from pipecd.model.clock import to_unix
 from pipecd.model.errors import NotFound, UserMistake
-from pipecd.model.moment import to_unix
 
 _MERGE_AT_MOST = 600.0
 _CONFLICTS = 1

@@ -20,8 +20,8 @@ from pipecd.launcher.release import Releases
 from pipecd.launcher.source import Load
 from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version
-from pipecd.program import leash
-from pipecd.program.wholefile import write_private, write_whole
+from pipecd.program import die_with_parent
+from pipecd.program.atomic_write import write_atomic, write_private
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class _Started:
     """A piped that was started, and until when it is on trial; None when that is over."""
 
     wanted: Wanted
-    program: leash.Leashed
+    program: die_with_parent.ChildProcess
     ending: asyncio.Task[int]
     trial_until: float | None
 
@@ -201,9 +201,11 @@ class Launcher:
             f"--launcher-version={build_version()}", *self._settings.arguments,
         )  # fmt: skip
         # Files that the configuration names are meant from where the launcher was started.
-        leashed = await leash.start(argv, cwd=Path.cwd(), env=None, output=_STANDARD_ERROR)
+        process = await die_with_parent.start(
+            argv, cwd=Path.cwd(), env=None, output=_STANDARD_ERROR
+        )
         until = asyncio.get_running_loop().time() + self._settings.trial
-        self._started = _Started(wanted, leashed, asyncio.create_task(leashed.wait()), until)
+        self._started = _Started(wanted, process, asyncio.create_task(process.wait()), until)
 
     async def _stop(self) -> None:
         if self._started is None:
@@ -226,7 +228,7 @@ class Launcher:
         write_private(self._config_file, config)
 
     def _remember_good(self, version: str) -> None:
-        write_whole(self._good_file, version.encode())
+        write_atomic(self._good_file, version.encode())
 
     async def _last_good(self) -> Wanted | None:
         """The version that an earlier launcher saw come up; its configuration is asked for."""

@@ -8,8 +8,8 @@ from contextlib import aclosing
 import structlog
 
 from pipecd.launcher.identity import Identity
+from pipecd.model.backoff import STREAM_UNSUPPORTED_RETRY_SECONDS
 from pipecd.model.errors import PipecdError, Unsupported
-from pipecd.model.pauses import NO_STREAM
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ class Listener:
                     async for _ in changes:
                         self._tell()
             except Unsupported:
-                pause = NO_STREAM
+                pause = STREAM_UNSUPPORTED_RETRY_SECONDS
             except PipecdError as e:
                 log.debug("changes are not heard of, checking at every interval", error=str(e))
             await asyncio.sleep(pause)

@@ -8,15 +8,15 @@ from typing import Any
 import click
 
 from pipecd.commandline import flags
+from pipecd.model.backoff import Backoff
 from pipecd.model.errors import NotFound, Unavailable
-from pipecd.model.pauses import Pauses
 from pipecd.pipectl.client import Api, asked, shown, with_api
 from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
 from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
 from pipecd.proto.service import api_pb2 as pb
 
 # A small change is previewed within a second; who waits for a large one need not ask that often.
-_PAUSES = Pauses(first=0.25, longest=10.0)
+_BACKOFF = Backoff(first=0.25, longest=10.0)
 
 
 @click.command("plan-preview")
@@ -68,7 +68,7 @@ async def _results(
     )
     try:
         async with asyncio.timeout(within):
-            pauses = iter(_PAUSES)
+            pauses = iter(_BACKOFF)
             while True:
                 await asyncio.sleep(next(pauses))
                 try:

@@ -17,8 +17,8 @@ import grpc.aio
 import structlog
 from google.protobuf.message import Message
 
+from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
-from pipecd.model.pauses import Pauses
 from pipecd.observe.spans import EXPORT
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
@@ -37,7 +37,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 _CALL_AT_MOST = 30.0
 _QUESTION_TRIES = 3
 _REPORT_TRIES = 10
-_PAUSES = Pauses(first=2.0, longest=60.0)
+_BACKOFF = Backoff(first=2.0, longest=60.0)
 
 # The other side is away, which says nothing against the request itself.
 _AWAY = frozenset(
@@ -340,7 +340,7 @@ class PipedApi:
 
     async def _pause(self, tried: int) -> None:
         """Waits as upstream does, or until any other call shows that the server is back."""
-        longest = _PAUSES.after(tried)
+        longest = _BACKOFF.after(tried)
         try:
             async with asyncio.timeout(self._chance() * longest):
                 await self._answered.wait()

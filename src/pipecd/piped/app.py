@@ -51,9 +51,9 @@ async def _run(
     mirrors = await opened.enter_async_context(foundation.mirrors(settings))
     shared = foundation.share(settings, api, mirrors, catalog, decrypter, notifier)
     opened.enter_context(hiding(shared.callbacks.masks.known.hide))
-    counted.register(shared.eyes.statuses)
+    counted.register(shared.telemetry.statuses)
     counted.register(shared.callbacks.tallies)
-    presence.on_reported = shared.eyes.statuses.reported
+    presence.on_reported = shared.telemetry.statuses.reported
     opened.push_async_callback(shared.spans.end)
     plugins = await wiring.plugins(shared, opened)
     reporter, events = wiring.reporter(shared), wiring.events(shared)

@@ -19,9 +19,9 @@ from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import Mirrors, open_mirrors
 from pipecd.observe.deployments import DeploymentStatuses
 from pipecd.observe.deploytraces import DeploymentTraces
-from pipecd.observe.eyes import DeploymentEyes
 from pipecd.observe.metrics import Labelled
 from pipecd.observe.spans import Spans
+from pipecd.observe.telemetry import DeploymentTelemetry
 from pipecd.observe.version import build_version
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.desk import logs_of
@@ -44,7 +44,7 @@ from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY
 from pipecd.piped.pluginhost.tools import Toolbox
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import Sources
-from pipecd.program.claim import InUse, claimed
+from pipecd.program.dirlock import DirectoryInUse, lock_directory
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaResponse
 from pipecd.secrets.decrypter import Decrypter, open_decrypter
 
@@ -90,7 +90,7 @@ class Shared:
     metadata: MetadataStores
     callbacks: Callbacks
     notices: Notices
-    eyes: DeploymentEyes
+    telemetry: DeploymentTelemetry
     spans: Spans
     states: SyncStates
 
@@ -131,7 +131,9 @@ def share(
         metadata=metadata,
         callbacks=callbacks,
         notices=notices,
-        eyes=DeploymentEyes(DeploymentStatuses(lambda: deployments.all), DeploymentTraces(spans)),
+        telemetry=DeploymentTelemetry(
+            DeploymentStatuses(lambda: deployments.all), DeploymentTraces(spans)
+        ),
         spans=spans,
         states=SyncStates(api, applications, deployments, on_change=Announcer(notices).heard),
     )
@@ -156,8 +158,10 @@ async def claim_workspace(settings: PipedSettings, opened: AsyncExitStack) -> No
     elsewhere = "choose another directory with --workspace-dir"
     while True:
         try:
-            opened.enter_context(claimed(settings.workspace, program="piped", elsewhere=elsewhere))
-        except InUse as e:
+            opened.enter_context(
+                lock_directory(settings.workspace, program="piped", elsewhere=elsewhere)
+            )
+        except DirectoryInUse as e:
             if clock() >= ends_at:
                 raise
             if not told:

@@ -85,7 +85,7 @@ def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
         metadata=shared.metadata,
         notices=shared.notices,
         workspace=shared.settings.workspace,
-        eyes=shared.eyes,
+        telemetry=shared.telemetry,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipecd.program import leash, output
+from pipecd.program import die_with_parent, output
 
 # More output than this is only seen through `on_line`; its end tells why a program failed.
 _KEPT = 1024 * 1024
@@ -38,7 +38,7 @@ async def run(
     """
     lines = output.Lines(on_line, keep=_KEPT)
     async with output.pipe() as (reader, writing):
-        program = await leash.start(argv, cwd=cwd, env=env, output=writing.fileno())
+        program = await die_with_parent.start(argv, cwd=cwd, env=env, output=writing.fileno())
         writing.close()
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pipecd.model.errors import UserMistake
-from pipecd.program.claim import claimed
-from pipecd.program.wholefile import write_private
+from pipecd.program.atomic_write import write_private
+from pipecd.program.dirlock import lock_directory
 
 PROJECT = "quickstart"
 USERNAME = "admin"
@@ -86,5 +86,5 @@ class DataDir:
 @contextmanager
 def locked(path: Path) -> Generator[DataDir, None, None]:
     """Makes the directory and keeps every other quickstart out of it until the block ends."""
-    with claimed(path, program="quickstart", elsewhere=_ELSEWHERE):
+    with lock_directory(path, program="quickstart", elsewhere=_ELSEWHERE):
         yield DataDir(path.resolve())

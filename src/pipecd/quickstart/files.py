@@ -4,7 +4,7 @@
 import base64
 from pathlib import Path
 
-from pipecd.program.wholefile import write_private
+from pipecd.program.atomic_write import write_private
 from pipecd.quickstart.datadir import PROJECT, DataDir, Identity
 from pipecd.quickstart.sample import BRANCH, REPOSITORY_ID
 

@@ -10,7 +10,7 @@ from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.signal import Topic
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
 from pipecd.model.errors import NotFound
-from pipecd.program.wholefile import write_private
+from pipecd.program.atomic_write import write_private
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository

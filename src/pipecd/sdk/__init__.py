@@ -16,6 +16,7 @@ A plugin is a class with `stages` and `execute`; `serve` makes it a program:
 
 from pipecd.gotemplate.template import render as render_template
 from pipecd.model.application import SyncStatus
+from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import (
     APPROVED_USERS_KEY,
     DISPLAY_KEY,
@@ -24,7 +25,6 @@ from pipecd.model.deployment import (
     SyncStrategy,
 )
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.model.pauses import Pauses
 from pipecd.observe.metrics import Tally
 from pipecd.program.run import Finished
 from pipecd.sdk.config import Duration, PluginConfig, Spec
@@ -57,10 +57,14 @@ from pipecd.sdk.process import serve
 from pipecd.sdk.stage import StageCommand, StageCommandKind, StageContext, StageResult
 from pipecd.secrets.masking import host_of
 
+# The name under which earlier versions offered `Backoff`.
+Pauses = Backoff
+
 __all__ = [
     "APPROVED_USERS_KEY",
     "DISPLAY_KEY",
     "ApplicationObjects",
+    "Backoff",
     "Commit",
     "DeployTarget",
     "Deployment",

@@ -16,9 +16,9 @@ from typing import Protocol, runtime_checkable
 
 import structlog
 
+from pipecd.model.backoff import Backoff
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import Conflict, PipecdError, Unavailable
-from pipecd.model.moment import Now, to_unix, utc_now
-from pipecd.model.pauses import Pauses
 from pipecd.model.severity import LogSeverity
 from pipecd.proto.model import logblock_pb2
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -29,7 +29,7 @@ logger = structlog.get_logger()
 
 _GATHER = 0.2
 _CHECKPOINT_EVERY = 120.0
-_PAUSES = Pauses(first=0.25, longest=5.0)
+_BACKOFF = Backoff(first=0.25, longest=5.0)
 # A request stays far below the message limit of gRPC servers.
 _BLOCKS_AT_ONCE, _BYTES_AT_ONCE = 1000, 1 << 20
 _BYTES_WITHOUT_CHECKPOINT = 4 << 20
@@ -161,12 +161,12 @@ class StageLog:
         self._news.set()
 
     async def _keep_sending(self) -> None:
-        pauses = iter(_PAUSES)
+        pauses = iter(_BACKOFF)
         while not self._refused:
             await self._until_due()
             try:
                 await self._send(completed=False)
-                pauses = iter(_PAUSES)
+                pauses = iter(_BACKOFF)
             except Unavailable as e:
                 logger.warning("stage log not sent, keeping it", stage=self._stage_id, error=str(e))
                 self._news.set()
@@ -195,7 +195,7 @@ class StageLog:
             raise
 
     async def _finish(self, *, completed: bool, within: float) -> None:
-        pauses = iter(_PAUSES)
+        pauses = iter(_BACKOFF)
         try:
             async with asyncio.timeout(within):
                 while not self._refused:

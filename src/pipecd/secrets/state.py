@@ -6,8 +6,8 @@ import hashlib
 import hmac
 from datetime import datetime, timedelta
 
+from pipecd.model.clock import from_unix
 from pipecd.model.errors import Unauthenticated, UserMistake
-from pipecd.model.moment import from_unix
 
 _VALID = timedelta(hours=24)
 _AHEAD = timedelta(minutes=1)

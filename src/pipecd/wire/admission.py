@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import structlog
 
+from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError, Unauthenticated
-from pipecd.model.pauses import Pauses
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_PAUSES = Pauses(first=1.0, longest=30.0)
+_BACKOFF = Backoff(first=1.0, longest=30.0)
 
 
 class Admission:
@@ -66,7 +66,7 @@ class Admission:
         if not self._refusals:
             log.error("the other side does not let us in any more", error=str(self._refusal()))
         self._refusals += 1
-        pause = _PAUSES.after(self._refusals) * (1 + self._chance()) / 2
+        pause = _BACKOFF.after(self._refusals) * (1 + self._chance()) / 2
         self._closed_until = self._clock() + pause
         return self._refusal()
 

@@ -37,7 +37,7 @@ from pipecd.controlplane.console.pages import create_console
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.controlplane.web import ByPrefix, WebServer, http_port
-from pipecd.model.moment import Now
+from pipecd.model.clock import Now
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.api_pb2 import RegisterEventRequest

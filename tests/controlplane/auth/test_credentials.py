@@ -13,8 +13,8 @@ from pipecd.controlplane.auth.subject import ApiKeyCaller, Person
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.model.clock import Now, to_unix
 from pipecd.model.errors import Unauthenticated, Unavailable
-from pipecd.model.moment import Now, to_unix
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.secrets import keys
 from pipecd.wire.credentials import PipedToken

@@ -9,8 +9,8 @@ import pytest
 from pipecd.controlplane.auth import throttle
 from pipecd.controlplane.auth.remembered import Remembered
 from pipecd.controlplane.auth.throttle import Throttle
+from pipecd.model.clock import Now
 from pipecd.model.errors import Unavailable
-from pipecd.model.moment import Now
 
 
 def test_a_name_waits_after_its_last_failure_and_others_do_not(

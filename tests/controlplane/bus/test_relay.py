@@ -13,7 +13,7 @@ from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.open import RunningBus, choose_bus
 from pipecd.controlplane.bus.relay import RelayBus
 from pipecd.controlplane.bus.signal import Signal, Topic
-from pipecd.model.pauses import Pauses
+from pipecd.model.backoff import Backoff
 from servers.databases import Postgres, Redis
 
 OpenBus = Callable[[], AbstractAsyncContextManager[RunningBus]]
@@ -89,7 +89,7 @@ async def test_within_a_process_a_signal_needs_no_wire(wire: str) -> None:
 async def test_after_an_outage_everyone_hears_everything_and_signals_flow_again(
     open_bus: OpenBus, wire_server: Redis | Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "PAUSES", Pauses(first=0.1, longest=0.1))
+    monkeypatch.setattr(relay, "BACKOFF", Backoff(first=0.1, longest=0.1))
     async with (
         open_bus() as one,
         open_bus() as two,
@@ -108,7 +108,7 @@ async def test_after_an_outage_everyone_hears_everything_and_signals_flow_again(
 async def test_a_cut_connection_is_noticed_by_both_ends(
     open_bus: OpenBus, wire_server: Redis | Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "PAUSES", Pauses(first=0.1, longest=0.1))
+    monkeypatch.setattr(relay, "BACKOFF", Backoff(first=0.1, longest=0.1))
     async with (
         open_bus() as one,
         open_bus() as two,

@@ -14,8 +14,8 @@ from pipecd.controlplane.console.pages import create_console
 from pipecd.controlplane.stores.stagelogs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.web import WebServer, http_port
+from pipecd.model.clock import Now, to_unix
 from pipecd.model.deployment import DeploymentStatus, StageStatus
-from pipecd.model.moment import Now, to_unix
 from pipecd.proto.model import deployment_pb2 as pb
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.logblock_pb2 import LogBlock

@@ -15,7 +15,7 @@ from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.pages import create_console
 from pipecd.controlplane.console.rendering import Assets
 from pipecd.controlplane.usecases import UseCases
-from pipecd.model.moment import Now
+from pipecd.model.clock import Now
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 

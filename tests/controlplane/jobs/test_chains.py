@@ -16,12 +16,12 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.chains import Matcher, Turn
 from pipecd.controlplane.usecases.commands import Handled
+from pipecd.model.clock import Now
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import IN_CHAIN
 from pipecd.model.deployment import DeploymentStatus as Status
 from pipecd.model.errors import Unavailable
 from pipecd.model.ids import new_id
-from pipecd.model.moment import Now
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.chain_pb2 import DeploymentChain

@@ -24,9 +24,9 @@ from pipecd.controlplane.jobs.insights.months import MonthWriter
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.reports.insights import Question
+from pipecd.model.clock import Now, to_unix
 from pipecd.model.deployment import DeploymentStatus as Status
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, Unsupported, UserMistake
-from pipecd.model.moment import Now, to_unix
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.project_pb2 import (

@@ -11,8 +11,8 @@ from pipecd.controlplane.jobs.preview_outputs import remove_old_outputs
 from pipecd.controlplane.jobs.stale_stats import forget_stale_stats
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
+from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
-from pipecd.model.moment import to_unix
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.command_pb2 import Command
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipecd.config.controlplane.insight import check_schedule
 from pipecd.controlplane.jobs.schedule import Cron, parse_schedule
-from pipecd.model.moment import from_unix
+from pipecd.model.clock import from_unix
 
 
 def at(text: str) -> datetime:

@@ -16,8 +16,8 @@ from pipecd.controlplane.jobs.metrics import JobMetrics
 from pipecd.controlplane.jobs.schedule import Every, parse_schedule
 from pipecd.controlplane.jobs.upkeep import Job, Pace, Upkeep, attempt, periodic
 from pipecd.controlplane.stores import Stores
+from pipecd.model.clock import Now
 from pipecd.model.errors import Unavailable
-from pipecd.model.moment import Now
 
 HOUR = Every(timedelta(hours=1))
 

@@ -28,8 +28,8 @@ from pipecd.controlplane.command import ops
 from pipecd.controlplane.insight.applications import book_path
 from pipecd.controlplane.owner.metrics import InstallationMetrics
 from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
+from pipecd.model.clock import from_unix, to_unix, utc_now
 from pipecd.model.errors import NotFound, Unavailable, UserMistake
-from pipecd.model.moment import from_unix, to_unix, utc_now
 from pipecd.observe.version import build_version
 from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
 from servers.server import free_port

@@ -26,7 +26,7 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.people.sso import SsoSettings
 from pipecd.controlplane.web import WebServer, http_port
-from pipecd.model.moment import Now, to_unix
+from pipecd.model.clock import Now, to_unix
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 
 ENCRYPTION_KEY = b"0123456789abcdef0123456789abcdef\n"

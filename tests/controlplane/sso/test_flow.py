@@ -15,7 +15,7 @@ from pipecd.controlplane.console.pages import create_console
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.people.sso import SsoSettings
-from pipecd.model.moment import Now
+from pipecd.model.clock import Now
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.secrets import session
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from pipecd.controlplane.auth.subject import Person
-from pipecd.model.moment import to_unix
+from pipecd.model.clock import to_unix
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 
 Way = Callable[..., Any]

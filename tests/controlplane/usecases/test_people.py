@@ -13,6 +13,7 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.model.clock import Now
 from pipecd.model.errors import (
     AlreadyExists,
     Conflict,
@@ -22,7 +23,6 @@ from pipecd.model.errors import (
     Unavailable,
     UserMistake,
 )
-from pipecd.model.moment import Now
 from pipecd.proto.model import project_pb2 as pb
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.secrets.keyfile import KeyFile

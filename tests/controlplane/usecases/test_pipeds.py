@@ -18,9 +18,9 @@ from pipecd.controlplane.usecases.commands import Handled
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.controlplane.usecases.reports import silence
 from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
+from pipecd.model.clock import Now
 from pipecd.model.command import CommandStatus
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
-from pipecd.model.moment import Now
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.secrets import hybrid

@@ -11,10 +11,10 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.commands import Handled
+from pipecd.model.clock import Now, to_unix
 from pipecd.model.command import CommandStatus
 from pipecd.model.document import to_json
 from pipecd.model.errors import Conflict, Denied, NotFound
-from pipecd.model.moment import Now, to_unix
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped

@@ -21,8 +21,8 @@ from pipecd.controlplane.web import WebServer, http_port
 from pipecd.controlplane.webhooks import door
 from pipecd.controlplane.webhooks.allowance import Allowance
 from pipecd.controlplane.webhooks.door import create_webhooks
+from pipecd.model.clock import Now, to_unix
 from pipecd.model.errors import Denied, Unavailable
-from pipecd.model.moment import Now, to_unix
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 

@@ -29,10 +29,10 @@ from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import open_mirrors
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 from pipecd.model.errors import NotFound
 from pipecd.model.ids import new_id
-from pipecd.model.moment import Now, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.deploy.desk import logs_of

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pipecd.config.piped.plugin import PluginSpec
+from pipecd.model.clock import utc_now
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus
-from pipecd.model.moment import utc_now
 from pipecd.piped.deploy import work
 
 OpenStand = Callable[[], AbstractAsyncContextManager[Any]]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from pipecd.model.clock import utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.moment import utc_now
 from pipecd.piped.deploy.desk import logs_of
 from pipecd.piped.pluginhost.logs import LogSpool
 from pipecd.piped.pluginhost.masks import MaskedLog, Masks

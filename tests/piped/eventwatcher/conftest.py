@@ -17,7 +17,7 @@ from pipecd.controlplane.stores.commands import EventFilter
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import open_mirrors
-from pipecd.model.moment import Now, utc_now
+from pipecd.model.clock import Now, utc_now
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings

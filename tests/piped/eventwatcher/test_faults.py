@@ -11,7 +11,7 @@ import pytest
 
 from pipecd.controlplane.usecases.events import EventReport
 from pipecd.git.access import GitAccess
-from pipecd.model.moment import utc_now
+from pipecd.model.clock import utc_now
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.turn import Outcome
 from pipecd.proto.model import event_pb2

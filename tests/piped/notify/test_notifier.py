@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from pipecd.config.piped.notification import NotificationsSpec
 from pipecd.gotemplate.nodes import TemplateMistake
-from pipecd.model.moment import utc_now
+from pipecd.model.clock import utc_now
 from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.notice import Notice, NoticeKind
 from pipecd.piped.notify.notifier import Identity, Notifier, subscribers

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from pipecd.config.piped.notification import DiscordSpec, WebhookSpec
+from pipecd.model.backoff import Backoff
 from pipecd.model.errors import Unavailable, UserMistake
-from pipecd.model.pauses import Pauses
 from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.metrics import NotificationMetrics
 from pipecd.piped.notify.notice import Notice, NoticeKind
@@ -26,7 +26,7 @@ from pipecd.proto.model.notification_pb2 import NotificationEventPipedStarted
 from servers.receivers import DISCORD, WEBHOOK, Answer, Receivers
 
 # Nothing is given up because the machine is busy.
-QUICK = Patience(pauses=Pauses(0.01, 0.05), last_pause=0.01)
+QUICK = Patience(pauses=Backoff(0.01, 0.05), last_pause=0.01)
 
 
 def notice(name: str = "dev") -> Notice:
@@ -130,7 +130,7 @@ async def test_what_became_of_letters_is_counted(receivers: Receivers) -> None:
 async def test_a_receiver_that_asks_for_time_gets_it(receivers: Receivers, eventually: Any) -> None:
     receivers.answers[WEBHOOK] = [Answer(429, headers={"Retry-After": "1"})]
     async with program(receivers) as receiver:
-        team = box(receiver, patience=Patience(pauses=Pauses(0.01, 60)))
+        team = box(receiver, patience=Patience(pauses=Backoff(0.01, 60)))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(team.outbox.run())
             team.put("a")
@@ -151,7 +151,7 @@ async def test_a_receiver_that_stays_away_is_given_up_for_one_letter_at_a_time(
             if tried[-1] == "a":
                 raise Unavailable("gone fishing")
 
-    team = box(Away(), patience=Patience(letter=0.1, pauses=Pauses(0.001, 0.001)))
+    team = box(Away(), patience=Patience(letter=0.1, pauses=Backoff(0.001, 0.001)))
     with capture_logs() as logs:
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
             task = group.create_task(team.outbox.run())
@@ -193,7 +193,7 @@ async def test_a_hanging_attempt_is_ended_and_made_again(
 ) -> None:
     receivers.hanging.add("/hangs")
     async with program(receivers, "/hangs") as hanging:
-        stuck = box(hanging, patience=Patience(attempt=0.05, pauses=Pauses(0.01, 0.01)))
+        stuck = box(hanging, patience=Patience(attempt=0.05, pauses=Backoff(0.01, 0.01)))
         with capture_logs() as logs:
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(stuck.outbox.run())
@@ -225,7 +225,7 @@ async def test_what_is_left_at_the_end_is_tried_again_at_once(
 ) -> None:
     receivers.answers[WEBHOOK] = [Answer(503)]
     async with program(receivers) as receiver:
-        team = box(receiver, patience=Patience(pauses=Pauses(30, 60), last_pause=0.01))
+        team = box(receiver, patience=Patience(pauses=Backoff(30, 60), last_pause=0.01))
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
             group.create_task(team.outbox.run())
             team.put("a")
@@ -264,7 +264,7 @@ async def test_no_secret_of_an_address_is_logged(
         nowhere = DiscordSpec(hook_url="http://127.0.0.1:1/discord-hook-secret")
         away = box(
             DiscordReceiver(nowhere, Wording(Console("", "")), client),
-            patience=Patience(letter=0.1, pauses=Pauses(0.01, 0.05)),
+            patience=Patience(letter=0.1, pauses=Backoff(0.01, 0.05)),
         )
         with capture_logs() as logs:
             async with delivering(team, away):

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
+from pipecd.model.clock import utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import UserMistake
-from pipecd.model.moment import utc_now
 from pipecd.piped.planning.deployment import commit_cause, new_deployment
 from pipecd.piped.planning.gather import Planning, last_success
 from pipecd.proto.model.command_pb2 import Command

@@ -14,7 +14,7 @@ from pipecd.config.catalog import load_catalog
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import open_mirrors
-from pipecd.model.moment import utc_now
+from pipecd.model.clock import utc_now
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.mirror.deployments import DeploymentMirror

@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 from pipecd.git.mirror import Repository
+from pipecd.model.clock import utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import SyncStrategy
-from pipecd.model.moment import utc_now
 from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS as SUCCESS
 from pipecd.proto.model.deployment_pb2 import Deployment

@@ -17,7 +17,7 @@ from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
 from pipecd.plugins.kubernetes.figures import Figures
 from pipecd.plugins.kubernetes.live.news import News
 from pipecd.plugins.kubernetes.live.sighting import Sighting, sighting
-from pipecd.sdk import Pauses, PluginEntry, StageStatus, StartContext, Unavailable
+from pipecd.sdk import Backoff, PluginEntry, StageStatus, StartContext, Unavailable
 from pipecd.sdk.testing import MemoryHost
 from plugins.kubernetes.bed import Application, config_map, deployment, succeed
 from servers.server import free_port
@@ -110,7 +110,7 @@ async def test_events_that_concern_no_application_are_not_handled(
 
 
 async def test_a_request_without_an_answer_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._PAUSES", Pauses(0.0, 8))
+    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._BACKOFF", Backoff(0.0, 8))
     port, answers = free_port(), list[tuple[str, str, str]]()
     connection = Connection(f"http://127.0.0.1:{port}")
     async with open_client(connection, answered=lambda *answer: answers.append(answer)) as client:

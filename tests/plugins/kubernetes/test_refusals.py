@@ -17,7 +17,7 @@ import yaml
 from pipecd.plugins.kubernetes.manifest.body import with_value
 from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
 from pipecd.sdk import (
-    Pauses,
+    Backoff,
     PipecdError,
     PluginEntry,
     StageResult,
@@ -215,7 +215,7 @@ async def test_a_webhook_that_refuses_or_is_away_is_told(
     assert "denied the request: no objects on Sundays; an admission webhook" in result.message
     assert "web" not in application.live("services", "api/v1")
     webhook.close()
-    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._PAUSES", Pauses(0.001, 8))
+    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._BACKOFF", Backoff(0.001, 8))
     result = await refused(bench)
     assert "failed calling webhook" in result.message
     assert "an admission webhook of the cluster does not answer" in result.message

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.sdk import DeployTarget, Pauses, PluginEntry, StageStatus, SyncStrategy
+from pipecd.sdk import Backoff, DeployTarget, PluginEntry, StageStatus, SyncStrategy
 from plugins.kubernetes.bed import (
     VARIANT,
     Application,
@@ -207,6 +207,6 @@ async def test_a_cluster_that_is_away_is_told(
     bench.entry = PluginEntry(
         "kubernetes", targets=(DeployTarget("c", {}, {"masterURL": address}),)
     )
-    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._PAUSES", Pauses(0.01, 8))
+    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._BACKOFF", Backoff(0.01, 8))
     result = await bench.run("K8S_SYNC")
     assert f"the API server at {address} cannot be reached" in result.message

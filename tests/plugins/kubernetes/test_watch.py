@@ -19,7 +19,7 @@ from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.live.sighting import Sighting, Sightings, sighting
 from pipecd.plugins.kubernetes.live.watch import Watch
-from pipecd.sdk import Pauses
+from pipecd.sdk import Backoff
 
 PODS = Resource("", "v1", "Pod", "pods", True, frozenset({"list", "watch"}))
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
@@ -100,7 +100,7 @@ async def until(watch: Watch, *names: str) -> None:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipecd.plugins.kubernetes.live.watch._PAUSES", Pauses(0.01, 8))
+    monkeypatch.setattr("pipecd.plugins.kubernetes.live.watch._BACKOFF", Backoff(0.01, 8))
 
 
 async def test_a_long_list_is_read_page_by_page() -> None:

@@ -18,8 +18,8 @@ from pipecd.controlplane.auth.remembered import Remembered
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.stores import Stores
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.secrets import keys

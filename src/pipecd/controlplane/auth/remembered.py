@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from pipecd.model.moment import Now, utc_now
+from pipecd.model.clock import Now, utc_now
 
 V = TypeVar("V")
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth.rbac import ADMIN
 from pipecd.controlplane.auth.subject import Person
-from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.proto.model.project_pb2 import Project
 from pipecd.secrets import session
 from pipecd.secrets.session import Session

@@ -4,8 +4,8 @@
 from collections import OrderedDict, deque
 from datetime import datetime, timedelta
 
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Unavailable
-from pipecd.model.moment import Now, utc_now
 
 # More names than this are never remembered; the longest untouched one is forgotten first.
 MOST_NAMES = 10_000

@@ -16,8 +16,8 @@ import structlog
 from pipecd.controlplane.bus.encoding import EVERYTHING, decode_signal, encode_signal
 from pipecd.controlplane.bus.memory import MemoryBus, Subscription
 from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.model.backoff import Backoff
 from pipecd.model.ids import new_id
-from pipecd.model.pauses import Pauses
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ MOST_AT_ONCE = 100
 LONGEST_MESSAGE = 7000
 # The first signal goes out at once, those that follow go together.
 PAUSE_BETWEEN_MESSAGES = 0.02
-PAUSES = Pauses(first=0.1, longest=5.0)
+BACKOFF = Backoff(first=0.1, longest=5.0)
 
 
 class WireLost(Exception):
@@ -85,13 +85,13 @@ class RelayBus:
 
     async def run(self) -> None:
         """Connects, again and again, and carries signals in both directions."""
-        pauses = iter(PAUSES)
+        pauses = iter(BACKOFF)
         has_been_up = False
         while True:
             try:
                 async with self._wire.open() as connected:
                     log.info("bus connected", wire=self._wire.name)
-                    pauses = iter(PAUSES)
+                    pauses = iter(BACKOFF)
                     if has_been_up:
                         self._outgoing.offer(EVERYTHING)
                     has_been_up = True

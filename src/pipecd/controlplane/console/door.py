@@ -20,8 +20,8 @@ from pipecd.controlplane.console.rendering import Renderer
 from pipecd.controlplane.console.view.words import initials
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Labelled
+from pipecd.model.clock import Now
 from pipecd.model.errors import Denied, Unauthenticated
-from pipecd.model.moment import Now
 from pipecd.wire.credentials import SESSION_COOKIE
 
 _LONGEST_RETURN = 2048

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
 
-from pipecd.model.moment import Now
+from pipecd.model.clock import Now
 
 MOMENT = timedelta(seconds=3)
 

@@ -27,6 +27,7 @@ from pipecd.controlplane.console.signin import SignIn
 from pipecd.controlplane.console.sso import SsoSignIn
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.people.sso import NO_SSO, SingleSignOn, SsoSettings
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import (
     Conflict,
     Denied,
@@ -37,7 +38,6 @@ from pipecd.model.errors import (
     Unavailable,
     UserMistake,
 )
-from pipecd.model.moment import Now, utc_now
 
 log = structlog.get_logger()
 

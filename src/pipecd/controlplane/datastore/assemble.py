@@ -11,7 +11,7 @@ from pipecd.controlplane.datastore.tables.people import SqlApiKeys, SqlPipeds, S
 from pipecd.controlplane.datastore.tables.webhooks import SqlWebhookSecrets
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.files import Cache, Files
-from pipecd.model.moment import Now, utc_now
+from pipecd.model.clock import Now, utc_now
 
 
 def assemble_stores(

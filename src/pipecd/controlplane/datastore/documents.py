@@ -34,9 +34,9 @@ from pipecd.controlplane.datastore.query import (
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import EXT_LABEL
 from pipecd.controlplane.stores.documents import Page, PageRequest
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import to_json
 from pipecd.model.errors import AlreadyExists, NotFound, PipecdError, UserMistake
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.wire.validation import check
 
 M = TypeVar("M", bound=Message)

@@ -7,7 +7,7 @@ from sqlalchemy import delete, insert, select, update
 
 from pipecd.controlplane.datastore.database import Database, Duplicate, Values, Writing, given
 from pipecd.controlplane.datastore.schema import EXT_LEASE
-from pipecd.model.moment import Now, utc_now
+from pipecd.model.clock import Now, utc_now
 
 NAMED = EXT_LEASE.c.Name == given("name")
 FIND = select(EXT_LEASE.c.Holder, EXT_LEASE.c.ExpiresAtMillis).where(NAMED).with_for_update()

@@ -12,7 +12,7 @@ from uuid import uuid4
 from pipecd.controlplane.filestore.path import INCOMING, check_path, check_prefix, missing
 from pipecd.controlplane.filestore.worker import finished
 from pipecd.model.errors import Conflict, PipecdError, StoreAway, UserMistake
-from pipecd.program.wholefile import write_private
+from pipecd.program.atomic_write import write_private
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.jobs.chain_rules import ENDED, Place, advance, is_settled, unmet
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.chains import follow_id
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import asking_chain
 from pipecd.model.errors import NotFound, PipecdError
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.chain_pb2 import DeploymentChain

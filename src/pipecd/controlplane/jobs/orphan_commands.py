@@ -7,8 +7,8 @@ from datetime import timedelta
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.stores.commands import Commands
 from pipecd.controlplane.usecases.commands import signals_of
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.command_pb2 import COMMAND_TIMEOUT, Command
 
 GIVEN_UP_AFTER = timedelta(hours=24)

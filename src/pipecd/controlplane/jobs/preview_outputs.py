@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from pipecd.controlplane.stores.commands import Commands
 from pipecd.controlplane.stores.files import Files
-from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.proto.model.command_pb2 import Command
 
 PREFIX = "command-output/"

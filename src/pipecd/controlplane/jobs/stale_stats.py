@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from pipecd.controlplane.stores.files import Cache
 from pipecd.controlplane.usecases.reports.connection import STATS_KEY
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import from_json
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.piped_pb2 import PipedStat
 
 FORGOTTEN_AFTER = timedelta(hours=24)

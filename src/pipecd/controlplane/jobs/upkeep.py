@@ -17,8 +17,8 @@ import structlog
 from pipecd.controlplane.jobs.metrics import JobMetrics
 from pipecd.controlplane.jobs.schedule import Schedule
 from pipecd.controlplane.stores.leases import Leases
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import PipecdError
-from pipecd.model.moment import Now, utc_now
 
 log = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from pipecd.controlplane.insight.applications import book_path, read_book
 from pipecd.controlplane.insight.decoding import decoded
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.reports.connection import Connections
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import NotFound, PipecdError
-from pipecd.model.moment import Now, utc_now
 
 log = structlog.get_logger()
 

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipecd.controlplane.owner.guard import Guard
 from pipecd.controlplane.usecases.people.projects import Projects
+from pipecd.model.clock import from_unix
 from pipecd.model.errors import (
     AlreadyExists,
     Conflict,
@@ -21,7 +22,6 @@ from pipecd.model.errors import (
     Unavailable,
     UserMistake,
 )
-from pipecd.model.moment import from_unix
 
 _HERE = Path(__file__).parent
 PATIENCE_SECONDS = 10.0

@@ -31,7 +31,7 @@ from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
 from pipecd.controlplane.usecases.reports.insights import Insights
 from pipecd.controlplane.usecases.reports.livestate import LiveStates
 from pipecd.controlplane.usecases.reports.objects import Objects
-from pipecd.model.moment import Now, utc_now
+from pipecd.model.clock import Now, utc_now
 
 # Of what answers are kept here.
 _KEPT = frozenset({Topic.PIPED, Topic.API_KEY, Topic.PROJECT})

@@ -18,8 +18,8 @@ from pipecd.controlplane.auth.remembered import Remembered
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller, Subject
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.documents import Page, PageRequest
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Denied, NotFound
-from pipecd.model.moment import Now, utc_now
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.piped_pb2 import Piped

@@ -20,11 +20,11 @@ from pipecd.controlplane.usecases.access import (
     visible,
 )
 from pipecd.controlplane.usecases.commands import Commands
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import Conflict, NotFound, UserMistake
 from pipecd.model.giturl import directory_url
 from pipecd.model.ids import new_id
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command

@@ -19,10 +19,10 @@ from pipecd.controlplane.usecases.commands import Commands
 from pipecd.controlplane.usecases.enumeration import named
 from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
 from pipecd.model.application import ApplicationKind
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CHAIN_COMMIT_KEY
 from pipecd.model.deployment import asking_chain
 from pipecd.model.errors import AlreadyExists, Denied, NotFound, UserMistake
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application

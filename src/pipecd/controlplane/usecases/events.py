@@ -21,10 +21,10 @@ from pipecd.controlplane.usecases.access import (
     sight,
     visible,
 )
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError
 from pipecd.model.eventkey import event_key
 from pipecd.model.ids import new_id, new_ordered_id
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import event_pb2 as pb
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.model.trace_pb2 import DeploymentTrace

@@ -21,9 +21,9 @@ from pipecd.controlplane.usecases.access import (
 from pipecd.controlplane.usecases.commands import Commands
 from pipecd.controlplane.usecases.reports.connection import Connections
 from pipecd.controlplane.usecases.reports.silence import Silence
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import Conflict, UserMistake
 from pipecd.model.ids import new_id
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped, PipedKey
 from pipecd.proto.service import piped_pb2 as rpc

@@ -9,10 +9,10 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, check_project, found
 from pipecd.controlplane.usecases.commands import Commands, output_path
 from pipecd.controlplane.usecases.reports.connection import Connections
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.document import from_json
 from pipecd.model.errors import Conflict, NotFound
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult

@@ -26,8 +26,8 @@ from pipecd.controlplane.webhooks.signature import (
     has_signature,
     is_signed,
 )
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.model.moment import Now, utc_now
 
 log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import log
 from pipecd.pipectl.client import Api, client_flags, logger, told, with_api
 from pipecd.pipectl.migrate.document import second_generation
-from pipecd.program.wholefile import write_whole
+from pipecd.program.atomic_write import write_atomic
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.service import api_pb2 as pb
 
@@ -91,7 +91,7 @@ def rewrite(file: Path) -> None:
         old = file.with_name(f"{file.name}.old")
         old.unlink(missing_ok=True)
         old.hardlink_to(file)
-        write_whole(file, text.encode(), mode=0o644)
+        write_atomic(file, text.encode(), mode=0o644)
     except OSError as e:
         raise UserMistake(f"cannot rewrite {file}: {e.strerror}") from e
     except yaml.YAMLError as e:

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import UserMistake
-from pipecd.program.wholefile import write_private
+from pipecd.program.atomic_write import write_private
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.piped_pb2 import Piped
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from pipecd.commandline import flags
+from pipecd.model.clock import utc_now
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.model.moment import utc_now
 from pipecd.pipectl.application import label_pairs
 from pipecd.pipectl.client import Api, asked, logger, print_json, told, with_api
 from pipecd.pipectl.transfer.backup import (

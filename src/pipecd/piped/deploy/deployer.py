@@ -10,9 +10,9 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind
-from pipecd.model.moment import Now, utc_now
-from pipecd.observe.eyes import DeploymentEyes
+from pipecd.observe.telemetry import DeploymentTelemetry
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.metadata import MetadataStores
@@ -69,7 +69,7 @@ class Deployer:
     metadata: MetadataStores
     notices: Notices
     workspace: Path
-    eyes: DeploymentEyes = field(default_factory=DeploymentEyes)
+    telemetry: DeploymentTelemetry = field(default_factory=DeploymentTelemetry)
     now: Now = utc_now
     _at_work: dict[str, _Work] = field(init=False, default_factory=dict[str, _Work])
     """What is being done, by application."""
@@ -176,6 +176,6 @@ class Deployer:
             metadata=self.metadata,
             notices=self.notices,
             workspace=self.workspace,
-            eyes=self.eyes,
+            telemetry=self.telemetry,
             now=self.now,
         )

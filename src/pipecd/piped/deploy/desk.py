@@ -6,9 +6,9 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
-from pipecd.model.moment import Now, utc_now
-from pipecd.observe.eyes import DeploymentEyes
+from pipecd.observe.telemetry import DeploymentTelemetry
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.deploy.reports import Reports
@@ -49,14 +49,14 @@ class Desk:
     metadata: MetadataStores
     notices: Notices
     workspace: Path
-    eyes: DeploymentEyes = field(default_factory=DeploymentEyes)
+    telemetry: DeploymentTelemetry = field(default_factory=DeploymentTelemetry)
     now: Now = utc_now
     copying: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_COPIES_AT_ONCE))
     """Lets in so many as make working copies at the same time; stages are not counted."""
 
     def reports(self, deployment: Deployment) -> Reports:
         """Tells the control plane, and people, what becomes of a deployment."""
-        became = self.eyes.statuses.became
+        became = self.telemetry.statuses.became
         return Reports(self.api, deployment, self.notices, became=became, now=self.now)
 
     def journal(self, deployment_id: str) -> Path:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.ids import new_id
 from pipecd.piped.deploy.outcome import Outcome
-from pipecd.program.wholefile import write_whole
+from pipecd.program.atomic_write import write_atomic
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service.piped_pb2 import (
     ReportStageLogsFromLastCheckpointRequest as Checkpoint,
@@ -94,7 +94,7 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # One that was cancelled amid writing writes beside its own thread.
         scratch = self.path.with_suffix(f".{new_id()}")
-        write_whole(self.path, json.dumps(document).encode(), scratch=scratch)
+        write_atomic(self.path, json.dumps(document).encode(), scratch=scratch)
 
 
 def _read(path: Path) -> Journal:

@@ -12,6 +12,7 @@ from functools import partial
 
 import structlog
 
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import (
     WAITING_FOR,
     DeploymentStatus,
@@ -20,7 +21,6 @@ from pipecd.model.deployment import (
     may_become,
 )
 from pipecd.model.errors import PipecdError
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.deploy.journal import StageEntry
 from pipecd.piped.notify.notice import Notices

@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 
 from pipecd.config.application.spec import ApplicationSpec
+from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus, StageStatus, began_at
 from pipecd.model.errors import PipecdError
-from pipecd.model.moment import to_unix
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal
 from pipecd.piped.deploy.outcome import (

@@ -15,10 +15,10 @@ import structlog
 from pipecd.config.application.pipeline import StageSpec
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.duration import Duration
+from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy, began_at
 from pipecd.model.errors import PipecdError
-from pipecd.model.moment import to_unix
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.outcome import StageEnding, ending_of
@@ -90,7 +90,7 @@ class StageRun:
         return max(0, to_unix(self.desk.now()) - began) if began else 0
 
     def _traced(self) -> AbstractContextManager[None]:
-        return self.desk.eyes.traces.stage(self.deployment, self.stage)
+        return self.desk.telemetry.traces.stage(self.deployment, self.stage)
 
     async def _run(
         self, stop: asyncio.Future[Stop], *, limit: _Limit | None, requires: Sequence[str]

@@ -90,13 +90,13 @@ async def _pass(desk: Desk, deployment: Deployment, stop: asyncio.Future[Stop]) 
             reason = f"The application is no longer deployed by this piped ({e})"
             await reports.ended(DeploymentStatus.CANCELLED, reason)
             return True
-        with desk.eyes.traces.plan(deployment):
+        with desk.telemetry.traces.plan(deployment):
             has_plan = await Planner(desk, deployment, stop).run()
         if not has_plan:
             return True
     await reports.waiting()
     journal = await Journal.open(desk.journal(deployment.id))
-    with desk.eyes.traces.deploy(deployment):
+    with desk.telemetry.traces.deploy(deployment):
         await Scheduler(desk, deployment, journal, stop).run()
     return True
 

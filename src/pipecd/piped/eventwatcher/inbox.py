@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 import structlog
 
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError, Unavailable
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.eventwatcher.turn import TOO_OLD, Arrival, Outcome, together
 from pipecd.piped.mirror.changes import Changes, Watch

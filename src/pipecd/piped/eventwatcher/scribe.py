@@ -11,9 +11,9 @@ import structlog
 
 from pipecd.git.mirror import Mirror
 from pipecd.git.push import Change
+from pipecd.model.backoff import Backoff
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Conflict, PipecdError, Unavailable
-from pipecd.model.moment import Now, utc_now
-from pipecd.model.pauses import Pauses
 from pipecd.piped.eventwatcher.definition import Definition
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.edits import Edits, Result, Task
@@ -29,7 +29,7 @@ from pipecd.proto.model.event_pb2 import Event
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _NET = 600.0
-_PAUSES = Pauses(first=5.0, longest=60.0)
+_BACKOFF = Backoff(first=5.0, longest=60.0)
 # A remote that is away for longer than this is a failure that people have to hear of.
 _PATIENCE = timedelta(minutes=10)
 _NOT_IN_BRANCHES = re.compile(r"[^\w.-]+|\.(?=\.)")
@@ -68,10 +68,10 @@ class Scribe:
             self._inbox.changes, heads.changes_of(self.repository_id), applications.changes
         )
         await applications.read()
-        pauses = iter(_PAUSES)
+        pauses = iter(_BACKOFF)
         while True:
             if await self._round():
-                pauses = iter(_PAUSES)
+                pauses = iter(_BACKOFF)
                 await watch.wait(_NET)
             else:
                 await watch.wait(next(pauses))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pipecd.model.moment import from_unix
+from pipecd.model.clock import from_unix
 from pipecd.proto.model import event_pb2 as pb
 from pipecd.proto.model.event_pb2 import Event
 

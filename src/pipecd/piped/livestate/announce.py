@@ -2,7 +2,7 @@
 """Tells people that an application differs from Git or no longer does, or is healthy again."""
 
 from pipecd.model.application import SyncStatus
-from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.piped.mirror.syncstates import Verdict
 from pipecd.piped.notify.notice import Notice, NoticeKind, Notices
 from pipecd.proto.model import application_pb2

@@ -10,9 +10,9 @@ import structlog
 
 from pipecd.git.commit import Commit
 from pipecd.model.application import SyncStatus
+from pipecd.model.backoff import Backoff
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from pipecd.model.moment import Now, to_unix, utc_now
-from pipecd.model.pauses import Pauses
 from pipecd.piped.api import PipedApi
 from pipecd.piped.livestate.announce import Recoveries
 from pipecd.piped.livestate.ground import Ground, Grounds
@@ -227,7 +227,7 @@ class Watcher:
         if not is_told and self._tools.deployments.open_of(self.application.id):
             pause = min(pause, rhythm.busy)
         if failures := self._failures or self._unheard:
-            pause = Pauses(rhythm.again, pause).after(failures)
+            pause = Backoff(rhythm.again, pause).after(failures)
         return self._tools.chance(0.8 * pause, 1.2 * pause)
 
 

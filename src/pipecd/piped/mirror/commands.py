@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.errors import PipecdError
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.changes import Changes
 from pipecd.piped.mirror.pace import Pace

@@ -9,13 +9,13 @@ import structlog
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
 from pipecd.git.mirrors import Mirrors
+from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError
-from pipecd.model.pauses import Pauses
 from pipecd.piped.mirror.changes import Changes, Watch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_PAUSES = Pauses(first=1.0, longest=30.0)
+_BACKOFF = Backoff(first=1.0, longest=30.0)
 # The safety net where pushes are told of.
 _NET = 30.0
 # Looks are shared out among the repositories: those at a server cost it a request each.
@@ -38,7 +38,7 @@ class Rhythm:
     def pause(self) -> float:
         """Seconds until the next look, unless somebody asks for one."""
         if self.failures:
-            return max(self.every, _PAUSES.after(self.failures))
+            return max(self.every, _BACKOFF.after(self.failures))
         return max(self.every, _NET) if self.is_told else self.every
 
 

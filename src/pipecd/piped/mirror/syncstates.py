@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import structlog
 
 from pipecd.model.application import SyncStatus
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import Changes, Watch, watch_any

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import structlog
 
+from pipecd.model.backoff import STREAM_UNSUPPORTED_RETRY_SECONDS, Backoff
 from pipecd.model.errors import PipecdError, Unsupported
-from pipecd.model.pauses import NO_STREAM, Pauses
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.trouble import Trouble
@@ -18,7 +18,7 @@ from pipecd.proto.service.wakeups_pb2 import Wakeup
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_PAUSES = Pauses(first=1.0, longest=30.0)
+_BACKOFF = Backoff(first=1.0, longest=30.0)
 # A proxy cuts streams as it likes; one that lasted this long was worth reopening at once.
 _LASTED = 1.0
 
@@ -62,14 +62,14 @@ class WakeupStream:
                 log.debug("wake-up stream ended")
             except Unsupported:
                 log.info("this control plane has no wake-ups, polling instead")
-                pause = NO_STREAM
+                pause = STREAM_UNSUPPORTED_RETRY_SECONDS
             except PipecdError as e:
                 self._trouble.met(e)
             finally:
                 self._set(False)
             failures = 0 if loop.time() - started > _LASTED else failures + 1
             if failures and not pause:
-                pause = self._chance() * _PAUSES.after(failures)
+                pause = self._chance() * _BACKOFF.after(failures)
             await asyncio.sleep(pause)
 
     async def _follow(self) -> None:

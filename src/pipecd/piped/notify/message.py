@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from pipecd.model.clock import from_unix
 from pipecd.model.deployment import triggered_by
 from pipecd.model.giturl import commit_page
-from pipecd.model.moment import from_unix
 from pipecd.piped.notify.mentions import Mentions, mentions_of
 from pipecd.piped.notify.notice import Notice, NoticeKind
 from pipecd.piped.notify.subject import Subject, said, subject_of

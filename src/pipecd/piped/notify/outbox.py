@@ -14,10 +14,10 @@ from typing import Protocol
 import structlog
 
 from pipecd.config.piped.notification import TemplateSpec
+from pipecd.model.backoff import Backoff
+from pipecd.model.clock import utc_now
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.ids import new_id
-from pipecd.model.moment import utc_now
-from pipecd.model.pauses import Pauses
 from pipecd.piped.notify.metrics import NotificationMetrics
 from pipecd.piped.notify.notice import Notice
 
@@ -25,7 +25,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 # A deployment of hundreds of applications tells thousands of things within a second.
 MOST = 10_000
-_PAUSES = Pauses(first=1.0, longest=60.0)
+_BACKOFF = Backoff(first=1.0, longest=60.0)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Patience:
 
     attempt: float = 10.0
     letter: float = 300.0
-    pauses: Pauses = _PAUSES
+    pauses: Backoff = _BACKOFF
     last_pause: float = 0.5
     """The pause when piped ends, and there is little time."""
 

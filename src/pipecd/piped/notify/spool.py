@@ -21,10 +21,10 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from pipecd.model.clock import utc_now
 from pipecd.model.ids import new_id
-from pipecd.model.moment import utc_now
 from pipecd.piped.notify.notice import Notice, NoticeKind
-from pipecd.program.wholefile import write_whole
+from pipecd.program.atomic_write import write_atomic
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -148,7 +148,7 @@ class Spool:
         kept = [_line({"keys": list(self._keys)}), *(_line(_written(e)) for e in self.waiting)]
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path, b"".join(kept))
+            write_atomic(self._path, b"".join(kept))
             self._file = self._path.open("ab", buffering=0)
         except OSError as e:
             self._do_without(e)

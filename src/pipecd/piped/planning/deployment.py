@@ -10,9 +10,9 @@ from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.spec import plain
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
+from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.giturl import commit_page
-from pipecd.model.moment import to_unix
 from pipecd.piped.notify.mentions import NOTIFICATION_KEY
 from pipecd.proto.model import common_pb2, deployment_pb2
 from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference

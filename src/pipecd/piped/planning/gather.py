@@ -13,10 +13,10 @@ from typing import Protocol
 import structlog
 
 from pipecd.config.application.spec import ApplicationSpec
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import NotFound, PipecdError, Unsupported
 from pipecd.model.ids import new_id
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.plan.stages import StageAnswer, StageMint, pipeline_stages, quick_sync_stages
 from pipecd.piped.plan.strategy import Answer, PlanFacts, choose_strategy, ruled

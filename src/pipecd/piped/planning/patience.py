@@ -7,19 +7,19 @@ from typing import TypeVar
 
 import structlog
 
+from pipecd.model.backoff import Backoff
 from pipecd.model.errors import Unavailable
-from pipecd.model.pauses import Pauses
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
-_PAUSES = Pauses(first=0.5, longest=30.0)
+_BACKOFF = Backoff(first=0.5, longest=30.0)
 
 
 async def persistently(call: Callable[[], Awaitable[T]], *, what: str) -> T:
     """Repeats a call until the other side is there; any other error is raised."""
-    pauses = iter(_PAUSES)
+    pauses = iter(_BACKOFF)
     while True:
         try:
             return await call()

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import structlog
 
-from pipecd.program.wholefile import write_whole
+from pipecd.program.atomic_write import write_atomic
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -75,4 +75,4 @@ def _decoded(content: object) -> dict[str, tuple[str, str]]:
 
 def _write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, text.encode())
+    write_atomic(file, text.encode())

@@ -13,8 +13,8 @@ from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.duration import Duration
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError, Unsupported
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.planning.deployment import Cause, new_deployment

@@ -14,8 +14,8 @@ from pipecd.git.commit import Commit
 from pipecd.git.merge import MergeConflict
 from pipecd.git.mirror import Mirror
 from pipecd.git.mirrors import Mirrors
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.heads import RepositoryHeads
 from pipecd.piped.plan import reason

@@ -11,10 +11,10 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from pipecd.config.duration import Duration
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.document import to_json
 from pipecd.model.errors import PipecdError, Unavailable
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.planpreview.builder import Builder
 from pipecd.piped.planpreview.metrics import PreviewMetrics

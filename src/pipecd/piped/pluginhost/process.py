@@ -16,7 +16,7 @@ import structlog
 
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import UserMistake
-from pipecd.program import leash, output
+from pipecd.program import die_with_parent, output
 from pipecd.program.port import free_port
 from pipecd.sdk.serving.launch import answers, loopback_channel, start_arguments
 from pipecd.wire.server import refuse_busy
@@ -92,7 +92,7 @@ class PluginProgram:
         """Runs the program to its end, which is a death unless it was cancelled."""
         port = await self._port()
         async with output.pipe() as (reader, writing):
-            program = await leash.start(
+            program = await die_with_parent.start(
                 self._launch.argv(port),
                 cwd=Path("/"),
                 env=self._launch.env,
@@ -134,7 +134,9 @@ class PluginProgram:
             ) from e
         return port
 
-    async def _until_over(self, program: leash.Leashed, watch: Coroutine[Any, Any, str]) -> str:
+    async def _until_over(
+        self, program: die_with_parent.ChildProcess, watch: Coroutine[Any, Any, str]
+    ) -> str:
         async with asyncio.TaskGroup() as tasks:
             ended = tasks.create_task(program.wait())
             watched = tasks.create_task(watch)

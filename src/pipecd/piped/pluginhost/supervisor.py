@@ -9,15 +9,15 @@ from contextlib import suppress
 import grpc.aio
 import structlog
 
+from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.model.pauses import Pauses
 from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.piped.pluginhost.process import Launch, Patience, PluginProgram
 from pipecd.piped.pluginhost.remote import RemotePlugin
 
 logger = structlog.get_logger()
 
-_PAUSES = Pauses(first=0.5, longest=60.0)
+_BACKOFF = Backoff(first=0.5, longest=60.0)
 # Who has lived this long did not die of its settings.
 _LONG_LIFE = 60.0
 # A call may wait for a program that is being started again.
@@ -50,7 +50,7 @@ class PluginSupervisor:
                 self._first.set_result(error)
                 return
             deaths = 1 if time.monotonic() - began > _LONG_LIFE else deaths + 1
-            pause = _PAUSES.after(deaths)
+            pause = _BACKOFF.after(deaths)
             logger.error("a plugin died", plugin=self._launch.name, how=str(error), again_in=pause)
             await asyncio.sleep(pause)
             self._life = self._new_life()

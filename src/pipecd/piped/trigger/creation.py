@@ -9,9 +9,9 @@ import structlog
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import AlreadyExists, PipecdError
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.notify.notice import Notices

@@ -14,10 +14,10 @@ from pipecd.git.bare import check_hash
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
 from pipecd.model.application import SyncStatus
+from pipecd.model.clock import Now, from_unix, to_unix
 from pipecd.model.command import CHAIN_COMMIT_KEY, CommandKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable
-from pipecd.model.moment import Now, from_unix, to_unix
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.plan import reason

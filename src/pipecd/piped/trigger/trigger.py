@@ -8,8 +8,8 @@ import structlog
 
 from pipecd.git.mirror import Mirror
 from pipecd.git.mirrors import Mirrors
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import PipecdError, Unavailable
-from pipecd.model.moment import Now, utc_now
 from pipecd.piped.api import PipedApi
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import watch_any

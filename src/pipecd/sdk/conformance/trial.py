@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc.aio
 
 from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
-from pipecd.program import leash, output
+from pipecd.program import die_with_parent, output
 from pipecd.program.port import free_port
 from pipecd.program.run import run
 from pipecd.proto.plugin import host_pb2
@@ -108,10 +108,12 @@ async def _refuses(trial: Trial, arguments: Sequence[str]) -> None:
 @asynccontextmanager
 async def _started(
     argv: Sequence[str],
-) -> AsyncGenerator[tuple[leash.Leashed, output.Lines], None]:
+) -> AsyncGenerator[tuple[die_with_parent.ChildProcess, output.Lines], None]:
     lines = output.Lines(None, keep=4096)
     async with output.pipe() as (reader, writing):
-        program = await leash.start(argv, cwd=Path.cwd(), env=None, output=writing.fileno())
+        program = await die_with_parent.start(
+            argv, cwd=Path.cwd(), env=None, output=writing.fileno()
+        )
         writing.close()
         reading = asyncio.ensure_future(lines.read(reader))
         try:
@@ -121,7 +123,9 @@ async def _started(
             reading.cancel()
 
 
-async def _ready(program: leash.Leashed, channel: grpc.aio.Channel, lines: output.Lines) -> None:
+async def _ready(
+    program: die_with_parent.ChildProcess, channel: grpc.aio.Channel, lines: output.Lines
+) -> None:
     ended = asyncio.ensure_future(program.process.wait())
     try:
         async with asyncio.timeout(_READY):
@@ -137,7 +141,7 @@ async def _ready(program: leash.Leashed, channel: grpc.aio.Channel, lines: outpu
         raise Wrong(f"it ended at once; it wrote:\n{lines.text()}")
 
 
-async def _ends(program: leash.Leashed) -> None:
+async def _ends(program: die_with_parent.ChildProcess) -> None:
     program.process.terminate()
     try:
         async with asyncio.timeout(_ENDS):

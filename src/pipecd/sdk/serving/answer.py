@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from pipecd.model.moment import to_unix
+from pipecd.model.clock import to_unix
 from pipecd.proto.model import application_pb2, livestate_pb2
 from pipecd.proto.plugin.livestate_pb2 import GetLivestateResponse
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewResponse, PlanPreviewResult

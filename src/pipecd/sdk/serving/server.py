@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unsupported, UserMistake
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model import common_pb2, deployment_pb2
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import livestate_pb2, planpreview_pb2

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipecd.model.moment import to_unix, utc_now
+from pipecd.model.clock import to_unix, utc_now
 from pipecd.proto.model import common_pb2, deployment_pb2
 from pipecd.proto.plugin import source_pb2
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipecd.controlplane.console.view.agent import Agent
 from pipecd.controlplane.console.view.marks import Mark, Tone
-from pipecd.model.moment import to_unix
+from pipecd.model.clock import to_unix
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger, PipelineStage
 
 NOW = datetime(2026, 8, 22, 17, 0, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pipecd.controlplane.console.view import words
-from pipecd.model.moment import to_unix
+from pipecd.model.clock import to_unix
 
 NOW = datetime(2026, 8, 22, 17, 23, 6, tzinfo=UTC)
 

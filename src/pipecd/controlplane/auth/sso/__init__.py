@@ -4,8 +4,8 @@
 from pipecd.controlplane.auth.sso.github import GitHub
 from pipecd.controlplane.auth.sso.oidc import Oidc
 from pipecd.controlplane.auth.sso.provider import Identity, Provider, Trip
+from pipecd.model.clock import Now
 from pipecd.model.errors import UserMistake
-from pipecd.model.moment import Now
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 
 _KINDS = ProjectSSOConfig.Provider

@@ -16,8 +16,8 @@ from pipecd.controlplane.auth.sso.conversation import (
 )
 from pipecd.controlplane.auth.sso.idtoken import Expected, verified_claims
 from pipecd.controlplane.auth.sso.provider import Identity, Trip, consent_url, is_web_address
+from pipecd.model.clock import Now
 from pipecd.model.errors import Unauthenticated, Unavailable
-from pipecd.model.moment import Now
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 
 _OPENID = "openid"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from pipecd.controlplane.console.log.ansi import ansi_html, plain
-from pipecd.model.moment import from_unix
+from pipecd.model.clock import from_unix
 from pipecd.model.severity import LogSeverity
 from pipecd.proto.model.logblock_pb2 import LogBlock
 

@@ -32,8 +32,8 @@ from pipecd.controlplane.console.view.words import (
     safe_link,
     sentence,
 )
+from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy, triggered_by
-from pipecd.model.moment import to_unix
 from pipecd.proto.model.chain_pb2 import (
     ChainBlock,
     ChainBlockStatus,

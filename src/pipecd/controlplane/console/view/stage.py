@@ -9,13 +9,13 @@ from pipecd.controlplane.console.view.generation import is_rollback, is_shown
 from pipecd.controlplane.console.view.marks import Mark, stage_mark
 from pipecd.controlplane.console.view.words import duration, joined, moment, sentence
 from pipecd.controlplane.usecases.deployments import approvers_of
+from pipecd.model.clock import to_unix
 from pipecd.model.deployment import (
     APPROVED_USERS_KEY,
     DISPLAY_KEY,
     ManualOperation,
     StageStatus,
 )
-from pipecd.model.moment import to_unix
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 _APPROVED = (APPROVED_USERS_KEY, "ApprovedBy")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from urllib.parse import urlsplit
 
-from pipecd.model.moment import from_unix, to_unix
+from pipecd.model.clock import from_unix, to_unix
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 MONTH, YEAR = 30 * DAY, 365 * DAY

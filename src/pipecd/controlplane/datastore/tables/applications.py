@@ -19,7 +19,7 @@ from pipecd.controlplane.datastore.schema import APPLICATION
 from pipecd.controlplane.stores.applications import ApplicationFilter
 from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
 from pipecd.model.application import ApplicationKind, SyncStatus
-from pipecd.model.moment import Now, utc_now
+from pipecd.model.clock import Now, utc_now
 from pipecd.proto.model.application_pb2 import Application
 
 

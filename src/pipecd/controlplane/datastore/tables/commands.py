@@ -21,9 +21,9 @@ from pipecd.controlplane.datastore.query import (
 from pipecd.controlplane.datastore.schema import COMMAND, EVENT
 from pipecd.controlplane.stores.commands import EventFilter
 from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.errors import NotFound
-from pipecd.model.moment import Now, utc_now
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.event_pb2 import Event
 

@@ -22,8 +22,8 @@ from pipecd.controlplane.datastore.schema import DEPLOYMENT, DEPLOYMENT_CHAIN, D
 from pipecd.controlplane.stores.deployments import DeploymentFilter
 from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
 from pipecd.model.application import ApplicationKind
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.moment import Now, utc_now
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.deployment_pb2 import Deployment

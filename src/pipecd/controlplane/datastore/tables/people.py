@@ -5,7 +5,7 @@ from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.documents import Kind, SqlDocuments
 from pipecd.controlplane.datastore.query import BY_EXTRA, OLDEST, disabled_unless, equal
 from pipecd.controlplane.datastore.schema import API_KEY, PIPED, PROJECT
-from pipecd.model.moment import Now, utc_now
+from pipecd.model.clock import Now, utc_now
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.project_pb2 import Project

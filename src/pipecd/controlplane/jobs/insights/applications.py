@@ -9,7 +9,7 @@ from pipecd.controlplane.insight.applications import (
     write_book,
 )
 from pipecd.controlplane.stores import Stores
-from pipecd.model.moment import Now, to_unix, utc_now
+from pipecd.model.clock import Now, to_unix, utc_now
 
 
 async def collect_applications(stores: Stores, *, now: Now = utc_now) -> int:

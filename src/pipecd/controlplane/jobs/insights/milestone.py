@@ -14,8 +14,8 @@ from pipecd.controlplane.insight.decoding import decoded
 from pipecd.controlplane.insight.gojson import go_json
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.files import Files
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 UPSTREAM_MILESTONE = "insights/milestone.json"

@@ -14,8 +14,8 @@ from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.usecases.access import found
 from pipecd.controlplane.usecases.people.projects import Projects
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Denied, NotFound, Unauthenticated
-from pipecd.model.moment import Now, utc_now
 from pipecd.secrets import keys
 
 ATTEMPTS_PER_MINUTE = 10

@@ -19,6 +19,7 @@ from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.usecases.access import found
 from pipecd.controlplane.usecases.people.projects import Projects
 from pipecd.controlplane.usecases.people.sessions import Sessions
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import (
     Conflict,
     Denied,
@@ -27,7 +28,6 @@ from pipecd.model.errors import (
     Unavailable,
     UserMistake,
 )
-from pipecd.model.moment import Now, utc_now
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 from pipecd.secrets.keyfile import KeyFile
 from pipecd.secrets.state import check_state, new_state

@@ -15,9 +15,9 @@ from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.stores.webhooks import SealedSecret
 from pipecd.controlplane.usecases.access import Access, User
 from pipecd.controlplane.usecases.people.projects import check_id
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.model.giturl import remote_identity
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.secrets.keyfile import KeyFile
 from pipecd.secrets.standardwebhook import PREFIX

@@ -2,9 +2,9 @@
 """Whether a piped is there: it is while it goes on reporting its metrics."""
 
 from pipecd.controlplane.stores.files import Cache
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import PipecdError
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.proto.model.piped_pb2 import Piped, PipedStat
 
 STATS_KEY = "HASHKEY:PIPED:STATS"

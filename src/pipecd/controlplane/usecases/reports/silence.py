@@ -10,8 +10,8 @@ import structlog
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.reports.connection import SILENCE_SECONDS, Connections
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import NotFound, PipecdError
-from pipecd.model.moment import Now, utc_now
 from pipecd.proto.model.piped_pb2 import Piped
 
 log = structlog.get_logger()

@@ -7,8 +7,8 @@ import httpx2
 
 from pipecd.config.piped.credential import signing_secret, webhook_signature
 from pipecd.config.piped.notification import WebhookSpec
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import to_json
-from pipecd.model.moment import Now, to_unix, utc_now
 from pipecd.piped.notify.notice import Notice
 from pipecd.piped.notify.outbox import Letter
 from pipecd.piped.notify.receivers.post import JSON, post

@@ -17,7 +17,7 @@ from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
 from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.figures import uncounted
 from pipecd.plugins.kubernetes.manifest.body import at, map_at, text_at
-from pipecd.sdk import Pauses, PipecdError, Unavailable, UserMistake
+from pipecd.sdk import Backoff, PipecdError, Unavailable, UserMistake
 from pipecd.sdk.diff import is_map
 
 CONNECTIONS = 16
@@ -26,7 +26,7 @@ _TIMEOUT = httpx2.Timeout(30.0, connect=5.0, pool=None)
 _WATCH_TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=None, pool=None)
 # An API server that restarts is back within so many tries.
 _TRIES = 9
-_PAUSES = Pauses(first=0.25, longest=8.0)
+_BACKOFF = Backoff(first=0.25, longest=8.0)
 _NOT_TRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _BUSY = (429, 500, 502, 503, 504)
 APPLY = "application/apply-patch+yaml"
@@ -146,14 +146,14 @@ class Client:
                 # A creation may have happened; who creates reckons with what is there.
                 if attempt + 1 == _TRIES:
                     raise _away(self._http, e) from e
-                await asyncio.sleep(_PAUSES.after(attempt + 1))
+                await asyncio.sleep(_BACKOFF.after(attempt + 1))
                 continue
             if answer.status_code < 400:
                 return answer.json()
             refusal = self._refusal(answer)
             if not self._again(refusal, attempt):
                 raise refusal
-            await asyncio.sleep(refusal.retry_after or _PAUSES.after(attempt + 1))
+            await asyncio.sleep(refusal.retry_after or _BACKOFF.after(attempt + 1))
         raise AssertionError("every last try returns or raises")
 
     def _again(self, refusal: Refusal, attempt: int) -> bool:

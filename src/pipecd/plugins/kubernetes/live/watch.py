@@ -11,7 +11,7 @@ from pipecd.plugins.kubernetes.cluster.refusal import Refusal
 from pipecd.plugins.kubernetes.figures import uncounted
 from pipecd.plugins.kubernetes.live.sighting import Sighting, Sightings, sighting
 from pipecd.plugins.kubernetes.manifest.body import list_at, map_at, text_at
-from pipecd.sdk import Pauses, PipecdError, Unavailable
+from pipecd.sdk import Backoff, PipecdError, Unavailable
 
 _PAGE = 500
 # The server ends a watch after this time, and what is silent for longer is taken for dead.
@@ -19,7 +19,7 @@ _LASTS = 240
 _DEAD_AFTER = 300.0
 # The kind is gone, or may not be read any more: nothing is known of its objects.
 _OUT_OF_SIGHT = (403, 404, 405)
-_PAUSES = Pauses(first=0.25, longest=30.0)
+_BACKOFF = Backoff(first=0.25, longest=30.0)
 # What dashboards call the events.
 _EVENTS = {"ADDED": "add", "MODIFIED": "update", "DELETED": "delete"}
 
@@ -48,7 +48,7 @@ class Watch:
         self._query = {"labelSelector": selector} if selector else {}
         self._version = ""
         self._is_listed = False
-        self._pauses = iter(_PAUSES)
+        self._pauses = iter(_BACKOFF)
         self._changed = asyncio.Event()
         self.sightings = Sightings()
         self.problem: PipecdError | None = None
@@ -106,7 +106,7 @@ class Watch:
                 self._client.watch(self._path, **query) as events,
             ):
                 self._tell(None)
-                self._pauses = iter(_PAUSES)
+                self._pauses = iter(_BACKOFF)
                 async for event in events:
                     self._take(text_at(event, "type"), map_at(event, "object"))
         except TimeoutError as e:

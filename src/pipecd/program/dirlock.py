@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory that one process at a time may use."""
+"""An exclusive lock on a directory: one process at a time may use it."""
 
 import fcntl
 import os
@@ -10,15 +10,16 @@ from pathlib import Path
 from pipecd.model.errors import UserMistake
 
 
-class InUse(UserMistake):
-    """Another process has claimed the directory and lives."""
+class DirectoryInUse(UserMistake):
+    """A running process holds the lock of the directory."""
 
 
 @contextmanager
-def claimed(directory: Path, *, program: str, elsewhere: str) -> Generator[None, None, None]:
-    """Makes the directory and keeps the same program out of it until the block ends.
+def lock_directory(directory: Path, *, program: str, elsewhere: str) -> Generator[None, None, None]:
+    """Creates the directory and locks it until the block ends.
 
-    The claim ends with the process, also when that is killed.
+    The kernel releases the lock when the process ends, also when it is killed. `elsewhere` is the
+    hint for the user: how to choose another directory.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -31,7 +32,7 @@ def claimed(directory: Path, *, program: str, elsewhere: str) -> Generator[None,
         except BlockingIOError as e:
             file.seek(0)
             holder = file.read().strip() or "unknown"
-            raise InUse(
+            raise DirectoryInUse(
                 f"another {program} (process {holder}) is using {directory}",
                 hint=f"stop it or {elsewhere}",
             ) from e

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points in time: aware datetimes inside, unix seconds on the wire."""
+"""Times: aware datetimes in the program, Unix seconds on the wire."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,8 +11,8 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def to_unix(moment: datetime) -> int:
-    return int(moment.timestamp())
+def to_unix(time: datetime) -> int:
+    return int(time.timestamp())
 
 
 def from_unix(seconds: int) -> datetime:

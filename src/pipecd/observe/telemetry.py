@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that watches a program: its figures, its traces, both or neither."""
+"""The telemetry of a program: metrics, traces, both or neither."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,32 +8,32 @@ import grpc
 
 from pipecd.observe.deployments import DeploymentStatuses
 from pipecd.observe.deploytraces import DeploymentTraces
-from pipecd.observe.insides import Insides
 from pipecd.observe.metrics import RpcMetrics, ServerMetrics
+from pipecd.observe.store_metrics import StoreMetrics
 from pipecd.observe.traces import Tracer
 from pipecd.observe.watch import Headers, Watcher
 
 
 @dataclass(frozen=True)
-class Eyes:
-    """What watches a control plane; whatever is None does not."""
+class Telemetry:
+    """Metrics and traces of a control plane; what is None is switched off."""
 
     metrics: ServerMetrics | None = None
-    insides: Insides | None = None
+    store_metrics: StoreMetrics | None = None
     tracer: Tracer | None = None
 
     @property
     def watchers(self) -> tuple[Watcher, ...]:
-        """Who hears of work in the stores."""
-        return tuple(one for one in (self.insides, self.tracer) if one is not None)
+        """The observers of store operations."""
+        return tuple(one for one in (self.store_metrics, self.tracer) if one is not None)
 
     @property
-    def rpc(self) -> "RpcMetrics | Tracer | Several | None":
-        """Who hears of calls."""
-        all_of_them = [one for one in (self._rpc_metrics, self.tracer) if one is not None]
-        if len(all_of_them) > 1:
-            return Several(all_of_them)
-        return all_of_them[0] if all_of_them else None
+    def rpc(self) -> "RpcMetrics | Tracer | RpcObservers | None":
+        """The observer of RPCs."""
+        observers = [one for one in (self._rpc_metrics, self.tracer) if one is not None]
+        if len(observers) > 1:
+            return RpcObservers(observers)
+        return observers[0] if observers else None
 
     @property
     def _rpc_metrics(self) -> RpcMetrics | None:
@@ -41,15 +41,15 @@ class Eyes:
 
 
 @dataclass(frozen=True)
-class DeploymentEyes:
-    """What watches the deployments of a piped."""
+class DeploymentTelemetry:
+    """Metrics and traces of the deployments of a piped."""
 
     statuses: DeploymentStatuses = field(default_factory=DeploymentStatuses)
     traces: DeploymentTraces = field(default_factory=DeploymentTraces)
 
 
-class Several:
-    """Tells several observers of calls."""
+class RpcObservers:
+    """Forwards RPC events to several observers."""
 
     def __init__(self, observers: Sequence[RpcMetrics | Tracer]) -> None:
         self._observers = tuple(observers)

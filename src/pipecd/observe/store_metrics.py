@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a control plane counts of its own insides: stores, bus and streams."""
+"""What a control plane counts of its own store_metrics: stores, bus and streams."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from pipecd.observe.watch import Ended
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 
 
-class Insides:
+class StoreMetrics:
     """Figures about what nobody sees from outside; a `Watcher` of the stores."""
 
     def __init__(self, registry: CollectorRegistry, component: str) -> None:

@@ -3,7 +3,7 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from pipecd.model.moment import from_unix, to_unix, utc_now
+from pipecd.model.clock import from_unix, to_unix, utc_now
 
 
 def test_moments_are_aware_and_survive_the_wire_to_the_second() -> None:

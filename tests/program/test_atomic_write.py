@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.program.wholefile import write_private, write_whole
+from pipecd.program.atomic_write import write_atomic, write_private
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"a much longer one")
 
-    write_whole(file, b"new")
+    write_atomic(file, b"new")
 
     assert file.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [file]
@@ -36,7 +36,7 @@ def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_an_open_umask")
 def test_a_file_is_as_open_as_the_process_allows(tmp_path: Path) -> None:
-    write_whole(tmp_path / "file", b"")
+    write_atomic(tmp_path / "file", b"")
 
     assert _mode(tmp_path / "file") == 0o644
 
@@ -59,7 +59,7 @@ def test_a_file_that_cannot_be_replaced_leaves_no_scratch(tmp_path: Path) -> Non
     (occupied / "within").mkdir(parents=True)
 
     with pytest.raises(OSError, match="irectory"):
-        write_whole(occupied, b"new")
+        write_atomic(occupied, b"new")
 
     assert list(tmp_path.iterdir()) == [occupied]
 
@@ -68,7 +68,7 @@ def test_two_with_a_scratch_file_each_may_write_at_once(tmp_path: Path) -> None:
     file, contents = tmp_path / "file", [bytes([n]) * 10_000 for n in range(8)]
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda c: write_whole(file, c, scratch=tmp_path / f"{c[0]}"), contents))
+        list(pool.map(lambda c: write_atomic(file, c, scratch=tmp_path / f"{c[0]}"), contents))
 
     assert file.read_bytes() in contents
     assert list(tmp_path.iterdir()) == [file]
@@ -84,7 +84,7 @@ def test_the_content_is_on_disk_before_the_name_and_the_name_after_it(
         fsync(opened)
 
     monkeypatch.setattr(os, "fsync", watch)
-    write_whole(file, b"new")
+    write_atomic(file, b"new")
 
     assert synced == [("file.new", False), (tmp_path.name, True)]
 
@@ -105,7 +105,7 @@ def test_a_directory_that_is_not_synced(
 
     monkeypatch.setattr(os, "fsync", fail_on_directories)
     try:
-        write_whole(tmp_path / "file", b"new")
+        write_atomic(tmp_path / "file", b"new")
     except OSError as e:
         assert (is_told, e.errno) == (True, number)
     else:
