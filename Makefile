@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest -q --ignore tests/conventions
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --quiet
-# Tests of whole parts wait for one another half of the time, so that one more than there are cores pays.
+# Tests of whole programs spend half of their time waiting, so one worker more than there are cores pays off.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
-# Without bytecode every run would prepare the assertions of all tests anew, and every program compile itself.
+# Without bytecode every run would rewrite the assertions of all tests, and every program compile itself.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart test testbed again test-fast check types lint conventions format proto lock bench clean
@@ -15,23 +16,31 @@ unexport PYTHONDONTWRITEBYTECODE
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
 
-# Everything: what `.ci/run` calls.
-test: check
-	@tools/test_packages.sh
+# Everything that belongs into every run: what `.ci/run` calls.
+test: check packages
 	@$(MAKE) --no-print-directory testbed || echo "tests without their program are skipped, in CI they fail"
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --ignore tests/conventions || $(MAKE) --no-print-directory again
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --durations 25 -m "not long" || $(MAKE) --no-print-directory again
 
-# Makes the programs that tests run against, once; PIPECD_TESTBED_SKIP names those to leave out.
+# What takes too long for every run: long fuzzing and soak tests.
+test-long: $(VENV)/.dev packages testbed
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --durations 25 -m long
+
+# Installs the system packages that tests need, if this user may.
+packages:
+	@tools/test_packages.sh
+
+# Builds the programs that tests run against, once; PIPECD_TESTBED_SKIP names those to leave out.
 testbed: $(VENV)/.dev
 	@$(BIN)/python tools/testbed/testbed.py
 
-# Real servers and browsers share two cores with the rest: what failed is tried once more, alone.
+# Real servers and browsers share two cores with the rest: what failed is repeated once, alone. A test
+# that passes then is reported as flaky and added to build/flaky.txt.
 again:
-	$(BIN)/pytest -q --last-failed --last-failed-no-failures none --ignore tests/conventions
+	PIPECD_TESTS_REPEATED=1 $(PYTEST) --last-failed --last-failed-no-failures none -m "not long"
 
 # What to run while writing: no browser, nothing slow.
 test-fast: $(VENV)/.dev
-	$(BIN)/pytest -q -n $(CORES) --dist loadgroup -m "not slow and not browser" --ignore tests/conventions
+	$(PYTEST) -n $(CORES) --dist loadgroup -m "not slow and not browser and not long"
 
 # Format, lint, types, import contracts and the conventions, side by side: every failure is reported.
 check: $(VENV)/.dev
@@ -58,7 +67,7 @@ proto: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@for program in bench/*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
 
-# Locks the dependencies anew; needs uv.
+# Locks the dependencies; needs uv.
 lock:
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) --extra controlplane pyproject.toml -o requirements/run.txt

@@ -36,7 +36,7 @@ SPEC = Path(__file__).parent / "spec"
 
 # Servers to test against are modules of `servers`.
 sys.path.append(str(Path(__file__).parent))
-pytest_plugins = ("servers.fixtures",)
+pytest_plugins = ("servers.fixtures", "report")
 
 
 # What `make test-fast` leaves out: whole doors, real database servers, many processes;
@@ -82,7 +82,7 @@ def is_slow(file: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Does not even read slow files where nobody wants them."""
+    """Skips reading slow files when the run excludes slow tests."""
     return True if "not slow" in config.option.markexpr and is_slow(collection_path) else None
 
 

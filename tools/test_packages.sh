@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the system packages that tests need, if this user may; otherwise says which are missing.
+# Installs the system packages that tests need, if this user may; otherwise prints which are missing.
+# Waits while another process holds the lock of the package tool, and repeats what fails on the network.
 set -eu
 
 missing=""
-# need PACKAGE PROGRAM...: one of the programs must be there, else the package is missing.
+# need PACKAGE PROGRAM...: the package is missing unless one of the programs is installed.
 need() {
     package=$1
     shift
@@ -26,12 +27,12 @@ need openssh-server sshd
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-    echo "missing for the tests:$missing (install them with the system's package tool; what needs them is skipped without them)" >&2
+    echo "missing for the tests:$missing (install them with the system's package tool; tests that need them are skipped without them)" >&2
     exit 0
 fi
 
 echo "installing for the tests:$missing"
-# Tests start their own servers: no service of the system is started by being installed.
+# Tests start their own servers: installing a package must not start a service.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT
@@ -39,6 +40,17 @@ if [ ! -e "$policy" ]; then
     chmod +x "$policy"
 fi
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq >/dev/null
+
+# apt ARGUMENTS...: runs apt-get, up to five times; the lists and the archive have locks of their own.
+apt() {
+    attempt=1
+    until apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >/dev/null; do
+        [ "$attempt" -lt 5 ] || { echo "apt-get $1 failed $attempt times" >&2; return 1; }
+        echo "apt-get $1 failed, retrying in $((attempt * 10)) s" >&2
+        sleep $((attempt * 10))
+        attempt=$((attempt + 1))
+    done
+}
+apt update
 # shellcheck disable=SC2086
-apt-get install -y -qq --no-install-recommends $missing >/dev/null
+apt install -y --no-install-recommends $missing

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test run says where its time went and which tests are flaky."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def run_pytest(directory: Path, *arguments: str, repeated: bool = False) -> str:
+    """Runs the tests of a directory with the report, which writes below that directory."""
+    plugin = (TESTS / "report.py").read_text()
+    (directory / "tests").mkdir(exist_ok=True)
+    (directory / "tests/report.py").write_text(plugin)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "report", *arguments, "tests"],
+        cwd=directory,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(directory / "tests"),
+            "PIPECD_TESTS_REPEATED": "1" if repeated else "0",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def passing(tmp_path: Path) -> Path:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_one.py").write_text("def test_one(): pass\n")
+    return tmp_path
+
+
+def test_a_test_that_passes_when_repeated_is_recorded_as_flaky(passing: Path) -> None:
+    printed = run_pytest(passing, repeated=True)
+    assert "FLAKY tests/test_one.py::test_one" in printed
+    assert "tests/test_one.py::test_one" in (passing / "build/flaky.txt").read_text()
+
+
+def test_a_test_that_passes_at_once_is_not_flaky(passing: Path) -> None:
+    assert "FLAKY" not in run_pytest(passing)
+    assert not (passing / "build").exists()
+
+
+def test_a_run_with_durations_prints_the_seconds_per_directory(passing: Path) -> None:
+    assert "seconds of test time per directory" in run_pytest(passing, "--durations", "3")
