@@ -13,13 +13,12 @@ from pathlib import Path
 
 from pipecd.config.controlplane.storage import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.documents import PageRequest
-from pipecd.controlplane.stores.stagelogs import StageRun
 from pipecd.model.ids import new_id
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -92,7 +91,7 @@ async def measure_engine(spec: DatastoreSpec, options: argparse.Namespace) -> No
     with tempfile.TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory))
         async with open_datastore(spec) as database:
-            stores = assemble_stores(database, files, MemoryCache())
+            stores = create_stores(database, files, MemoryCache())
             await measure(stores, options.documents, options.seconds)
 
 

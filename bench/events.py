@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from pipecd.controlplane.app import ControlPlane
-from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.observe.log import configure
 from pipecd.proto.model import event_pb2
 from pipecd.proto.service.api_pb2 import RegisterEventRequest

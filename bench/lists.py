@@ -16,14 +16,13 @@ from typing import Any
 
 from pipecd.config.controlplane.storage import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.cursor import Position, encode_cursor
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.documents import PageRequest
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.ids import new_id
 from pipecd.proto.model.apikey_pb2 import APIKey
@@ -240,7 +239,7 @@ async def measure_engine(datastore: DatastoreSpec, options: argparse.Namespace) 
             await write_history(database, Scale(options.applications, options.deployments))
             print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
             count_rows(datastore)
-            stores = assemble_stores(database, files, MemoryCache())
+            stores = create_stores(database, files, MemoryCache())
             await measure(stores, options.verbose)
             return await add_key(stores)
 

@@ -38,7 +38,7 @@ from pipecd.config.controlplane.storage import (
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.signal import Topic
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.observe.log import configure

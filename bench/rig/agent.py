@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pipecd.config.controlplane.storage import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application
@@ -75,7 +75,7 @@ async def settle(datastore: DatastoreSpec, remote: str, names: Sequence[str]) ->
     with tempfile.TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory))
         async with open_datastore(datastore) as database:
-            stores = assemble_stores(database, files, MemoryCache())
+            stores = create_stores(database, files, MemoryCache())
             admin = ProjectStaticUser(username="admin", password_hash="no password")
             await stores.projects.add(Project(id=PROJECT, desc="d", static_admin=admin))
             keys = [PipedKey(hash=hash_key(key), creator="c", created_at=BEGAN)]

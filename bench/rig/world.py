@@ -12,10 +12,9 @@ from tempfile import TemporaryDirectory
 
 from pipecd.config.controlplane.storage import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.controlplane.stores import Stores
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.ids import new_id
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -48,7 +47,7 @@ async def _settle(datastore: DatastoreSpec, pipeds: int) -> list[Agent]:
     with TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory))
         async with open_datastore(datastore) as database:
-            stores = assemble_stores(database, files, MemoryCache())
+            stores = create_stores(database, files, MemoryCache())
             admin = ProjectStaticUser(username="admin", password_hash="no password")
             await stores.projects.add(Project(id=PROJECT, desc="d", static_admin=admin))
             key = new_piped_key()

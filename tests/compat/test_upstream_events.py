@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.event_pb2 import Event

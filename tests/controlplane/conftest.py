@@ -10,10 +10,9 @@ import pytest
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.people.projects import ConfigProject, StaticAdmin
 from pipecd.controlplane.usecases.pipeds import Registered
@@ -60,7 +59,7 @@ def advance(moment: list[datetime]) -> Callable[[float], None]:
 async def stores(tmp_path: Path, now: Now) -> AsyncIterator[Stores]:
     files = await LocalFiles.open(tmp_path / "files")
     async with open_sqlite(tmp_path / "pipecd.db") as database:
-        yield assemble_stores(database, files, MemoryCache(), now=now)
+        yield create_stores(database, files, MemoryCache(), now=now)
 
 
 @pytest.fixture

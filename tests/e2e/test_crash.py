@@ -17,8 +17,8 @@ from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import build_use_cases
 from pipecd.model.deployment import DeploymentStatus
@@ -157,7 +157,7 @@ async def install(directory: Path) -> Installation:
     repository = make_origin(directory / "origin")
     files = await LocalFiles.open(directory / "files")
     async with open_datastore(datastore(directory)) as database:
-        stores = assemble_stores(database, files, MemoryCache())
+        stores = create_stores(database, files, MemoryCache())
         cases = build_use_cases(stores, MemoryBus(), address="http://cp", encryption_key=b"k" * 64)
         await cases.projects.add("shop", "")
         piped = await cases.pipeds.register("dev", "", by=ADMIN)

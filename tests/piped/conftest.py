@@ -18,8 +18,8 @@ from pipecd.controlplane.api.piped import piped_table
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.pipeds import Registered
@@ -157,7 +157,7 @@ def open_plane(tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Plane
     async def opened() -> AsyncGenerator[Plane, None]:
         files = await LocalFiles.open(tmp_path / "files")
         async with open_sqlite(tmp_path / "pipecd.db") as database:
-            stores = assemble_stores(database, files, MemoryCache())
+            stores = create_stores(database, files, MemoryCache())
             cases = build_use_cases(
                 stores, MemoryBus(), address="http://cp", encryption_key=b"k" * 32
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import chain_pb2

@@ -12,7 +12,7 @@ import pytest
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 from pipecd.piped.app import PipedSettings, run_piped

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.api_pb2 import RegisterEventRequest

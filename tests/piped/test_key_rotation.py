@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.model.deployment_pb2 import Deployment

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.git_http import GitHttp

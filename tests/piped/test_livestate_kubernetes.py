@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.model.application import SyncStatus
 from pipecd.model.errors import NotFound
 from pipecd.proto.model.application_pb2 import Application

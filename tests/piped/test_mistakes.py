@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from servers.samples import WAITING_CART

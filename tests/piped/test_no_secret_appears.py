@@ -21,7 +21,7 @@ from urllib.parse import quote, quote_plus
 import httpx2
 import pytest
 
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import ApplicationSyncStatus
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets

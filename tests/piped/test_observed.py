@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.observe import debug, spans
 from pipecd.observe.deploytraces import trace_id

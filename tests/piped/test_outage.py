@@ -7,7 +7,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from servers.samples import WAITING_CART
 

@@ -14,7 +14,7 @@ import pytest
 
 from pipecd.commandline.main import run
 from pipecd.controlplane.auth.subject import PipedCaller
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.usecases import previews
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.pipectl.cli import tree

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from servers.kubernetes import Kubernetes
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from servers.samples import WAITING_CART
 

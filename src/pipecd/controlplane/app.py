@@ -31,15 +31,14 @@ from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache.counted import CountedCache
 from pipecd.controlplane.cache.open import choose_cache, open_redis, pinged
 from pipecd.controlplane.console.pages import create_console
-from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.engine.watched import WatchedDatabase
 from pipecd.controlplane.datastore.open import notify_address, open_datastore
+from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.controlplane.filestore.watched import WatchedFiles
 from pipecd.controlplane.jobs import JobMetrics, Pace, upkeep
 from pipecd.controlplane.owner.metrics import InstallationMetrics
 from pipecd.controlplane.owner.pages import create_owner_pages
-from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_cases
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.people.projects import Projects
@@ -264,7 +263,7 @@ async def _open_stores(
     if telemetry.watchers:
         database = WatchedDatabase(database, telemetry.watchers)
         files = WatchedFiles(files, telemetry.watchers)
-    stores = assemble_stores(database, files, cache)
+    stores = create_stores(database, files, cache)
     return _Opening(stores, bus, Readiness(stores, pinged(redis) if redis is not None else None))
 
 

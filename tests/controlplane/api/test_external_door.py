@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.ids import new_id
 from pipecd.proto.model import common_pb2 as common

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipecd.controlplane.api import external, piped, web
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.model.errors import PipecdError

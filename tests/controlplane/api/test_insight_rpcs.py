@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.observe.version import build_version
 from pipecd.proto.model import insight_pb2 as model
 from pipecd.proto.service import web_pb2 as pb

@@ -17,7 +17,7 @@ import pytest
 from google.protobuf.message import Message
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.proto.model import deployment_pb2 as model

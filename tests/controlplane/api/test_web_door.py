@@ -12,8 +12,8 @@ import pytest
 from google.protobuf.message import Message
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model import project_pb2 as project

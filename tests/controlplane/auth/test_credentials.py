@@ -10,7 +10,7 @@ import pytest
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY, Credentials
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.model.clock import Now, to_unix

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.cache import redis as module
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.cache.open import open_redis
 from pipecd.controlplane.cache.redis import RedisCache
-from pipecd.controlplane.stores.files import Cache
 from pipecd.model.errors import UserMistake
 from servers.databases import Redis
 

@@ -11,7 +11,7 @@ import pytest
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.pages import create_console
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.web import WebServer, http_port
 from pipecd.model.clock import Now, to_unix

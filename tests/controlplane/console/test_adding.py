@@ -11,7 +11,7 @@ import pytest
 
 from pipecd.controlplane.auth.policytext import parse_policies
 from pipecd.controlplane.auth.subject import Person, PipedCaller
-from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application

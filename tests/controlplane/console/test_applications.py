@@ -10,7 +10,7 @@ import pytest
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.console.door import Visitor
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import Handled
 from pipecd.model.command import CommandStatus

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
 from pipecd.model.errors import Denied, Unauthenticated

@@ -13,12 +13,11 @@ import pytest
 
 from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.engine import opening
 from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.controlplane.stores import Stores
 from pipecd.model.ids import new_id
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
@@ -135,7 +134,7 @@ def open_stores(
     async def opened() -> AsyncIterator[Stores]:
         files = await LocalFiles.open(tmp_path / "files")
         async with open_database() as database:
-            yield assemble_stores(database, files, MemoryCache(), now=clock)
+            yield create_stores(database, files, MemoryCache(), now=clock)
 
     return opened
 
@@ -151,7 +150,7 @@ async def database(
 @pytest.fixture
 async def stores(database: Database, tmp_path: Path, clock: HandClock) -> Stores:
     files = await LocalFiles.open(tmp_path / "files")
-    return assemble_stores(database, files, MemoryCache(), now=clock)
+    return create_stores(database, files, MemoryCache(), now=clock)
 
 
 def _git_path() -> ApplicationGitPath:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.database import Database, Writing
+from pipecd.controlplane.datastore.documents import Documents
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_LABEL, METADATA
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.documents import Documents
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import AlreadyExists, NotFound, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState

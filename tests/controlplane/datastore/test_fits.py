@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.fits import MOST_BYTES
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from pipecd.controlplane.datastore.applications import ApplicationFilter, Applications
 from pipecd.controlplane.datastore.database import (
     NOTHING,
     Database,
@@ -15,12 +16,9 @@ from pipecd.controlplane.datastore.database import (
     Values,
     Writing,
 )
+from pipecd.controlplane.datastore.deployments import DeploymentFilter, Deployments
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.engine.known import MOST_CHARACTERS, Known
-from pipecd.controlplane.datastore.tables.applications import SqlApplications
-from pipecd.controlplane.datastore.tables.deployments import SqlDeployments
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.documents import PageRequest
 from pipecd.model.document import to_json
 from pipecd.model.errors import Conflict
 from pipecd.proto.model.application_pb2 import Application
@@ -76,7 +74,7 @@ def lossy(database: Database) -> LossyDatabase:
 async def test_a_document_that_was_changed_here_is_changed_in_one_statement(
     lossy: LossyDatabase, application: Make
 ) -> None:
-    store, document = SqlApplications(lossy), application()
+    store, document = Applications(lossy), application()
     await store.add(document)
     await store.update(document.id, count)
     lossy.seen.clear()
@@ -88,7 +86,7 @@ async def test_a_document_that_was_changed_here_is_changed_in_one_statement(
 async def test_a_document_that_another_process_changed_is_read_again(
     lossy: LossyDatabase, application: Make
 ) -> None:
-    store, elsewhere = SqlApplications(lossy), SqlApplications(lossy)
+    store, elsewhere = Applications(lossy), Applications(lossy)
     document = application()
     await store.add(document)
     for one in (store, elsewhere, store, elsewhere):
@@ -104,7 +102,7 @@ async def test_what_is_stored_decides_whether_a_change_is_refused(
             raise Conflict("too early")
         count(application)
 
-    store, elsewhere = SqlApplications(lossy), SqlApplications(lossy)
+    store, elsewhere = Applications(lossy), Applications(lossy)
     document = application()
     await store.add(document)
     await store.update(document.id, count)
@@ -115,7 +113,7 @@ async def test_what_is_stored_decides_whether_a_change_is_refused(
 async def test_a_change_whose_answer_was_lost_is_made_once(
     lossy: LossyDatabase, application: Make
 ) -> None:
-    store, document = SqlApplications(lossy), application()
+    store, document = Applications(lossy), application()
     await store.add(document)
     await store.update(document.id, count)
     lossy.loses = True
@@ -129,7 +127,7 @@ async def test_labels_are_found_after_a_document_known_here_got_others(
     def move(application: Application) -> None:
         application.labels["env"] = "prod"
 
-    store, document = SqlApplications(lossy), application(labels={"env": "dev"})
+    store, document = Applications(lossy), application(labels={"env": "dev"})
     await store.add(document)
     await store.update(document.id, count)
     await store.update(document.id, move)
@@ -157,5 +155,5 @@ def test_what_is_known_does_not_grow_without_end(application: Make) -> None:
 async def test_a_page_is_one_question_where_counting_first_does_not_pay(database: Database) -> None:
     asked = LossyDatabase(database)
     wanted = DeploymentFilter("p", kinds=(0, 1), statuses=(2, 3))
-    await SqlDeployments(asked).listed(wanted, PageRequest(size=9))
+    await Deployments(asked).listed(wanted, PageRequest(size=9))
     assert asked.seen == (["glance", "read"] if database.weighs else ["read"])

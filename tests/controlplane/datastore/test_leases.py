@@ -4,7 +4,7 @@
 import asyncio
 from typing import Any
 
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 
 
 async def test_a_lease_is_taken_by_one_until_it_expires(stores: Stores, clock: Any) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.datastore import documents
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.rowid import row_id
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.commands import EventFilter
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState

@@ -13,6 +13,8 @@ from pymysql.cursors import DictCursor
 from sqlalchemy.dialects.mysql.base import MySQLDialect
 
 from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.engine.statement import Statements
 from pipecd.controlplane.datastore.mysql import labels
 from pipecd.controlplane.datastore.mysql.address import MySqlAddress, Tls, mysql_address
@@ -20,9 +22,7 @@ from pipecd.controlplane.datastore.mysql.errors import while_connecting, while_r
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.query import NEWEST_UPDATE, Selection, equal, when_given
 from pipecd.controlplane.datastore.rowid import row_id
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id

@@ -11,11 +11,11 @@ from sqlalchemy import insert
 
 from pipecd.controlplane.datastore import documents, query
 from pipecd.controlplane.datastore.database import Database
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import DEPLOYMENT
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json
 from pipecd.model.ids import new_id
 from pipecd.proto.model.deployment_pb2 import Deployment

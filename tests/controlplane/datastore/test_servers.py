@@ -24,7 +24,7 @@ from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.postgres.address import postgres_conninfo
 from pipecd.controlplane.datastore.postgres.database import open_postgres
 from pipecd.controlplane.datastore.schema import EXT_META, METADATA
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import StoreAway, Unavailable, UserMistake
 from pipecd.proto.model.application_pb2 import Application
 from servers.databases import MariaDb, Postgres

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from pipecd.controlplane.datastore.database import Duplicate, Reading, Writing
-from pipecd.controlplane.datastore.leases import SqlLeases
+from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.schema import EXT_META
 from pipecd.controlplane.datastore.sqlite.database import SqliteDatabase, open_sqlite
 from pipecd.controlplane.datastore.sqlite.errors import while_opening
@@ -262,9 +262,9 @@ async def test_a_killed_process_loses_nothing_it_has_answered(tmp_path: Path) ->
 async def test_leases_of_a_dead_process_are_free_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     async with open_sqlite(path) as database:
-        assert await SqlLeases(database).acquire("insights", "the dead one", seconds=1000)
+        assert await Leases(database).acquire("insights", "the dead one", seconds=1000)
     async with open_sqlite(path) as database:
-        assert await SqlLeases(database).acquire("insights", "the next one", seconds=1000)
+        assert await Leases(database).acquire("insights", "the next one", seconds=1000)
 
 
 async def test_half_of_a_failed_work_is_undone_among_its_neighbours(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 
 from pipecd.controlplane.datastore.documents import PART
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model.application_pb2 import Application

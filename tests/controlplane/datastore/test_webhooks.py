@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.webhooks import SealedSecret
+from pipecd.controlplane.datastore.projects import SealedSecret
+from pipecd.controlplane.datastore.stores import Stores
 
 FIRST = SealedSecret("sealed-1", 1_700_000_000)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
+from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.filestore.open import open_filestore
-from pipecd.controlplane.stores.files import Files
 from pipecd.model.ids import new_id
 from servers.objects import S3, Gcs
 

@@ -8,9 +8,9 @@ import boto3
 import pytest
 
 from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
+from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.filestore import s3 as s3_room
 from pipecd.controlplane.filestore.open import open_filestore
-from pipecd.controlplane.stores.files import Files
 from pipecd.model.errors import Unavailable, UserMistake
 from servers.objects import S3, Gcs
 

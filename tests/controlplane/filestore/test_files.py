@@ -6,8 +6,8 @@ import asyncio
 import pytest
 
 from pipecd.config.controlplane.storage import FilestoreSpec
+from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.filestore.open import open_filestore
-from pipecd.controlplane.stores.files import Files
 from pipecd.model.errors import NotFound, UserMistake
 
 

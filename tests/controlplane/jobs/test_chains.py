@@ -11,8 +11,8 @@ import pytest
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.chains import ChainController
-from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.chains import Matcher, Turn
 from pipecd.controlplane.usecases.commands import Handled

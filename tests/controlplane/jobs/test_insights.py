@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.chunks import read_chunk
 from pipecd.controlplane.insight.months import months_between
 from pipecd.controlplane.insight.series import Metric, Resolution, Span
@@ -21,7 +22,6 @@ from pipecd.controlplane.jobs.insights.milestone import (
     hand_on,
 )
 from pipecd.controlplane.jobs.insights.months import MonthWriter
-from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.reports.insights import Question
 from pipecd.model.clock import Now, to_unix

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY
 from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.key_uses import keep_key_uses
 from pipecd.controlplane.jobs.orphan_commands import time_out_orphans
 from pipecd.controlplane.jobs.preview_outputs import remove_old_outputs
 from pipecd.controlplane.jobs.stale_stats import forget_stale_stats
-from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
 from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus

@@ -11,11 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from pipecd.config.controlplane.insight import InsightCollectorSpec
 from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.datastore.leases import Leases
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs import upkeep
 from pipecd.controlplane.jobs.metrics import JobMetrics
 from pipecd.controlplane.jobs.schedule import Every, parse_schedule
 from pipecd.controlplane.jobs.upkeep import Job, Pace, Upkeep, attempt, periodic
-from pipecd.controlplane.stores import Stores
 from pipecd.model.clock import Now
 from pipecd.model.errors import Unavailable
 
@@ -91,7 +92,7 @@ async def test_a_replica_that_ends_leaves_its_jobs_to_the_others(stores: Stores)
         assert await second.beat(jobs)
 
 
-class Away:
+class Away(Leases):
     """Leases of a store that can be away."""
 
     def __init__(self, stores: Stores) -> None:

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.owner.pages import create_owner_pages
-from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.people.projects import ConfigProject, Projects, StaticAdmin

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
 from pipecd.proto.model.project_pb2 import Project

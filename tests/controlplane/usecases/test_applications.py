@@ -9,9 +9,9 @@ import pytest
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.applications import ApplicationUpdate

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.chains import Matcher, Turn, turn_of

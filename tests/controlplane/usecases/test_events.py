@@ -8,8 +8,8 @@ import pytest
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.controlplane.datastore.events import EventFilter
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.events import EventReport

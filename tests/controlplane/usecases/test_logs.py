@@ -6,7 +6,7 @@ import pytest
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake

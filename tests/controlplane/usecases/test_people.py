@@ -9,7 +9,7 @@ import pytest
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY
 from pipecd.controlplane.auth.sessions import Sessions as Tokens
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.people.projects import StaticAdmin

@@ -15,7 +15,7 @@ import pytest
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.web import WebServer, http_port
 from pipecd.controlplane.webhooks import door

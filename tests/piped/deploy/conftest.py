@@ -19,11 +19,10 @@ from pipecd.controlplane.api.piped import piped_table
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.assemble import assemble_stores
 from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
+from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.git.access import GitAccess
@@ -347,7 +346,7 @@ def open_stand(tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Stand
         origin = Origin.begin(tmp_path / "origin")
         files = await LocalFiles.open(tmp_path / "files")
         async with open_sqlite(tmp_path / "pipecd.db") as database:
-            stores = assemble_stores(database, files, MemoryCache())
+            stores = create_stores(database, files, MemoryCache())
             cases = build_use_cases(
                 stores, MemoryBus(), address="http://cp", encryption_key=b"k" * 32
             )

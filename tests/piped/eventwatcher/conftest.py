@@ -13,7 +13,7 @@ import pytest
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped.watcher import EventWatcherRepoSpec
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.git.access import GitAccess
 from pipecd.git.mirror import Repository
 from pipecd.git.mirrors import open_mirrors

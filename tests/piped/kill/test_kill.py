@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.piped.notify.notice import NoticeKind
 from pipecd.proto.model.application_pb2 import Application

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.agent import killed_piped, piped_config

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import pytest
 
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import NotFound

@@ -17,7 +17,7 @@ from pipecd.controlplane.auth.proofs import Proofs
 from pipecd.controlplane.auth.remembered import Remembered
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller
 from pipecd.controlplane.auth.throttle import Throttle
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated
 from pipecd.proto.model.apikey_pb2 import APIKey

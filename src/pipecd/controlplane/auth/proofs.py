@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import structlog
 
-from pipecd.controlplane.stores.files import Cache
+from pipecd.controlplane.cache import Cache
 from pipecd.model.errors import PipecdError
 
 log = structlog.get_logger()

@@ -3,7 +3,7 @@
 
 from typing import Protocol
 
-from pipecd.controlplane.stores.files import Cache
+from pipecd.controlplane.cache import Cache
 
 
 class Asked(Protocol):

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.stores.files import Cache
 from pipecd.model.errors import NoDriver, Unavailable, UserMistake
 
 CONNECT_SECONDS = 3.0

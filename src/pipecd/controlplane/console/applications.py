@@ -18,8 +18,8 @@ from pipecd.controlplane.console.view.listing import application_list
 from pipecd.controlplane.console.view.livestate import LiveTree, live_tree
 from pipecd.controlplane.console.view.marks import kind_word
 from pipecd.controlplane.console.view.query import SIZES, Address, read_applications
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.errors import Denied, NotFound, UserMistake

@@ -35,8 +35,8 @@ from pipecd.controlplane.console.view.listing import by_day, matches
 from pipecd.controlplane.console.view.marks import deployment_mark
 from pipecd.controlplane.console.view.query import Address, DeploymentQuery, read_deployments
 from pipecd.controlplane.console.view.stage import StageView
-from pipecd.controlplane.stores.documents import PageRequest
-from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
+from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Denied, NotFound, UserMistake
 from pipecd.proto.model.deployment_pb2 import Deployment

@@ -33,7 +33,6 @@ from pipecd.controlplane.datastore.query import (
 )
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import EXT_LABEL
-from pipecd.controlplane.stores.documents import Page, PageRequest
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import to_json
 from pipecd.model.errors import AlreadyExists, NotFound, PipecdError, UserMistake
@@ -68,6 +67,29 @@ LABELLED = (
 REMOVE_LABELS = delete(EXT_LABEL).where(
     EXT_LABEL.c.Kind == given("kind"), EXT_LABEL.c.DocumentId == given("id")
 )
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """Which part of a list is requested; a `size` of 0 means all of it.
+
+    `cursor` is the opaque text of an earlier page. `min_updated_at` cuts off older documents.
+    """
+
+    size: int = 0
+    cursor: str = ""
+    min_updated_at: int = 0
+
+
+EVERYTHING = PageRequest()
+
+
+@dataclass(frozen=True)
+class Page(Generic[M]):
+    """One page of a list; an empty `cursor` means that nothing follows."""
+
+    items: tuple[M, ...]
+    cursor: str = ""
 
 
 class Stored(Protocol):
@@ -107,8 +129,12 @@ class _Swap(Generic[M]):
     after: M
 
 
-class SqlDocuments(Generic[M]):
-    """Documents of one kind on any engine."""
+class Documents(Generic[M]):
+    """A table of documents of one kind, each with an id, on any engine.
+
+    `created_at` and `updated_at` are filled in when they are 0; every update sets `updated_at` to
+    now unless `touch` is false.
+    """
 
     def __init__(self, database: Database, kind: Kind[M], *, now: Now = utc_now) -> None:
         self._database = database
@@ -124,10 +150,12 @@ class SqlDocuments(Generic[M]):
         self._known = Known(kind.message)
 
     async def get(self, id: str) -> M:
+        """Returns the document, or raises NotFound."""
         rows = await self._database.glance(self._get, {"id": row_id(id)})
         return self._known.parsed(self._only_text(rows))
 
     async def get_many(self, ids: tuple[str, ...]) -> dict[str, M]:
+        """Returns those of the documents that exist, by id."""
         wanted = tuple({row_id(id): None for id in ids})
         found: dict[str, M] = {}
         for start in range(0, len(wanted), IDS_AT_ONCE):
@@ -137,6 +165,7 @@ class SqlDocuments(Generic[M]):
         return found
 
     async def add(self, document: M) -> None:
+        """Stores a new document, or raises AlreadyExists; fills in its times if they are 0."""
         stored = _stored(document)
         now = to_unix(self._now())
         stored.created_at = stored.created_at or now
@@ -145,6 +174,12 @@ class SqlDocuments(Generic[M]):
         await self._database.write(lambda writing: self._add(writing, document, text))
 
     async def update(self, id: str, change: Callable[[M], None], *, touch: bool = True) -> M:
+        """Reads, changes in place and writes under a lock; an error of `change` undoes all of it.
+
+        Returns the stored document. Concurrent updates are never lost. `change` may run on another
+        thread and, after a failed transaction, again on a fresh copy: it must change nothing but
+        the document.
+        """
         update = _Update(id, change, to_unix(self._now()) if touch else 0)
         swap = self._swap_of(update)
         if swap is not None and await self._swapped(update, swap):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases on SQL: a name, its holder, and until when."""
+"""Leases: which of several replicas runs a background job."""
 
 from datetime import timedelta
 
@@ -20,14 +20,15 @@ RENEW = (
 RELEASE = delete(EXT_LEASE).where(NAMED, EXT_LEASE.c.Holder == given("holder"))
 
 
-class SqlLeases:
-    """Exactly one holder per name, as long as the clocks of the replicas agree."""
+class Leases:
+    """Named leases with one holder at a time, as long as the clocks of the replicas agree."""
 
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         self._database = database
         self._now = now
 
     async def acquire(self, name: str, holder: str, *, seconds: float) -> bool:
+        """Acquires or renews the lease; False while another holder has it."""
         now = self._now()
         expires = now + timedelta(seconds=seconds)
         values: Values = {"name": name, "holder": holder, "expires": _millis(expires.timestamp())}
@@ -35,6 +36,7 @@ class SqlLeases:
         return await self._database.write(lambda writing: _acquire(writing, values, now_millis))
 
     async def release(self, name: str, holder: str) -> None:
+        """Releases the lease; one of another holder is left alone."""
         values: Values = {"name": name, "holder": holder}
         await self._database.write(lambda writing: writing.run(RELEASE, values))
 

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
+from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.controlplane.stores.files import Files
 from pipecd.model.errors import NoDriver, UserMistake
 
 

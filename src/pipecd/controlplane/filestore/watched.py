@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from pipecd.controlplane.stores.files import Files
+from pipecd.controlplane.filestore import Files
 from pipecd.observe.watch import Watched, Watcher
 
 _PART = "filestore"

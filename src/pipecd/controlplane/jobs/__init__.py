@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from pipecd.config.controlplane.insight import InsightCollectorSpec
 from pipecd.controlplane.bus.signal import Bus
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.chains import ChainController
 from pipecd.controlplane.jobs.insights.applications import collect_applications
 from pipecd.controlplane.jobs.insights.chunks import ChunkWriter
@@ -17,7 +18,6 @@ from pipecd.controlplane.jobs.preview_outputs import remove_old_outputs
 from pipecd.controlplane.jobs.schedule import Every, parse_schedule
 from pipecd.controlplane.jobs.stale_stats import forget_stale_stats
 from pipecd.controlplane.jobs.upkeep import REAL_TIME, Job, Pace, Upkeep, periodic
-from pipecd.controlplane.stores import Stores
 
 _TEN_MINUTES = Every(timedelta(minutes=10))
 _SIX_HOURS = Every(timedelta(hours=6))

@@ -14,8 +14,8 @@ from datetime import timedelta
 import structlog
 
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.chain_rules import ENDED, Place, advance, is_settled, unmet
-from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.chains import follow_id
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus

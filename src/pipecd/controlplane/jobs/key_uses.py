@@ -2,8 +2,8 @@
 """When API keys were last used, from the cache to their documents."""
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY
-from pipecd.controlplane.stores.files import Cache
-from pipecd.controlplane.stores.people import ApiKeys
+from pipecd.controlplane.cache import Cache
+from pipecd.controlplane.datastore.projects import ApiKeys
 from pipecd.proto.model.apikey_pb2 import APIKey
 
 

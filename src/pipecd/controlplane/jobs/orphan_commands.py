@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from pipecd.controlplane.bus.signal import Bus
-from pipecd.controlplane.stores.commands import Commands
+from pipecd.controlplane.datastore.commands import Commands
 from pipecd.controlplane.usecases.commands import signals_of
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus

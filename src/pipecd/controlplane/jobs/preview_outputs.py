@@ -4,8 +4,8 @@
 from datetime import timedelta
 from pathlib import PurePosixPath
 
-from pipecd.controlplane.stores.commands import Commands
-from pipecd.controlplane.stores.files import Files
+from pipecd.controlplane.datastore.commands import Commands
+from pipecd.controlplane.filestore import Files
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.proto.model.command_pb2 import Command
 

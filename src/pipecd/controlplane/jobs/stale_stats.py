@@ -3,7 +3,7 @@
 
 from datetime import timedelta
 
-from pipecd.controlplane.stores.files import Cache
+from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.usecases.reports.connection import STATS_KEY
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import from_json

@@ -14,9 +14,9 @@ from typing import Any
 
 import structlog
 
+from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.jobs.metrics import JobMetrics
 from pipecd.controlplane.jobs.schedule import Schedule
-from pipecd.controlplane.stores.leases import Leases
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import PipecdError
 

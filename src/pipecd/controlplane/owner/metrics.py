@@ -7,9 +7,9 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.applications import book_path, read_book
 from pipecd.controlplane.insight.decoding import decoded
-from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.reports.connection import Connections
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import NotFound, PipecdError

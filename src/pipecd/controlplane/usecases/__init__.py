@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pipecd.controlplane.auth.credentials import Credentials
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.applications import Applications
 from pipecd.controlplane.usecases.chains import Chains

@@ -16,8 +16,8 @@ from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import EVERYTHING, Permission, Scope
 from pipecd.controlplane.auth.remembered import Remembered
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller, Subject
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.documents import Page, PageRequest
+from pipecd.controlplane.datastore.documents import Page, PageRequest
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Denied, NotFound
 from pipecd.proto.model.application_pb2 import Application

@@ -11,9 +11,9 @@ import structlog
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, check_project, found
 from pipecd.controlplane.usecases.commands import Commands
 from pipecd.controlplane.usecases.enumeration import named

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pipecd.controlplane.auth.subject import PipedCaller, Subject
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_project, found
 from pipecd.model.command import CommandStatus
 from pipecd.model.errors import Denied

@@ -9,9 +9,9 @@ import structlog
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.commands import EventFilter
-from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
+from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
+from pipecd.controlplane.datastore.events import EventFilter
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
     User,

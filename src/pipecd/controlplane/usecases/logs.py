@@ -8,8 +8,8 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.remembered import Remembered
 from pipecd.controlplane.auth.subject import PipedCaller, Subject
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
+from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, found
 from pipecd.model.deployment import ROLLBACK_STAGE
 from pipecd.model.errors import NotFound, UserMistake

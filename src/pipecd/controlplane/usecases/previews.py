@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, check_project, found
 from pipecd.controlplane.usecases.commands import Commands, output_path
 from pipecd.controlplane.usecases.reports.connection import Connections

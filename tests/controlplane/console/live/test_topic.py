@@ -6,7 +6,7 @@ import pytest
 from pipecd.controlplane.bus.signal import Signal
 from pipecd.controlplane.bus.signal import Topic as Changed
 from pipecd.controlplane.console.live.topic import read_topics
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.errors import UserMistake
 
 

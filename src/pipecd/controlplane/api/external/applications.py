@@ -2,8 +2,8 @@
 """Applications, for programs."""
 
 from pipecd.controlplane.auth.subject import ApiKeyCaller
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.applications import ApplicationUpdate
 from pipecd.controlplane.usecases.enumeration import named

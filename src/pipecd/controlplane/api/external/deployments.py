@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 
 from pipecd.controlplane.auth.subject import ApiKeyCaller
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.enumeration import named
 from pipecd.model.application import ApplicationKind

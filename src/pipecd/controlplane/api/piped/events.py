@@ -2,7 +2,7 @@
 """The events that a piped's event watcher acts on."""
 
 from pipecd.controlplane.auth.subject import PipedCaller
-from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.events import EventReport
 from pipecd.proto.model import event_pb2 as model

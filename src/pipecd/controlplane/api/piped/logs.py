@@ -2,7 +2,7 @@
 """The logs of running stages."""
 
 from pipecd.controlplane.auth.subject import PipedCaller
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.service import piped_pb2 as pb
 

@@ -3,7 +3,7 @@
 
 from pipecd.controlplane.api.web.options import switch
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.applications import ApplicationUpdate
 from pipecd.controlplane.usecases.enumeration import known

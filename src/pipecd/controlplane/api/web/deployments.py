@@ -3,8 +3,8 @@
 
 from pipecd.controlplane.api.web.options import page_of
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.service import web_pb2 as pb
 

@@ -3,7 +3,7 @@
 
 from pipecd.controlplane.api.web.options import page_of
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.stores.commands import EventFilter
+from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.service import web_pb2 as pb
 

@@ -3,7 +3,7 @@
 
 from typing import Protocol
 
-from pipecd.controlplane.stores.documents import PageRequest
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.proto.service import web_pb2 as pb
 
 Switched = (

@@ -31,7 +31,7 @@ from pipecd.controlplane.console.once import Once
 from pipecd.controlplane.console.project.view import Problem
 from pipecd.controlplane.console.view.agent import agent
 from pipecd.controlplane.console.view.marks import kind_word
-from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model import common_pb2 as common

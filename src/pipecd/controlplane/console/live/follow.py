@@ -14,10 +14,10 @@ from pipecd.controlplane.console.live.stream import EventStream, Lines, Pace, So
 from pipecd.controlplane.console.live.topic import Subject, Topic, read_topics
 from pipecd.controlplane.console.log.lines import Place, log_lines, read_place
 from pipecd.controlplane.console.rendering import Renderer
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.documents import PageRequest
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.errors import NotFound
 
 MOST_STREAMS = 4

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from pipecd.controlplane.bus.signal import Signal
 from pipecd.controlplane.bus.signal import Topic as Changed
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.errors import UserMistake
 
 MOST_TOPICS = 20

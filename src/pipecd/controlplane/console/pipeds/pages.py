@@ -19,7 +19,7 @@ from pipecd.controlplane.console.pipeds.view import (
 )
 from pipecd.controlplane.console.project.view import Problem
 from pipecd.controlplane.console.view.command import Notice
-from pipecd.controlplane.stores.applications import ApplicationFilter
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.model.errors import Denied, NotFound
 from pipecd.proto.model.piped_pb2 import Piped
 

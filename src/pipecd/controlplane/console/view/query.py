@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console.view.marks import deployment_mark, kind_word, sync_mark
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.application import ApplicationKind, SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes down which applications each project has."""
 
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.applications import (
     ApplicationBook,
     CountedApplication,
@@ -8,7 +9,6 @@ from pipecd.controlplane.insight.applications import (
     counted,
     write_book,
 )
-from pipecd.controlplane.stores import Stores
 from pipecd.model.clock import Now, to_unix, utc_now
 
 

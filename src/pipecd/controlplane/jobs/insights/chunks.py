@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.insight.chunks import (
     Block,
     Chunk,
@@ -19,7 +20,6 @@ from pipecd.controlplane.insight.chunks import (
 )
 from pipecd.controlplane.insight.decoding import decoded
 from pipecd.controlplane.insight.finished import Finished, finished
-from pipecd.controlplane.stores.files import Files
 from pipecd.model.errors import NotFound
 from pipecd.proto.model.deployment_pb2 import Deployment
 

@@ -10,10 +10,10 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.insight.decoding import decoded
 from pipecd.controlplane.insight.gojson import go_json
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.files import Files
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound
 from pipecd.proto.model.deployment_pb2 import Deployment

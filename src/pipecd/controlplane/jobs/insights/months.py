@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.insight.decoding import decoded
 from pipecd.controlplane.insight.facts import fact_of
 from pipecd.controlplane.insight.months import (
@@ -16,7 +17,6 @@ from pipecd.controlplane.insight.months import (
     read_month,
     write_month,
 )
-from pipecd.controlplane.stores.files import Files
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 

@@ -7,7 +7,7 @@ from pipecd.controlplane.auth.credentials import LAST_USED_KEY, Credentials
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import ApiKeyCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, check_project, creator, found
 from pipecd.model.ids import new_id
 from pipecd.proto.model.apikey_pb2 import APIKey

@@ -11,7 +11,7 @@ from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.sso import fault_of
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, found
 from pipecd.model.errors import AlreadyExists, Conflict, UserMistake
 from pipecd.proto.model.project_pb2 import (

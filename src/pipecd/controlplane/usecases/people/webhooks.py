@@ -11,8 +11,8 @@ import structlog
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.webhooks import SealedSecret
+from pipecd.controlplane.datastore.projects import SealedSecret
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User
 from pipecd.controlplane.usecases.people.projects import check_id
 from pipecd.model.clock import Now, to_unix, utc_now

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, check_own_application, found
 from pipecd.controlplane.usecases.applications import refuse_deleted
 from pipecd.model.deployment import DeploymentStatus

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a piped is there: it is while it goes on reporting its metrics."""
 
-from pipecd.controlplane.stores.files import Cache
+from pipecd.controlplane.cache import Cache
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import PipecdError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_own_deployment, found
 from pipecd.controlplane.usecases.enumeration import known
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy

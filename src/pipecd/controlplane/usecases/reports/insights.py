@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource, Scope
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.applications import ApplicationBook, book_path, read_book
 from pipecd.controlplane.insight.chunks import (
     block_path,
@@ -30,7 +31,6 @@ from pipecd.controlplane.insight.series import (
     restore_times,
     together,
 )
-from pipecd.controlplane.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, check_project, found
 from pipecd.model.errors import NotFound, Unsupported, UserMistake
 

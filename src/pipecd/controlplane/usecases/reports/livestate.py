@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, Subject
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, found
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import Denied, NotFound

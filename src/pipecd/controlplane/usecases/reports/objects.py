@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 from pipecd.controlplane.auth.subject import PipedCaller
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, found
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import UserMistake

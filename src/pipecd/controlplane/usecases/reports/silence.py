@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.stores import Stores
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.reports.connection import SILENCE_SECONDS, Connections
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import NotFound, PipecdError

@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from pipecd.controlplane.datastore.database import Database
-from pipecd.controlplane.datastore.leases import SqlLeases
-from pipecd.controlplane.datastore.logfile import LogFile, format_log, log_path, parse_log
+from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK
-from pipecd.controlplane.datastore.stagelogs import SqlStageLogs
-from pipecd.controlplane.stores import Stores
-from pipecd.controlplane.stores.files import Files
-from pipecd.controlplane.stores.stagelogs import StageRun
+from pipecd.controlplane.datastore.stage_logs import (
+    LogFile,
+    StageLogs,
+    StageRun,
+    format_log,
+    log_path,
+    parse_log,
+)
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.filestore import Files
 from pipecd.model.errors import Conflict, NotFound, Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -228,8 +233,8 @@ async def test_a_server_killed_in_a_checkpoint_loses_nothing(
 ) -> None:
     await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
     await stores.stage_logs.append(RUN, [block(2)])
-    dying = SqlStageLogs(
-        database, DyingFiles(stores.files, after_writing=after_writing), SqlLeases(database)
+    dying = StageLogs(
+        database, DyingFiles(stores.files, after_writing=after_writing), Leases(database)
     )
     with pytest.raises(Killed):
         await dying.checkpoint(RUN, [block(3)], completed=completed)
@@ -245,7 +250,7 @@ async def test_a_server_killed_in_a_checkpoint_loses_nothing(
 async def test_a_checkpoint_waits_for_that_of_another_server(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipecd.controlplane.datastore.stagelogs.PAUSE_BETWEEN_TRIES", 0.001)
+    monkeypatch.setattr("pipecd.controlplane.datastore.stage_logs.PAUSE_BETWEEN_TRIES", 0.001)
     assert await stores.leases.acquire(log_path(RUN), "another server", seconds=5)
     with pytest.raises(Unavailable, match="another server is writing"):
         await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applications on SQL."""
+"""The table of applications."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 
 from pipecd.controlplane.datastore.database import Database
-from pipecd.controlplane.datastore.documents import Kind, SqlDocuments
+from pipecd.controlplane.datastore.documents import (
+    EVERYTHING,
+    Documents,
+    Kind,
+    Page,
+    PageRequest,
+)
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
     NOT_DELETED,
@@ -16,21 +23,33 @@ from pipecd.controlplane.datastore.query import (
     when_some,
 )
 from pipecd.controlplane.datastore.schema import APPLICATION
-from pipecd.controlplane.stores.applications import ApplicationFilter
-from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
 from pipecd.model.application import ApplicationKind, SyncStatus
 from pipecd.model.clock import Now, utc_now
 from pipecd.proto.model.application_pb2 import Application
 
 
-class SqlApplications(SqlDocuments[Application]):
-    """Every application of every project."""
+@dataclass(frozen=True)
+class ApplicationFilter:
+    """Empty fields and None do not filter; deleted applications are never listed."""
+
+    project: str
+    enabled: bool | None = None
+    kinds: tuple[int, ...] = ()
+    sync_statuses: tuple[int, ...] = ()
+    name: str = ""
+    piped_id: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Applications(Documents[Application]):
+    """Applications of all projects."""
 
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         kind = Kind(APPLICATION, Application, extra="name", labelled=True)
         super().__init__(database, kind, now=now)
 
     async def enabled_of(self, project: str, piped_id: str) -> tuple[Application, ...]:
+        """Returns the enabled applications of a piped, newest update first."""
         conditions = (
             equal("ProjectId", project),
             equal("PipedId", piped_id),
@@ -42,6 +61,7 @@ class SqlApplications(SqlDocuments[Application]):
     async def listed(
         self, wanted: ApplicationFilter, page: PageRequest = EVERYTHING
     ) -> Page[Application]:
+        """Returns a page of a project's applications, newest update first, then by id."""
         conditions = (
             equal("ProjectId", wanted.project),
             *disabled_unless(wanted.enabled),
@@ -55,4 +75,5 @@ class SqlApplications(SqlDocuments[Application]):
         return await self.page_of(conditions, page)
 
     def everywhere(self) -> AsyncIterator[tuple[Application, ...]]:
+        """Iterates over the applications of all projects, deleted ones included, oldest first."""
         return self.parts_of((), OLDEST)

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployments, chains and traces on SQL."""
+"""The tables of deployments, deployment chains and deployment traces."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pipecd.controlplane.datastore.database import Database
-from pipecd.controlplane.datastore.documents import Kind, SqlDocuments
+from pipecd.controlplane.datastore.documents import (
+    EVERYTHING,
+    Documents,
+    Kind,
+    Page,
+    PageRequest,
+)
 from pipecd.controlplane.datastore.query import (
     FIRST_ENDED,
     MOST_PIPEDS,
@@ -19,8 +26,6 @@ from pipecd.controlplane.datastore.query import (
     when_some,
 )
 from pipecd.controlplane.datastore.schema import DEPLOYMENT, DEPLOYMENT_CHAIN, DEPLOYMENT_TRACE
-from pipecd.controlplane.stores.deployments import DeploymentFilter
-from pipecd.controlplane.stores.documents import EVERYTHING, Page, PageRequest
 from pipecd.model.application import ApplicationKind
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.deployment import DeploymentStatus
@@ -33,19 +38,34 @@ NOT_COMPLETED = tuple(int(s) for s in DeploymentStatus if not s.is_completed)
 UNFINISHED = (int(pb.DEPLOYMENT_CHAIN_PENDING), int(pb.DEPLOYMENT_CHAIN_RUNNING))
 
 
-class SqlDeployments(SqlDocuments[Deployment]):
-    """Every deployment ever made."""
+@dataclass(frozen=True)
+class DeploymentFilter:
+    """Empty fields do not filter. `statuses` and `kinds` are the numbers of the wire."""
+
+    project: str
+    statuses: tuple[int, ...] = ()
+    kinds: tuple[int, ...] = ()
+    application_ids: tuple[str, ...] = ()
+    application_name: str = ""
+    trace_commit_hash: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Deployments(Documents[Deployment]):
+    """Deployments of all projects."""
 
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         kind = Kind(DEPLOYMENT, Deployment, extra="application_name", labelled=True)
         super().__init__(database, kind, now=now)
 
     async def not_completed_of(self, piped_id: str) -> tuple[Deployment, ...]:
+        """Returns the deployments that this piped has not completed yet, oldest first."""
         return await self.few_of(_not_completed_of(piped_id))
 
     async def listed(
         self, wanted: DeploymentFilter, page: PageRequest = EVERYTHING
     ) -> Page[Deployment]:
+        """Returns a page of a project's deployments, newest update first, then by id."""
         conditions = (
             equal("ProjectId", wanted.project),
             *when_some("Status", wanted.statuses, DeploymentStatus),
@@ -58,9 +78,14 @@ class SqlDeployments(SqlDocuments[Deployment]):
         return await self.page_of(conditions, page)
 
     async def of_chain(self, chain_id: str) -> tuple[Deployment, ...]:
+        """Returns the deployments of a chain, oldest first."""
         return await self.all_of((equal("DeploymentChainId", chain_id),), OLDEST)
 
     def completed(self, start: int, end: int) -> AsyncIterator[tuple[Deployment, ...]]:
+        """Iterates over the deployments completed from `start` to `end`, both inclusive.
+
+        They come in the order of their completion, in batches.
+        """
         # A deployment that has not ended has no such time, so there is always a lower bound.
         within = (*at_least("CompletedAt", max(start, 1)), *below("CompletedAt", end + 1))
         return self.parts_of(within, FIRST_ENDED)
@@ -72,21 +97,23 @@ def _not_completed_of(piped_id: str) -> Selection:
     return Selection(DEPLOYMENT.name, conditions, OLDEST)
 
 
-class SqlChains(SqlDocuments[DeploymentChain]):
-    """Deployments of several applications, one block after the other."""
+class Chains(Documents[DeploymentChain]):
+    """Deployment chains: deployments of several applications, block after block."""
 
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         super().__init__(database, Kind(DEPLOYMENT_CHAIN, DeploymentChain), now=now)
 
     async def unfinished(self) -> tuple[DeploymentChain, ...]:
+        """Returns the chains of all projects that have not ended yet, oldest first."""
         return await self.all_of(when_given("Status", *UNFINISHED), OLDEST)
 
     async def listed(self, project: str, page: PageRequest = EVERYTHING) -> Page[DeploymentChain]:
+        """Returns a page of a project's chains, newest update first, then by id."""
         return await self.page_of((equal("ProjectId", project),), page)
 
 
-class SqlTraces(SqlDocuments[DeploymentTrace]):
-    """What a commit of a source repository led to."""
+class Traces(Documents[DeploymentTrace]):
+    """Deployment traces: the deployments that a commit of a source repository caused."""
 
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         super().__init__(database, Kind(DEPLOYMENT_TRACE, DeploymentTrace), now=now)
@@ -94,5 +121,9 @@ class SqlTraces(SqlDocuments[DeploymentTrace]):
     async def listed(
         self, project: str, commit_hash: str = "", page: PageRequest = EVERYTHING
     ) -> Page[DeploymentTrace]:
+        """Returns a page of a project's traces, newest update first, then by id.
+
+        With `commit_hash` only the traces of that commit are listed.
+        """
         conditions = (equal("ProjectId", project), *when_given("CommitHash", commit_hash))
         return await self.page_of(conditions, page)

@@ -8,7 +8,7 @@ whenever a process is killed.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,17 +26,9 @@ from pipecd.controlplane.datastore.database import (
     given,
 )
 from pipecd.controlplane.datastore.fits import MOST_BYTES
-from pipecd.controlplane.datastore.logfile import (
-    LogFile,
-    format_log,
-    log_path,
-    merge_blocks,
-    parse_log,
-)
+from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_STAGE_LOG
-from pipecd.controlplane.stores.files import Files
-from pipecd.controlplane.stores.leases import Leases
-from pipecd.controlplane.stores.stagelogs import StageLogPart, StageRun
+from pipecd.controlplane.filestore import Files
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import Conflict, NotFound, Unavailable, UserMistake
 from pipecd.model.ids import new_id
@@ -46,6 +38,8 @@ LEASE_SECONDS = 30
 TRIES_FOR_THE_LEASE = 40
 PAUSE_BETWEEN_TRIES = 0.05
 FIRST_INDEX = -(2**63)
+# The last line of the file of a completed log.
+END = b"EOL"
 LONGEST_DEPLOYMENT, LONGEST_STAGE = 64, 255
 
 
@@ -103,6 +97,35 @@ REMOVE_BLOCKS = delete(EXT_LOG_BLOCK).where(
 
 
 @dataclass(frozen=True)
+class StageRun:
+    """Identifies one run of a stage, to which a log belongs."""
+
+    deployment_id: str
+    stage_id: str
+    retried_count: int = 0
+
+
+@dataclass(frozen=True)
+class StageLogPart:
+    """Log blocks in the order of their index; `completed` says that none will follow."""
+
+    blocks: tuple[LogBlock, ...]
+    completed: bool
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """The content of a log file: its blocks by index, and whether the log is completed."""
+
+    blocks: tuple[LogBlock, ...] = ()
+    completed: bool = False
+
+    @property
+    def last_index(self) -> int:
+        return self.blocks[-1].index if self.blocks else -1
+
+
+@dataclass(frozen=True)
 class Head:
     """What the database knows of a log: whether it is closed, and how far its file reaches."""
 
@@ -110,7 +133,7 @@ class Head:
     last_index_in_file: int
 
 
-class SqlStageLogs:
+class StageLogs:
     """Logs of stages on a database and a filestore."""
 
     def __init__(self, database: Database, files: Files, leases: Leases) -> None:
@@ -122,6 +145,7 @@ class SqlStageLogs:
         self._takers: Counter[StageRun] = Counter()
 
     async def append(self, run: StageRun, blocks: Sequence[LogBlock]) -> None:
+        """Adds the blocks whose index is new; raises Conflict when the log is completed."""
         if len(blocks) == 1 and await self._added(run, blocks[0]):
             return
         if not await self._database.write(lambda writing: _append(writing, run, blocks)):
@@ -132,6 +156,7 @@ class SqlStageLogs:
     async def checkpoint(
         self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool
     ) -> None:
+        """Adds the blocks whose index is new and moves all blocks to the filestore."""
         async with self._turn(run):
             file = await self._file(run)
             before = file or LogFile()
@@ -148,6 +173,7 @@ class SqlStageLogs:
             await self._database.write(lambda writing: _forget(writing, run, log, waiting.blocks))
 
     async def read(self, run: StageRun, *, from_index: int = 0) -> StageLogPart:
+        """Returns the blocks from that index on; raises NotFound when nothing was ever logged."""
         head, waiting = await self._database.read(lambda reading: _look(reading, run, from_index))
         if head is not None and head.last_index_in_file < from_index:
             return StageLogPart(waiting, head.completed)
@@ -299,3 +325,39 @@ def _forget(writing: Writing, run: StageRun, log: LogFile, blocks: Sequence[LogB
         indexes = {f"index_{i}": index for i, index in enumerate(padded)}
         writing.run(REMOVE_BLOCKS, {**values, **indexes})
     writing.run(SET_HEAD, {**values, "done": log.completed, "last": log.last_index})
+
+
+def log_path(run: StageRun) -> str:
+    return f"log/{run.deployment_id}/{run.stage_id}/{run.retried_count}.txt"
+
+
+def merge_blocks(*sources: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
+    """Every block once, by index; of two with the same index the earlier source wins."""
+    merged: dict[int, LogBlock] = {}
+    for blocks in sources:
+        for block in blocks:
+            merged.setdefault(block.index, block)
+    return tuple(merged[index] for index in sorted(merged))
+
+
+def format_log(log: LogFile) -> bytes:
+    lines = "".join(f"{to_json(block)}\n" for block in log.blocks)
+    return lines.encode() + (END if log.completed else b"")
+
+
+def parse_log(content: bytes, path: str) -> LogFile:
+    # Only the line feed ends a line; a log may hold any other separator, and be of any length.
+    lines = content.split(b"\n")
+    completed = lines[-1] == END
+    blocks: list[LogBlock] = []
+    for number, line in enumerate(lines[:-1] if completed else lines, start=1):
+        if not line:
+            continue
+        try:
+            blocks.append(from_json(line, LogBlock))
+        except ValueError as e:
+            raise Conflict(
+                f"the log file {path} is damaged at line {number}",
+                hint="remove that line from the file",
+            ) from e
+    return LogFile(merge_blocks(blocks), completed)
