@@ -23,8 +23,8 @@ from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.pipeds import Registered
-from pipecd.piped.api import PipedApi
 from pipecd.piped.app import PipedSettings, run_piped
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
@@ -109,8 +109,8 @@ class Plane:
     def caller(self) -> PipedCaller:
         return PipedCaller(PROJECT, self.registered.id)
 
-    def api(self) -> AbstractAsyncContextManager[PipedApi]:
-        return PipedApi.connect(
+    def api(self) -> AbstractAsyncContextManager[ControlPlaneClient]:
+        return ControlPlaneClient.connect(
             self.address,
             project=PROJECT,
             piped=self.registered.id,

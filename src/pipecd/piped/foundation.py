@@ -23,7 +23,7 @@ from pipecd.observe.metrics import Labelled
 from pipecd.observe.spans import Spans
 from pipecd.observe.telemetry import DeploymentTelemetry
 from pipecd.observe.version import build_version
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.desk import logs_of
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.livestate.announce import Announcer
@@ -78,7 +78,7 @@ class Shared:
     """What most parts need."""
 
     settings: PipedSettings
-    api: PipedApi
+    api: ControlPlaneClient
     mirrors: Mirrors
     applications: ApplicationMirror
     deployments: DeploymentMirror
@@ -97,7 +97,7 @@ class Shared:
 
 def share(
     settings: PipedSettings,
-    api: PipedApi,
+    api: ControlPlaneClient,
     mirrors: Mirrors,
     catalog: Catalog,
     decrypter: Decrypter | None,
@@ -139,9 +139,9 @@ def share(
     )
 
 
-def connect(settings: PipedSettings) -> AbstractAsyncContextManager[PipedApi]:
+def connect(settings: PipedSettings) -> AbstractAsyncContextManager[ControlPlaneClient]:
     spec = settings.config.spec
-    return PipedApi.connect(
+    return ControlPlaneClient.connect(
         spec.api_address,
         project=spec.project_id,
         piped=spec.piped_id,

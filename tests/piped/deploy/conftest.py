@@ -32,7 +32,7 @@ from pipecd.model.clock import Now, utc_now
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 from pipecd.model.errors import NotFound
 from pipecd.model.ids import new_id
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.deploy.desk import logs_of
 from pipecd.piped.deploy.metadata import MetadataStores
@@ -288,7 +288,7 @@ class Stand:
         """The deploying part of a piped; leaving the block ends it as SIGTERM would."""
         repository = Repository("site", self.origin.remote, "main")
         async with (
-            PipedApi.connect(
+            ControlPlaneClient.connect(
                 self.address,
                 project=PROJECT,
                 piped=self.registered.id,

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
-from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.model.errors import UserMistake
 from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.outcome import Outcome
 from pipecd.piped.deploy.reports import Reports
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, StopReason, until_stopped
 from pipecd.piped.notify.notifier import Identity, Notifier
-from pipecd.piped.planning.patience import persistently
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import (
     Deployment,
@@ -126,27 +125,6 @@ async def test_a_broken_journal_is_as_good_as_none(tmp_path: Path, text: str) ->
     path.write_text(text)
     found = await Journal.open(path)
     assert (found.stages, found.outcome) == ({}, None)
-
-
-async def test_a_report_is_repeated_until_somebody_listens() -> None:
-    tries: list[int] = []
-
-    async def report() -> str:
-        tries.append(1)
-        if len(tries) == 1:
-            raise Unavailable("away")
-        return "heard"
-
-    assert await persistently(report, what="test") == "heard"
-    assert len(tries) == 2
-
-
-async def test_a_report_that_is_refused_is_not_repeated() -> None:
-    async def report() -> None:
-        raise UserMistake("never")
-
-    with pytest.raises(UserMistake):
-        await persistently(report, what="test")
 
 
 async def test_a_completed_deployment_is_never_opened_again() -> None:

@@ -14,7 +14,6 @@ from pipecd.git.mirror import Mirror
 from pipecd.git.mirrors import Mirrors
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.errors import PipecdError
-from pipecd.piped.api import PipedApi
 from pipecd.piped.appconfig.discovery import (
     changed_info,
     found_info,
@@ -23,6 +22,7 @@ from pipecd.piped.appconfig.discovery import (
     mistake_in,
     unregistered,
 )
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import watch_any
 from pipecd.piped.mirror.commands import REASON_KEY, CommandMirror
@@ -54,7 +54,7 @@ class _Listing:
 class AppConfigReporter:
     """Scans a repository when its head or its applications change, and now and then anyway."""
 
-    api: PipedApi
+    api: ControlPlaneClient
     applications: ApplicationMirror
     heads: RepositoryHeads
     mirrors: Mirrors

@@ -13,7 +13,7 @@ from pathlib import Path
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind
 from pipecd.observe.telemetry import DeploymentTelemetry
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.deploy.stop import Stop, stop_of
@@ -26,14 +26,12 @@ from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.plan.turns import next_turns
-from pipecd.piped.planning.patience import persistently
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.piped_pb2 import (
-    ListNotCompletedDeploymentsRequest,
     ReportApplicationDeployingStatusRequest,
 )
 
@@ -58,7 +56,7 @@ class _Work:
 class Deployer:
     """Plans and carries out deployments."""
 
-    api: PipedApi
+    api: ControlPlaneClient
     deployments: DeploymentMirror
     commands: CommandMirror
     applications: ApplicationMirror
@@ -154,13 +152,11 @@ class Deployer:
     async def _correct_deploying(self) -> None:
         """An application that lost its piped amid a deployment may say forever that it deploys."""
         await self.applications.read()
-        request = ListNotCompletedDeploymentsRequest()
-        listed = await persistently(
-            lambda: self.api.list_not_completed_deployments(request), what="deployments"
-        )
-        open_ones = {deployment.application_id for deployment in listed.deployments}
-        for application in self.applications.all:
-            if application.deploying and application.id not in open_ones:
+        applications = self.applications.all
+        # The deployments must be newer than the applications, which may have begun to deploy.
+        await self.deployments.refreshed()
+        for application in applications:
+            if application.deploying and not self.deployments.open_of(application.id):
                 await self.api.report_application_deploying_status(
                     ReportApplicationDeployingStatusRequest(application_id=application.id)
                 )

@@ -9,14 +9,13 @@ from pathlib import Path
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.observe.telemetry import DeploymentTelemetry
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.deploy.reports import Reports
 from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.planning.masked import MaskedSources
-from pipecd.piped.planning.patience import persistently
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Sources
@@ -40,7 +39,7 @@ def _place_of(workspace: Path, deployment_id: str) -> Path:
 class Desk:
     """The control plane, the sources, the plugins and a place to work."""
 
-    api: PipedApi
+    api: ControlPlaneClient
     commands: CommandMirror
     sources: Sources
     plugins: PluginRegistry
@@ -83,8 +82,7 @@ class Desk:
     async def fresh(self, deployment_id: str) -> Deployment:
         """The deployment as the control plane has it; the mirror may be older."""
         request = piped_pb2.GetDeploymentRequest(id=deployment_id)
-        answer = await persistently(lambda: self.api.get_deployment(request), what="deployment")
-        return answer.deployment
+        return (await self.api.get_deployment(request)).deployment
 
     async def answer_cancels(self, deployment_id: str, status: CommandStatus) -> None:
         """Tells those who cancelled a deployment what became of it."""

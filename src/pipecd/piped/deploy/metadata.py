@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pipecd.model.errors import NotFound
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service import piped_pb2
 
@@ -13,7 +13,7 @@ from pipecd.proto.service import piped_pb2
 class MetadataStores:
     """One store for each deployment that is being planned or carried out."""
 
-    def __init__(self, api: PipedApi) -> None:
+    def __init__(self, api: ControlPlaneClient) -> None:
         self._api = api
         self._deployments: dict[str, Deployment] = {}
 

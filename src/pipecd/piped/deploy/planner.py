@@ -12,7 +12,6 @@ from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
 from pipecd.piped.planning.gather import Plan, Planning, Running, last_success
-from pipecd.piped.planning.patience import persistently
 from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -87,7 +86,4 @@ class Planner:
 
     async def _running(self) -> Running | None:
         """What runs now, as the control plane remembers it."""
-        return await persistently(
-            lambda: last_success(self._desk.api, self._deployment.application_id),
-            what="last success",
-        )
+        return await last_success(self._desk.api, self._deployment.application_id)

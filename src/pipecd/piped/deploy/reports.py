@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells the control plane, and people, what became of a deployment, however long that takes.
 
-Every report is about a local copy of the deployment, which is changed first; a control plane that
-is away is asked again until it answers, so that the truth here and there is the same in the end.
+Every report is about a local copy of the deployment, which is changed first; the client repeats it
+until the control plane accepts it, so that both sides agree in the end.
 People are told before that: whoever is killed in between makes the same report again, and what it
 tells people is known by its key.
 """
@@ -21,12 +21,11 @@ from pipecd.model.deployment import (
     may_become,
 )
 from pipecd.model.errors import PipecdError
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.journal import StageEntry
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.transition import deployment_is, stage_became
 from pipecd.piped.planning.gather import Plan, Running
-from pipecd.piped.planning.patience import persistently
 from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service import piped_pb2
@@ -52,7 +51,7 @@ class Reports:
 
     def __init__(
         self,
-        api: PipedApi,
+        api: ControlPlaneClient,
         deployment: Deployment,
         notices: Notices,
         *,
@@ -87,7 +86,7 @@ class Reports:
             deployment_chain_id=own.deployment_chain_id,
             deployment_chain_block_index=own.deployment_chain_block_index,
         )
-        await persistently(lambda: self._api.report_deployment_planned(request), what="plan")
+        await self._api.report_deployment_planned(request)
 
     async def waiting(self, reason: str = "") -> None:
         """Why the deployment does not move; without a reason it moves again."""
@@ -98,7 +97,8 @@ class Reports:
         request = piped_pb2.SaveDeploymentSharedMetadataRequest(
             deployment_id=own.id, metadata=shared
         )
-        await self._if_possible(lambda: self._save(request), what="waiting")
+        save = partial(self._api.save_deployment_shared_metadata, request)
+        await self._if_possible(save, what="waiting")
 
     async def started(self) -> None:
         """The deployment is being carried out, again after a restart."""
@@ -139,9 +139,7 @@ class Reports:
             visible=True,
             completed_at=began or now,
         )
-        await persistently(
-            lambda: self._api.report_stage_status_changed(request), what="stage status"
-        )
+        await self._api.report_stage_status_changed(request)
 
     async def stage_over(self, stage: PipelineStage, entry: StageEntry) -> None:
         """A stage ended: the rest of its log, then how."""
@@ -151,8 +149,8 @@ class Reports:
     async def log_ended(self, rest: Sequence[Checkpoint]) -> None:
         """No line follows; one who reads a stage that is over reads all of it."""
         for checkpoint in rest:
-            send = partial(self._api.report_stage_logs_from_last_checkpoint, checkpoint)
-            await self._if_possible(partial(persistently, send, what="stage log"), what="stage log")
+            send = partial(self._api.report_final_stage_logs, checkpoint)
+            await self._if_possible(send, what="stage log")
 
     async def completed(self, status: DeploymentStatus, reason: str, *, by: str = "") -> None:
         """The deployment is over, perhaps because somebody cancelled it.
@@ -180,7 +178,7 @@ class Reports:
             deployment_chain_block_index=own.deployment_chain_block_index,
             completed_at=own.completed_at,
         )
-        await persistently(lambda: self._api.report_deployment_completed(request), what="ending")
+        await self._api.report_deployment_completed(request)
         log.info("deployment completed", status=status.name, reason=reason)
 
     async def deploying(self, deploying: bool) -> None:
@@ -188,9 +186,7 @@ class Reports:
         request = piped_pb2.ReportApplicationDeployingStatusRequest(
             application_id=self._deployment.application_id, deploying=deploying
         )
-        await persistently(
-            lambda: self._api.report_application_deploying_status(request), what="deploying"
-        )
+        await self._api.report_application_deploying_status(request)
 
     async def _status(self, status: DeploymentStatus, reason: str) -> None:
         own, before = self._deployment, DeploymentStatus(self._deployment.status)
@@ -204,9 +200,7 @@ class Reports:
             deployment_chain_id=own.deployment_chain_id,
             deployment_chain_block_index=own.deployment_chain_block_index,
         )
-        await persistently(
-            lambda: self._api.report_deployment_status_changed(request), what="status"
-        )
+        await self._api.report_deployment_status_changed(request)
 
     async def _most_recent_success(self) -> None:
         own = self._deployment
@@ -224,15 +218,7 @@ class Reports:
                 completed_at=to_unix(self._now()),
             ),
         )
-        await persistently(
-            lambda: self._api.report_application_most_recent_deployment(request),
-            what="last success",
-        )
-
-    async def _save(self, request: piped_pb2.SaveDeploymentSharedMetadataRequest) -> None:
-        await persistently(
-            lambda: self._api.save_deployment_shared_metadata(request), what="metadata"
-        )
+        await self._api.report_application_most_recent_deployment(request)
 
     async def _if_possible(self, report: Callable[[], Awaitable[object]], *, what: str) -> None:
         """A report without which the deployment goes on, should it be refused."""

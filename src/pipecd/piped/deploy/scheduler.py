@@ -33,7 +33,7 @@ from pipecd.piped.deploy.outcome import (
 from pipecd.piped.deploy.stage import StageRun
 from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
 from pipecd.piped.planning.gather import set_targets
-from pipecd.piped.planning.patience import persistently
+from pipecd.piped.retry import retry_while_unavailable
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 log = structlog.get_logger()
@@ -84,7 +84,9 @@ class Scheduler:
     async def _forward(self) -> Outcome:
         """Runs the stages that are left, until one of them or somebody ends the deployment."""
         try:
-            asking = asyncio.create_task(persistently(self._spec, what="source"), name="source")
+            asking = asyncio.create_task(
+                retry_while_unavailable(self._spec, what="repository"), name="source"
+            )
             spec = await until_stopped(asking, self._stop)
         except PipecdError as e:
             reason = f"Failed to get deploy source at target commit ({e})"
@@ -127,7 +129,7 @@ class Scheduler:
         await self._reports.rolling_back(outcome.reason)
         remaining = [s for s in self._rollback_stages() if not StageStatus(s.status).is_completed]
         try:
-            spec = await persistently(self._spec, what="source")
+            spec = await retry_while_unavailable(self._spec, what="repository")
         except PipecdError as e:
             for stage in remaining:
                 await self._reports.stage(stage, StageStatus.FAILURE, str(e))

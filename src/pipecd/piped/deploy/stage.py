@@ -25,8 +25,8 @@ from pipecd.piped.deploy.outcome import StageEnding, ending_of
 from pipecd.piped.deploy.reports import Reports, words
 from pipecd.piped.deploy.stop import Stop, StopReason, until_stopped
 from pipecd.piped.plan.skip import skip_reason
-from pipecd.piped.planning.patience import persistently
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
+from pipecd.piped.retry import retry_while_unavailable
 from pipecd.piped.source.sources import Source
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
@@ -200,11 +200,11 @@ class StageRun:
     async def _source(self, commit: str, name: str, *, config_filename: str = "") -> Source:
         """A working copy; a repository that is away is waited for."""
         own, sources = self.deployment, self.desk.masked_sources(self.deployment.id)
-        return await persistently(
+        return await retry_while_unavailable(
             lambda: sources.at(
                 own.git_path, commit, config_filename=config_filename, into=self._place / name
             ),
-            what="source",
+            what="repository",
         )
 
     @property

@@ -11,7 +11,7 @@ import structlog
 
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError, Unavailable
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.eventwatcher.turn import TOO_OLD, Arrival, Outcome, together
 from pipecd.piped.mirror.changes import Changes, Watch
 from pipecd.piped.mirror.pace import Pace
@@ -45,7 +45,7 @@ class Inbox:
     comes later than that does not change Git in hindsight.
     """
 
-    def __init__(self, api: PipedApi, *, every: float, now: Now = utc_now) -> None:
+    def __init__(self, api: ControlPlaneClient, *, every: float, now: Now = utc_now) -> None:
         self._api, self._now = api, now
         self.pace = Pace(every)
         self.changes = Changes()

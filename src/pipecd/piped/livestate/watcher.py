@@ -13,7 +13,7 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.backoff import Backoff
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.livestate.announce import Recoveries
 from pipecd.piped.livestate.ground import Ground, Grounds
 from pipecd.piped.livestate.look import Looking, Sight
@@ -56,7 +56,7 @@ class Rhythm:
 class Tools:
     """What all watchers share."""
 
-    api: PipedApi
+    api: ControlPlaneClient
     deployments: DeploymentMirror
     heads: RepositoryHeads
     grounds: Grounds

@@ -4,7 +4,7 @@
 import asyncio
 
 from pipecd.model.errors import PipecdError
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.changes import Changes
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.trouble import Trouble
@@ -17,7 +17,7 @@ EVERY = 60.0
 class ApplicationMirror:
     """The enabled applications that this piped deploys."""
 
-    def __init__(self, api: PipedApi, *, every: float = EVERY) -> None:
+    def __init__(self, api: ControlPlaneClient, *, every: float = EVERY) -> None:
         self._api = api
         self._applications: dict[str, Application] = {}
         self._is_read = asyncio.Event()

@@ -9,7 +9,7 @@ import structlog
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.errors import PipecdError
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.changes import Changes
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.trouble import Trouble
@@ -32,7 +32,9 @@ class CommandMirror:
     plane heard of it still lists it.
     """
 
-    def __init__(self, api: PipedApi, *, every: float = EVERY, now: Now = utc_now) -> None:
+    def __init__(
+        self, api: ControlPlaneClient, *, every: float = EVERY, now: Now = utc_now
+    ) -> None:
         self._api, self._now = api, now
         self._listed: tuple[Command, ...] = ()
         self._handled: dict[str, datetime] = {}

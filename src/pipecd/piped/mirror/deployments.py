@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import PipecdError
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.changes import Changes
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.trouble import Trouble
@@ -23,11 +23,14 @@ EVERY = 10.0
 class DeploymentMirror:
     """Deployments that wait to be planned or carried out, or are being carried out."""
 
-    def __init__(self, api: PipedApi, *, every: float = EVERY) -> None:
+    def __init__(self, api: ControlPlaneClient, *, every: float = EVERY) -> None:
         self._api = api
         self._deployments: tuple[Deployment, ...] = ()
         self._open: dict[str, frozenset[str]] = {}
         self._is_read = asyncio.Event()
+        # How many polls have begun, and which of them the copy is from.
+        self._polls, self._copied = 0, 0
+        self._is_copied = asyncio.Condition()
         self._trouble = Trouble("deployments")
         self.pace = Pace(every)
         self.changes = Changes()
@@ -61,6 +64,13 @@ class DeploymentMirror:
         """Waits until there is a first copy."""
         await self._is_read.wait()
 
+    async def refreshed(self) -> None:
+        """Requests a new copy and waits for it."""
+        number = self._polls + 1
+        self.pace.soon()
+        async with self._is_copied:
+            await self._is_copied.wait_for(lambda: self._copied >= number)
+
     async def run(self) -> None:
         while True:
             await self._refresh()
@@ -70,6 +80,7 @@ class DeploymentMirror:
         return tuple(d for d in self._deployments if d.status in statuses)
 
     async def _refresh(self) -> None:
+        self._polls += 1
         try:
             found = await self._list()
         except PipecdError as e:
@@ -80,6 +91,9 @@ class DeploymentMirror:
         if found != self._deployments:
             self._deployments, self._open = found, _by_application(found)
             self.changes.notify()
+        async with self._is_copied:
+            self._copied = self._polls
+            self._is_copied.notify_all()
 
     async def _list(self) -> tuple[Deployment, ...]:
         found: dict[str, Deployment] = {}

@@ -13,7 +13,7 @@ from pipecd.config.piped.secret import KEY_PAIR
 from pipecd.config.read import PipedConfig
 from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.trouble import Trouble
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
@@ -70,7 +70,7 @@ def _providers(config: PipedConfig, catalog: Catalog) -> list[Piped.PlatformProv
 class Presence:
     """Introduces this piped once and then reports that it is alive."""
 
-    api: PipedApi
+    api: ControlPlaneClient
     meta: ReportPipedMetaRequest
     metrics: Callable[[], bytes]
     on_reported: Callable[[], None] = lambda: None

@@ -14,7 +14,7 @@ import structlog
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.commands import REASON_KEY, CommandMirror
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -55,7 +55,7 @@ def verdict(command: Command, deployment: Deployment | None) -> Verdict | None:
 class StageCommands:
     """Looks after commands to stages that nobody else answers."""
 
-    api: PipedApi
+    api: ControlPlaneClient
     commands: CommandMirror
     _doubted: set[str] = field(init=False, default_factory=set[str])
     """The commands that were found to be pointless once; whoever runs the stage is faster."""

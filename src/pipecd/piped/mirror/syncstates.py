@@ -14,7 +14,7 @@ import structlog
 from pipecd.model.application import SyncStatus
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import Changes, Watch, watch_any
 from pipecd.piped.mirror.deployments import DeploymentMirror
@@ -98,7 +98,7 @@ class SyncStates:
 
     def __init__(
         self,
-        api: PipedApi,
+        api: ControlPlaneClient,
         applications: ApplicationMirror,
         deployments: DeploymentMirror,
         *,

@@ -11,7 +11,7 @@ import structlog
 
 from pipecd.model.backoff import STREAM_UNSUPPORTED_RETRY_SECONDS, Backoff
 from pipecd.model.errors import PipecdError, Unsupported
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.mirror.trouble import Trouble
 from pipecd.proto.service.wakeups_pb2 import Wakeup
@@ -36,7 +36,7 @@ class WakeupStream:
 
     def __init__(
         self,
-        api: PipedApi,
+        api: ControlPlaneClient,
         *,
         paces: Mapping["Wakeup.Kind.ValueType", Sequence[Pace]],
         repositories: Repositories,

@@ -17,7 +17,7 @@ from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import NotFound, PipecdError, Unsupported
 from pipecd.model.ids import new_id
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.plan.stages import StageAnswer, StageMint, pipeline_stages, quick_sync_stages
 from pipecd.piped.plan.strategy import Answer, PlanFacts, choose_strategy, ruled
 from pipecd.piped.plan.targets import KnownTargets, deploy_targets
@@ -44,7 +44,7 @@ class Running:
     config_filename: str
 
 
-async def last_success(api: PipedApi, application_id: str) -> Running | None:
+async def last_success(api: ControlPlaneClient, application_id: str) -> Running | None:
     """What an application runs, as the control plane remembers it."""
     request = GetApplicationMostRecentDeploymentRequest(
         application_id=application_id, status=deployment_pb2.DEPLOYMENT_SUCCESS

@@ -15,12 +15,11 @@ from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError, Unsupported
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.planning.deployment import Cause, new_deployment
 from pipecd.piped.planning.gather import Planning, Prepared, last_success
 from pipecd.piped.planning.masked import MaskedSources
-from pipecd.piped.planning.patience import persistently
 from pipecd.piped.planpreview.result import Answer, described, fill, hide
 from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.plugin import Plugin
@@ -60,7 +59,7 @@ class Failed(PipecdError):
 class ApplicationPreviews:
     """Previews applications with the sources and the plugins of this piped."""
 
-    api: PipedApi
+    api: ControlPlaneClient
     sources: Sources
     plugins: PluginRegistry
     masks: Masks
@@ -105,10 +104,7 @@ class ApplicationPreviews:
         self, result: ApplicationPlanPreviewResult, deployment: Deployment, into: Path
     ) -> None:
         try:
-            running = await persistently(
-                lambda: last_success(self.api, deployment.application_id),
-                what="last successful deployment",
-            )
+            running = await last_success(self.api, deployment.application_id)
         except PipecdError as e:
             raise Failed(f"failed while finding the last successful deployment ({e})") from e
         # How many applications are worked on is limited as a whole.

@@ -14,7 +14,7 @@ from pipecd.model.deployment import DISPLAY_KEY
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.observe.metrics import Tallies
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.pluginhost.logs import LogRelay
 from pipecd.piped.pluginhost.tools import Tool, Toolbox
 from pipecd.proto.model.command_pb2 import Command
@@ -97,7 +97,7 @@ class Callbacks(LogRelay):
 
     def __init__(
         self,
-        api: PipedApi,
+        api: ControlPlaneClient,
         *,
         commands: StageCommands,
         metadata: Metadata,

@@ -14,7 +14,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from pipecd.model.errors import Unavailable
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.pluginhost.masks import MaskedLog, Masks, with_text
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import host_pb2 as pb
@@ -121,7 +121,9 @@ class LogRelay:
     certain that the stage will not run again. What the control plane was away for is kept too.
     """
 
-    def __init__(self, api: PipedApi, *, logs: Callable[[str], Path] | None = None) -> None:
+    def __init__(
+        self, api: ControlPlaneClient, *, logs: Callable[[str], Path] | None = None
+    ) -> None:
         """`logs` says where the lines of a deployment are kept until they have left."""
         self._api, self._logs = api, logs
         self.masks = Masks()

@@ -12,7 +12,7 @@ from pipecd.git.mirror import Repository
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import AlreadyExists, PipecdError
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.transition import triggered
@@ -37,7 +37,7 @@ class Creation:
 
     def __init__(
         self,
-        api: PipedApi,
+        api: ControlPlaneClient,
         deployments: DeploymentMirror,
         baselines: Baselines,
         notices: Notices,

@@ -18,7 +18,7 @@ from pipecd.model.clock import Now, from_unix, to_unix
 from pipecd.model.command import CHAIN_COMMIT_KEY, CommandKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.plan import reason
 from pipecd.piped.planning.baseline import Baselines
@@ -40,7 +40,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 class Tools:
     """What every round needs."""
 
-    api: PipedApi
+    api: ControlPlaneClient
     configs: Configs
     commands: SyncCommands
     baselines: Baselines

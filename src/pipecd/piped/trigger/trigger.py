@@ -10,7 +10,7 @@ from pipecd.git.mirror import Mirror
 from pipecd.git.mirrors import Mirrors
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import PipecdError, Unavailable
-from pipecd.piped.api import PipedApi
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import watch_any
 from pipecd.piped.mirror.commands import CommandMirror
@@ -35,7 +35,7 @@ _AGAIN_AFTER_TROUBLE = 5.0
 class Trigger:
     """Follows every repository in a task of its own, so that a broken one holds up no other."""
 
-    api: PipedApi
+    api: ControlPlaneClient
     applications: ApplicationMirror
     deployments: DeploymentMirror
     commands: CommandMirror

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls fail as our errors; reports outlast an absent server, hopeless ones do not."""
+"""The client of the control plane: errors are ours, and each RPC is repeated as its policy says."""
 
 import asyncio
+import re
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,8 +12,16 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from pipecd.model.errors import Denied, NotFound, Unauthenticated, Unavailable, UserMistake
-from pipecd.piped.api import PipedApi
+from pipecd.model.errors import (
+    Denied,
+    NotFound,
+    PipecdError,
+    Unauthenticated,
+    Unavailable,
+    UserMistake,
+)
+from pipecd.piped.control_plane_client import ControlPlaneClient
+from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.wire import channel
 from pipecd.wire.server import grpc_server
@@ -21,7 +30,7 @@ HURRY = 0.00001
 
 
 @asynccontextmanager
-async def hurried(plane: Any) -> AsyncGenerator[PipedApi]:
+async def hurried(plane: Any) -> AsyncGenerator[ControlPlaneClient]:
     async with plane.api() as api:
         api._chance = lambda: HURRY
         yield api
@@ -49,7 +58,7 @@ async def test_errors_are_ours_and_hopeless_calls_are_made_once(open_plane: Any)
 async def test_a_wrong_key_is_told(open_plane: Any) -> None:
     async with (
         open_plane() as plane,
-        PipedApi.connect(
+        ControlPlaneClient.connect(
             plane.address,
             project="shop",
             piped=plane.registered.id,
@@ -94,7 +103,7 @@ async def test_a_piped_whose_key_is_replaced_takes_the_new_one_from_its_file(
 ) -> None:
     async with open_plane() as plane:
         key = [plane.registered.key]
-        async with PipedApi.connect(
+        async with ControlPlaneClient.connect(
             plane.address,
             project="shop",
             piped=plane.registered.id,
@@ -133,7 +142,7 @@ async def test_a_control_plane_that_is_away_at_the_start_is_told_of_and_waited_f
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     address = f"127.0.0.1:{port}"
-    connecting = PipedApi.connect(
+    connecting = ControlPlaneClient.connect(
         address, project="shop", piped="p", key=lambda: "s3cret", insecure=True
     )
     with capture_logs() as logs:
@@ -151,20 +160,155 @@ async def test_a_control_plane_that_is_away_at_the_start_is_told_of_and_waited_f
     assert [entry["event"] for entry in logs[1:]] == ["server reached"]
 
 
-async def test_a_report_waits_for_the_server_to_come_back(open_plane: Any, eventually: Any) -> None:
+# RPCs that piped does not call: those of the launcher, of v0 and of upstream's newest versions.
+NOT_CALLED = {
+    "GetDesiredVersion",
+    "GetLatestEvent",
+    "PutLatestAnalysisResult",
+    "ReportApplicationLiveStateEvents",
+    "SaveDeploymentMetadata",
+}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+async def test_every_rpc_of_the_service_has_a_policy(open_plane: Any) -> None:
+    service = pb.DESCRIPTOR.services_by_name["PipedService"]
+    async with open_plane() as plane, plane.api() as api:
+        rpcs = {method.name: getattr(api, _snake(method.name), None) for method in service.methods}
+    assert {name for name, rpc in rpcs.items() if rpc is None} == NOT_CALLED
+    for name, rpc in rpcs.items():
+        if rpc is not None:
+            assert rpc.policy in (ONCE, A_FEW_TIMES, UNTIL_AVAILABLE, UNTIL_IT_WORKS), name
+            assert rpc.method._method.decode().rpartition("/")[2] == name
+
+
+def deployment_request() -> pb.GetDeploymentRequest:
+    return pb.GetDeploymentRequest(id="00000000-0000-4000-8000-000000000009")
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "attempts"),
+    [
+        pytest.param(
+            lambda api: api.list_applications(pb.ListApplicationsRequest()),
+            grpc.StatusCode.UNAVAILABLE,
+            1,
+            id="a list is polled anyway",
+        ),
+        pytest.param(
+            lambda api: api.report_stage_logs(pb.ReportStageLogsRequest()),
+            grpc.StatusCode.UNAVAILABLE,
+            3,
+            id="lines of a running stage are sent again with the next ones",
+        ),
+        pytest.param(
+            lambda api: api.report_stage_logs(pb.ReportStageLogsRequest()),
+            grpc.StatusCode.INTERNAL,
+            3,
+            id="a few times counts errors of the server too",
+        ),
+        pytest.param(
+            lambda api: api.get_deployment(deployment_request()),
+            grpc.StatusCode.INTERNAL,
+            10,
+            id="a request that the server cannot handle blocks nobody forever",
+        ),
+        pytest.param(
+            lambda api: api.report_application_deploying_status(state_report()),
+            grpc.StatusCode.PERMISSION_DENIED,
+            1,
+            id="a refusal is final",
+        ),
+    ],
+)
+async def test_a_call_is_given_up_after_so_many_attempts(
+    open_plane: Any,
+    call: Callable[[ControlPlaneClient], Awaitable[Any]],
+    code: grpc.StatusCode,
+    attempts: int,
+) -> None:
     async with open_plane() as plane, hurried(plane) as api:
-        plane.gate.refusals["ReportStat"] = grpc.StatusCode.UNAVAILABLE
-        plane.gate.refusals["SaveStageMetadata"] = grpc.StatusCode.UNAVAILABLE
-        report = asyncio.create_task(
-            api.save_stage_metadata(pb.SaveStageMetadataRequest(deployment_id="d", stage_id="s"))
-        )
-        await eventually(lambda: plane.gate.count("SaveStageMetadata") > 12)
-        del plane.gate.refusals["SaveStageMetadata"]
-        with pytest.raises(NotFound):
-            await report
+        plane.gate.refusals["*"] = code
+        with pytest.raises(PipecdError):
+            await call(api)
+        assert len(plane.gate.calls) == attempts
 
 
-async def test_a_report_ends_with_its_caller(open_plane: Any, eventually: Any) -> None:
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        pytest.param(
+            lambda api: api.get_deployment(deployment_request()),
+            grpc.StatusCode.UNAVAILABLE,
+            id="a question outlasts an outage",
+        ),
+        pytest.param(
+            lambda api: api.get_deployment(deployment_request()),
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            id="a control plane that is too slow counts as unavailable",
+        ),
+        pytest.param(
+            lambda api: api.report_application_deploying_status(state_report()),
+            grpc.StatusCode.INTERNAL,
+            id="a report about a deployment outlasts errors of the server",
+        ),
+        pytest.param(
+            lambda api: api.report_final_stage_logs(
+                pb.ReportStageLogsFromLastCheckpointRequest(deployment_id="d", stage_id="s")
+            ),
+            grpc.StatusCode.UNAVAILABLE,
+            id="the end of a log outlasts an outage",
+        ),
+    ],
+)
+async def test_a_call_is_repeated_until_it_works(
+    open_plane: Any,
+    eventually: Any,
+    call: Callable[[ControlPlaneClient], Coroutine[Any, Any, Any]],
+    code: grpc.StatusCode,
+) -> None:
+    async with open_plane() as plane, hurried(plane) as api:
+        plane.gate.refusals["*"] = code
+        with capture_logs() as logs:
+            calling = asyncio.create_task(call(api))
+            await eventually(lambda: len(plane.gate.calls) > 12)
+            assert not calling.done()
+            plane.gate.refusals.clear()
+            # The answer of a control plane that has no such deployment, or no such application.
+            with pytest.raises((NotFound, UserMistake)):
+                await calling
+        assert logs[0]["attempts"] == 1
+        assert logs[0]["rpc"] == plane.gate.calls[0]
+        unavailable = code is not grpc.StatusCode.INTERNAL
+        assert ("unavailable" in logs[0]["event"]) is unavailable
+
+
+async def test_the_backoff_grows_and_is_jittered(open_plane: Any, eventually: Any) -> None:
+    async with open_plane() as plane, plane.api() as api:
+        chances = iter([0.001, 0.0001] * 6)
+        api._chance = lambda: next(chances)
+        plane.gate.refusals["*"] = grpc.StatusCode.INTERNAL
+        pauses: list[float] = []
+        api._wait = _recording(pauses)
+        with capture_logs() as logs, pytest.raises(Unavailable):
+            await api.get_deployment(deployment_request())
+    assert len(logs) == 9
+    assert pauses == pytest.approx(
+        [0.002, 0.0004, 0.008, 0.0016, 0.032, 0.006, 0.06, 0.006, 0.06], rel=0.01
+    )
+
+
+def _recording(pauses: list[float]) -> Callable[[float], Coroutine[Any, Any, None]]:
+    async def wait(pause: float) -> None:
+        pauses.append(pause)
+
+    return wait
+
+
+async def test_a_call_ends_with_its_caller(open_plane: Any, eventually: Any) -> None:
     async with open_plane() as plane, hurried(plane) as api:
         plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
         report = asyncio.create_task(api.report_application_deploying_status(state_report()))
@@ -172,25 +316,6 @@ async def test_a_report_ends_with_its_caller(open_plane: Any, eventually: Any) -
         report.cancel()
         with pytest.raises(asyncio.CancelledError):
             await report
-
-
-async def test_a_server_with_a_fault_is_asked_ten_times(open_plane: Any) -> None:
-    async with open_plane() as plane, hurried(plane) as api:
-        plane.gate.refusals["*"] = grpc.StatusCode.INTERNAL
-        with pytest.raises(Unavailable):
-            await api.report_application_deploying_status(state_report())
-        assert plane.gate.count("ReportApplicationDeployingStatus") == 10
-
-
-async def test_questions_are_repeated_a_few_times_and_lists_are_not(open_plane: Any) -> None:
-    async with open_plane() as plane, hurried(plane) as api:
-        plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
-        with pytest.raises(Unavailable):
-            await api.get_deployment(pb.GetDeploymentRequest(id="x"))
-        with pytest.raises(Unavailable):
-            await api.list_applications(pb.ListApplicationsRequest())
-        assert plane.gate.count("GetDeployment") == 3
-        assert plane.gate.count("ListApplications") == 1
 
 
 async def test_an_answer_to_one_call_wakes_those_that_wait(

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed client of PipedService: the calls of a piped, each with its retry policy.
+
+Errors arrive as those of `model.errors`. While the control plane is unavailable, calls wait with
+exponential backoff and jitter; the first call that succeeds again wakes all that wait.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf.message import Message
+
+from pipecd.model.backoff import Backoff
+from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
+from pipecd.observe.spans import EXPORT
+from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS, RetryPolicy
+from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
+from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
+from pipecd.wire.admission import Admission
+from pipecd.wire.channel import open_channel, watch_wakeups
+from pipecd.wire.credentials import bearer, piped_token
+from pipecd.wire.status import from_rpc_error
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+_BACKOFF = Backoff(first=2.0, longest=60.0)
+# Calls that were woken by the success of another spread over this many seconds.
+_SPREAD = 0.2
+
+# The control plane cannot be reached, which says nothing against the request itself.
+_UNAVAILABLE = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+
+
+def _key_refused() -> Unauthenticated:
+    return Unauthenticated(
+        "the control plane does not accept the key of this piped",
+        hint="the piped was disabled there or its key replaced: enable it, or put the new key into "
+        "pipedKeyFile; with pipedKeyData, change the configuration and restart piped",
+    )
+
+
+@dataclass(frozen=True)
+class Rpc(Generic[RequestT, ResponseT]):
+    """An RPC of PipedService; calling it applies its retry policy."""
+
+    method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]"
+    policy: RetryPolicy
+    client: "ControlPlaneClient"
+
+    async def __call__(self, request: RequestT) -> ResponseT:
+        return await self.client.call(self, request)
+
+
+class ControlPlaneClient:
+    """The connection of one piped to its control plane."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        admission: Admission,
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._admission = admission
+        self._watch = watch_wakeups(channel)
+        self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(EXPORT)
+        self._chance = chance
+        self._answered = asyncio.Event()
+
+        def rpc(
+            method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT], policy: RetryPolicy
+        ) -> Rpc[RequestT, ResponseT]:
+            return Rpc(method, policy, self)
+
+        stub = PipedServiceStub(channel)
+        # The caller polls anyway.
+        self.report_stat = rpc(stub.ReportStat, ONCE)
+        self.list_applications = rpc(stub.ListApplications, ONCE)
+        self.list_not_completed_deployments = rpc(stub.ListNotCompletedDeployments, ONCE)
+        self.list_unhandled_commands = rpc(stub.ListUnhandledCommands, ONCE)
+        self.list_events = rpc(stub.ListEvents, ONCE)
+        # The caller can do without the answer, or comes back later.
+        self.report_stage_logs = rpc(stub.ReportStageLogs, A_FEW_TIMES)
+        self.report_stage_logs_from_last_checkpoint = rpc(
+            stub.ReportStageLogsFromLastCheckpoint, A_FEW_TIMES
+        )
+        self.report_application_live_state = rpc(stub.ReportApplicationLiveState, A_FEW_TIMES)
+        self.get_latest_analysis_result = rpc(stub.GetLatestAnalysisResult, A_FEW_TIMES)
+        self.update_application_configurations = rpc(
+            stub.UpdateApplicationConfigurations, A_FEW_TIMES
+        )
+        self.report_unregistered_application_configurations = rpc(
+            stub.ReportUnregisteredApplicationConfigurations, A_FEW_TIMES
+        )
+        self.in_chain_deployment_plannable = rpc(stub.InChainDeploymentPlannable, A_FEW_TIMES)
+        self.get_application_shared_object = rpc(stub.GetApplicationSharedObject, A_FEW_TIMES)
+        self.put_application_shared_object = rpc(stub.PutApplicationSharedObject, A_FEW_TIMES)
+        # Outlast an outage of the control plane, but not an error that it returns again and again.
+        self.report_piped_meta = rpc(stub.ReportPipedMeta, UNTIL_AVAILABLE)
+        self.report_application_sync_state = rpc(stub.ReportApplicationSyncState, UNTIL_AVAILABLE)
+        self.get_application_most_recent_deployment = rpc(
+            stub.GetApplicationMostRecentDeployment, UNTIL_AVAILABLE
+        )
+        self.get_deployment = rpc(stub.GetDeployment, UNTIL_AVAILABLE)
+        self.create_deployment = rpc(stub.CreateDeployment, UNTIL_AVAILABLE)
+        self.save_deployment_plugin_metadata = rpc(
+            stub.SaveDeploymentPluginMetadata, UNTIL_AVAILABLE
+        )
+        self.save_stage_metadata = rpc(stub.SaveStageMetadata, UNTIL_AVAILABLE)
+        self.report_command_handled = rpc(stub.ReportCommandHandled, UNTIL_AVAILABLE)
+        self.report_event_statuses = rpc(stub.ReportEventStatuses, UNTIL_AVAILABLE)
+        self.create_deployment_chain = rpc(stub.CreateDeploymentChain, UNTIL_AVAILABLE)
+        # Without these, piped and the control plane would disagree about a deployment.
+        self.report_application_deploying_status = rpc(
+            stub.ReportApplicationDeployingStatus, UNTIL_IT_WORKS
+        )
+        self.report_application_most_recent_deployment = rpc(
+            stub.ReportApplicationMostRecentDeployment, UNTIL_IT_WORKS
+        )
+        self.report_deployment_planned = rpc(stub.ReportDeploymentPlanned, UNTIL_IT_WORKS)
+        self.report_deployment_status_changed = rpc(
+            stub.ReportDeploymentStatusChanged, UNTIL_IT_WORKS
+        )
+        self.report_deployment_completed = rpc(stub.ReportDeploymentCompleted, UNTIL_IT_WORKS)
+        self.save_deployment_shared_metadata = rpc(
+            stub.SaveDeploymentSharedMetadata, UNTIL_IT_WORKS
+        )
+        # What is left of the log of a stage that has ended.
+        self.report_final_stage_logs = rpc(stub.ReportStageLogsFromLastCheckpoint, UNTIL_IT_WORKS)
+        self.report_stage_status_changed = rpc(stub.ReportStageStatusChanged, UNTIL_IT_WORKS)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        address: str,
+        *,
+        project: str,
+        piped: str,
+        key: Callable[[], str],
+        insecure: bool = False,
+        cert_file: str = "",
+    ) -> AsyncGenerator["ControlPlaneClient", None]:
+        """Connects with the key of a piped; waits while the control plane is unavailable."""
+        admission = Admission(lambda: piped_token(project, piped, key()), _key_refused)
+        async with open_channel(
+            address,
+            authorization=admission.authorization,
+            insecure=insecure,
+            cert_file=cert_file,
+            connect_within=None,
+        ) as channel:
+            yield cls(channel, admission)
+
+    async def watch_wakeups(self) -> AsyncGenerator[Wakeup, None]:
+        """Yields hints about what to poll, until the stream ends or fails."""
+        self._admission.check()
+        authorization = self._admission.authorization()
+        call = self._watch(WatchWakeupsRequest())
+        try:
+            async for wakeup in call:
+                self._was_answered()
+                yield wakeup
+        except grpc.aio.AioRpcError as e:
+            raise await self._error(e, authorization) from e
+        finally:
+            call.cancel()
+
+    async def export_traces(self, request: bytes) -> bytes:
+        """Sends spans once to the collector behind the control plane."""
+        authorization = self._admission.authorization()
+        metadata = (("authorization", bearer(authorization)),)
+        try:
+            return await self._export(request, metadata=metadata, timeout=ONCE.deadline)
+        except grpc.aio.AioRpcError as e:
+            raise from_rpc_error(e) from e
+
+    async def call(self, rpc: Rpc[RequestT, ResponseT], request: RequestT) -> ResponseT:
+        """Calls an RPC as often as its retry policy says."""
+        attempts = 0
+        while True:
+            try:
+                response = await self._attempt(rpc, request)
+            except PipecdError as error:
+                attempts += 1
+                limit = self._limit(error, rpc.policy)
+                if limit is not None and attempts >= limit:
+                    raise
+                pause = self._chance() * _BACKOFF.after(attempts)
+                log.warning(
+                    "control plane unavailable, retrying"
+                    if _is_unavailable(error)
+                    else "control plane returned an error, retrying",
+                    rpc=type(request).__name__.removesuffix("Request"),
+                    attempts=attempts,
+                    retry_in=round(pause, 1),
+                    error=str(error),
+                )
+            else:
+                self._was_answered()
+                return response
+            await self._wait(pause)
+
+    async def _attempt(self, rpc: Rpc[RequestT, ResponseT], request: RequestT) -> ResponseT:
+        self._admission.check()
+        authorization = self._admission.authorization()
+        try:
+            return await rpc.method(request, timeout=rpc.policy.deadline)
+        except grpc.aio.AioRpcError as e:
+            raise await self._error(e, authorization) from e
+
+    async def _error(self, error: grpc.aio.AioRpcError, authorization: str) -> PipecdError:
+        if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
+            return from_rpc_error(error)
+        refusal = await self._admission.refused(authorization)
+        return refusal or Unavailable("the key of this piped was just replaced")
+
+    def _limit(self, error: PipecdError, policy: RetryPolicy) -> int | None:
+        """Returns how often a call that fails with this error is made in all."""
+        if isinstance(error, Unauthenticated):
+            # A key that was accepted before may be accepted again: the piped was disabled.
+            waits = policy.when_unavailable is None and self._admission.was_granted
+            return None if waits else 1
+        if not isinstance(error, Unavailable):
+            return 1
+        return policy.when_unavailable if _is_unavailable(error) else policy.on_error
+
+    async def _wait(self, pause: float) -> None:
+        """Waits for the backoff, or until another call shows that the control plane is back."""
+        try:
+            async with asyncio.timeout(pause):
+                await self._answered.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(self._chance() * min(_SPREAD, pause))
+
+    def _was_answered(self) -> None:
+        self._admission.granted()
+        self._answered.set()
+        self._answered = asyncio.Event()
+
+
+def _is_unavailable(error: PipecdError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, grpc.aio.AioRpcError) and cause.code() in _UNAVAILABLE

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Retry policies: how often piped repeats what failed, and how long it waits in between.
+
+Each RPC has its policy in one row of `control_plane_client`; nobody retries above that. Reads of
+Git, which have no client of ours, use `retry_while_unavailable`.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from pipecd.model.backoff import Backoff
+from pipecd.model.errors import Unavailable
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+T = TypeVar("T")
+
+_GIT_BACKOFF = Backoff(first=0.5, longest=30.0)
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often a call is made in all; None means until it works.
+
+    `when_unavailable` counts while the control plane cannot be reached, is overloaded or does not
+    answer in time. `on_error` counts when it answers with an error that may pass: a request that
+    it can never handle must not block its caller forever. `deadline` is per attempt, in seconds.
+    """
+
+    when_unavailable: int | None
+    on_error: int | None
+    deadline: float = 30.0
+
+
+ONCE = RetryPolicy(1, 1)
+A_FEW_TIMES = RetryPolicy(3, 3)
+UNTIL_AVAILABLE = RetryPolicy(None, 10)
+UNTIL_IT_WORKS = RetryPolicy(None, None)
+
+
+async def retry_while_unavailable(
+    call: Callable[[], Awaitable[T]], *, what: str, chance: Callable[[], float] = random.random
+) -> T:
+    """Repeats a call with backoff and jitter until it no longer raises `Unavailable`."""
+    pauses = iter(_GIT_BACKOFF)
+    while True:
+        try:
+            return await call()
+        except Unavailable as e:
+            pause = next(pauses) * (1 + chance()) / 2
+            log.warning("unavailable, retrying", what=what, retry_in=round(pause, 1), error=str(e))
+            await asyncio.sleep(pause)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is unavailable is tried again, and nothing else."""
+
+import pytest
+
+from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.piped.retry import retry_while_unavailable
+
+
+async def test_a_repository_that_is_unavailable_is_read_again() -> None:
+    attempts: list[int] = []
+
+    async def read() -> str:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise Unavailable("connection refused")
+        return "content"
+
+    assert await retry_while_unavailable(read, what="repository", chance=lambda: -0.99) == "content"
+    assert len(attempts) == 2
+
+
+async def test_any_other_error_is_raised() -> None:
+    async def read() -> None:
+        raise UserMistake("no such file")
+
+    with pytest.raises(UserMistake):
+        await retry_while_unavailable(read, what="repository")
