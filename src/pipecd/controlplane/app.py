@@ -22,8 +22,8 @@ from pipecd.controlplane.api.rest import PREFIX as REST
 from pipecd.controlplane.api.rest import create_rest
 from pipecd.controlplane.api.web import web_table
 from pipecd.controlplane.api.web.grpcweb import GrpcWeb
-from pipecd.controlplane.auth.origin import Networks
-from pipecd.controlplane.auth.sso.shared import shared_configs
+from pipecd.controlplane.auth.request_origin import Networks
+from pipecd.controlplane.auth.sso import shared_sso_configs
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person
 from pipecd.controlplane.bus.counted import CountedBus
 from pipecd.controlplane.bus.open import RunningBus, choose_bus
@@ -313,7 +313,7 @@ def _web_server(
         spec.address,
         spec.state_key,
         settings.encryption_key,
-        shared_configs(spec.shared_sso_configs),
+        shared_sso_configs(spec.shared_sso_configs),
     )
     pages = create_console(
         cases,

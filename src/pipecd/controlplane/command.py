@@ -20,7 +20,7 @@ from pipecd.controlplane.app import (
     control_plane,
     operations,
 )
-from pipecd.controlplane.auth.origin import networks
+from pipecd.controlplane.auth.request_origin import parse_networks
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.wire.server import TlsFiles
@@ -80,7 +80,7 @@ def server(**given: Any) -> None:
         trace_collector=given["trace_collector_address"],
         traces=given["traces"],
         cache_address=given["cache_address"],
-        trusted_proxies=networks(given["trusted_proxies"]),
+        trusted_proxies=parse_networks(given["trusted_proxies"]),
         static_dir=_static_dir(given["static_dir"]),
     )
     run_until_signal(_serve(settings))

@@ -242,7 +242,7 @@ async def test_a_sign_in_is_saved_as_upstreams_console_sends_it(
         pytest.param({"provider": 0}, "github needs a client id", id="GitHub without a client"),
         pytest.param(
             {"provider": 3, "oidc": {"client_id": "i", "client_secret": "s", "issuer": "x"}},
-            "the issuer of oidc is not an address",
+            "the issuer of oidc is not a URL",
             id="an issuer without an address",
         ),
     ],

@@ -207,7 +207,7 @@ async def test_a_verdict_from_before_a_change_is_not_kept(
         judging = tasks.create_task(credentials.piped(token(registered)))
         assert await asyncio.to_thread(comparing.wait, 5)
         await stores.pipeds.update(registered.id, lambda piped: setattr(piped, "disabled", True))
-        credentials.forget(registered.id)
+        credentials.invalidate(registered.id)
         disabled.set()
     assert judging.result().piped == registered.id
     with pytest.raises(Unauthenticated):

@@ -40,7 +40,7 @@ def rules_of_the_wire() -> list[tuple[str, str, str]]:
 
 
 def allows(role: str, permission: Permission) -> bool:
-    roles = rbac.held(rbac.BUILT_IN_ROLES, (role,))
+    roles = rbac.roles_named(rbac.BUILT_IN_ROLES, (role,))
     return rbac.scope_of(roles, permission).is_everything
 
 
@@ -141,12 +141,12 @@ def test_custom_policies(
 
 def test_a_stored_role_cannot_take_the_name_of_a_built_in_one() -> None:
     evil = pb.ProjectRBACRole(name="Viewer", policies=[policy(ANYTHING, DO_ANYTHING)])
-    roles = rbac.held(rbac.roles_of(pb.Project(rbac_roles=[evil])), ("Viewer",))
+    roles = rbac.roles_named(rbac.roles_of(pb.Project(rbac_roles=[evil])), ("Viewer",))
     assert rbac.scope_of(roles, UPDATE_APPLICATION).is_empty
 
 
 def test_unknown_role_names_count_for_nothing() -> None:
-    assert rbac.held(rbac.BUILT_IN_ROLES, ("admin", "Owner", "")) == ()
+    assert rbac.roles_named(rbac.BUILT_IN_ROLES, ("admin", "Owner", "")) == ()
 
 
 def test_old_teams_become_groups_of_the_highest_role() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.policytext import parse_policies
+from pipecd.controlplane.auth.rbac_policy import parse_policies
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.usecases import UseCases

@@ -90,7 +90,7 @@ async def test_openid_connect_is_set_up(
         pytest.param("sso/github", {**GITHUB, "hours": "a week"}, "whole number of hours", id="no number of hours"),
         pytest.param("sso/github", {**GITHUB, "hours": "99999"}, "a year at most", id="too many hours"),
         pytest.param("sso/github", {**GITHUB, "base_url": "javascript:1"}, "must begin with https", id="an odd address"),
-        pytest.param("sso/oidc", {"client_id": "a", "client_secret": "b"}, "issuer of oidc is not an address", id="no issuer"),
+        pytest.param("sso/oidc", {"client_id": "a", "client_secret": "b"}, "issuer of oidc is not a URL", id="no issuer"),
         pytest.param("roles", {"name": "dev", "policies": "resources=aps;actions=*"}, "line 1, column 11: &#39;aps&#39; is not a resource", id="a misspelt resource"),
         pytest.param("roles", {"name": "Admin", "policies": "resources=*;actions=*"}, "role Admin exists already", id="the name of a built-in role"),
         pytest.param("roles", {"policies": "resources=*;actions=*"}, "Fill in the name.", id="a role without a name"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.origin import networks
+from pipecd.controlplane.auth.request_origin import parse_networks
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.door import safe_return
@@ -173,7 +173,7 @@ async def test_trying_many_names_does_not_help(someone: Someone, static_admin: S
 async def test_behind_a_proxy_one_address_does_not_use_up_the_attempts_of_another(
     cases: UseCases, bus: MemoryBus, static_admin: StaticAdmin
 ) -> None:
-    here = create_console(cases, bus, insecure_cookie=True, proxies=networks(["127.0.0.1"]))
+    here = create_console(cases, bus, insecure_cookie=True, proxies=parse_networks(["127.0.0.1"]))
     transport = httpx2.ASGITransport(here, client=("127.0.0.1", 1))
     async with httpx2.AsyncClient(transport=transport, base_url="http://x") as browser:
 

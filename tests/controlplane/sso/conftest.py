@@ -55,6 +55,8 @@ class OidcServer:
     # Signs in place of the provider.
     forge: Callable[[dict[str, Any]], str] | None = None
     kid: str | None = "key-1"
+    # Sent with the discovery document and the keys.
+    cache_control: str = ""
     asked: list[Request] = field(default_factory=list[Request])
     logins: list[str] = field(default_factory=list[str])
     _codes: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
@@ -81,7 +83,7 @@ class OidcServer:
             **({"userinfo_endpoint": f"{self.issuer}/userinfo"} if self.user_info else {}),
         }
         kept = {name: value for name, value in {**told, **self.discovery}.items() if value != ""}
-        return JSONResponse(kept)
+        return JSONResponse(kept, headers=self._cache_headers())
 
     async def _authorize(self, request: Request) -> Response:
         self.asked.append(request)
@@ -131,8 +133,17 @@ class OidcServer:
         return jwt.encode(kept, self.key, "RS256", headers=headers)
 
     async def _keys(self, request: Request) -> Response:
+        self.asked.append(request)
         public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key()))
-        return JSONResponse({"keys": [{**public, "kid": "key-1", "use": "sig", "alg": "RS256"}]})
+        key = {**public, "kid": self.kid or "key-1", "use": "sig", "alg": "RS256"}
+        return JSONResponse({"keys": [key]}, headers=self._cache_headers())
+
+    def _cache_headers(self) -> dict[str, str]:
+        return {"Cache-Control": self.cache_control} if self.cache_control else {}
+
+    def requests_for(self, path: str) -> int:
+        """How many requests for this path have arrived."""
+        return sum(request.url.path == path for request in self.asked)
 
     async def _user_info(self, request: Request) -> Response:
         if request.headers.get("authorization") != "Bearer at":

@@ -214,7 +214,7 @@ async def test_a_missing_address_is_told_in_words(
     transport = httpx2.ASGITransport(app=pages)
     async with httpx2.AsyncClient(transport=transport, base_url="http://x") as browser:
         told = refusal(await browser.post("/auth/login", data={"project": "shop"}))
-        assert told.endswith("does not know its address, set spec.address")
+        assert told.endswith("spec.address of the control plane is not set")
         await trust(by_oidc(redirect_uri="http://x/auth/callback"))
         answer = await browser.post("/auth/login", data={"project": "shop"})
         assert answer.status_code == 302

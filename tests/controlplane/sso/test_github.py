@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.auth.sso.github import addresses
+from pipecd.controlplane.auth.sso.github import base_urls
 from pipecd.controlplane.auth.subject import Person
 from pipecd.proto.model import project_pb2 as pb
 
@@ -125,7 +125,7 @@ async def test_an_answer_without_a_name_is_refused(
 ) -> None:
     await trust(by_github(), user_groups=GROUPS)
     github.user = {"login": None}
-    assert refusal(await through_github()).endswith("GitHub did not tell who signed in")
+    assert refusal(await through_github()).endswith("GitHub did not return the user's login")
 
 
 @pytest.mark.parametrize(
@@ -156,4 +156,4 @@ async def test_an_answer_without_a_name_is_refused(
     ],
 )
 def test_where_github_is_found_with(base_url: str, site: str, api: str) -> None:
-    assert addresses(base_url) == (site, api)
+    assert base_urls(base_url) == (site, api)

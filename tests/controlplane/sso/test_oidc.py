@@ -114,17 +114,17 @@ async def test_a_token_that_names_no_key_is_checked_with_the_only_one(
         pytest.param({"aud": "other"}, "Audience", id="for another program"),
         pytest.param(
             {"aud": ["client", "other"], "azp": "other"},
-            "made for another program",
+            "issued to another client",
             id="handed on by another program",
         ),
         pytest.param({"nonce": "f" * 64}, "belongs to another sign-in", id="of another sign-in"),
         pytest.param({"nonce": None}, "belongs to another sign-in", id="of no sign-in"),
-        pytest.param({"exp": -100}, "too old", id="that has ended"),
-        pytest.param({"iat": 300}, "from the future", id="from the future"),
-        pytest.param({"nbf": 300}, "from the future", id="that is not valid yet"),
+        pytest.param({"exp": -100}, "has expired", id="that has ended"),
+        pytest.param({"iat": 300}, "not valid yet", id="from the future"),
+        pytest.param({"nbf": 300}, "not valid yet", id="that is not valid yet"),
         pytest.param({"exp": None}, 'missing the "exp" claim', id="that never ends"),
         pytest.param({"sub": None}, 'missing the "sub" claim', id="about nobody"),
-        pytest.param({"exp": "soon"}, "a time that is no number", id="with a time in words"),
+        pytest.param({"exp": "soon"}, "is not a number", id="with a time in words"),
     ],
 )
 async def test_an_id_token_is_refused(
@@ -200,12 +200,98 @@ async def test_only_a_signature_of_the_provider_counts(
     assert (await through_oidc()).status_code == 302
 
 
+DISCOVERY, KEYS = "/.well-known/openid-configuration", "/keys"
+
+
+@pytest.mark.parametrize(
+    ("cache_control", "seconds"),
+    [
+        pytest.param("", 5 * 60, id="five minutes if the provider does not say"),
+        pytest.param("public, max-age=30", 30, id="as long as max-age says"),
+        pytest.param("max-age=99999999", 60 * 60, id="an hour at most"),
+        pytest.param("max-age=0", 0, id="not at all if max-age is 0"),
+    ],
+)
+async def test_discovery_document_and_keys_are_cached(
+    *,
+    oidc: Any,
+    trust: Way,
+    by_oidc: Way,
+    through_oidc: Way,
+    signed_in: SignedIn,
+    advance: Callable[[float], None],
+    cache_control: str,
+    seconds: int,
+) -> None:
+    await trust(by_oidc())
+    oidc.cache_control = cache_control
+    for _ in range(3):
+        assert (await signed_in(await through_oidc())).name == "olga"
+    # A sign-in reads the discovery document twice and the keys once.
+    assert (oidc.requests_for(DISCOVERY), oidc.requests_for(KEYS)) == (
+        (1, 1) if seconds else (6, 3)
+    )
+    if seconds:
+        oidc.asked.clear()
+        advance(seconds - 1)
+        await through_oidc()
+        assert (oidc.requests_for(DISCOVERY), oidc.requests_for(KEYS)) == (0, 0)
+        advance(1)
+        await through_oidc()
+        assert (oidc.requests_for(DISCOVERY), oidc.requests_for(KEYS)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "kid",
+    [
+        pytest.param("key-2", id="with another kid"),
+        pytest.param(None, id="that tokens do not name"),
+    ],
+)
+async def test_a_rotated_key_is_fetched_at_once(
+    *,
+    oidc: Any,
+    trust: Way,
+    by_oidc: Way,
+    through_oidc: Way,
+    signed_in: SignedIn,
+    rsa_keys: Any,
+    kid: str | None,
+) -> None:
+    await trust(by_oidc())
+    await through_oidc()
+    oidc.key, oidc.kid = rsa_keys[1], kid
+    for _ in range(2):
+        assert (await signed_in(await through_oidc())).name == "olga"
+    assert (oidc.requests_for(DISCOVERY), oidc.requests_for(KEYS)) == (1, 2)
+
+
+async def test_a_token_of_an_unknown_key_fetches_the_keys_once(
+    oidc: Any, trust: Way, by_oidc: Way, through_oidc: Way, refusal: Refusal, rsa_keys: Any
+) -> None:
+    await trust(by_oidc())
+    await through_oidc()
+    oidc.forge = signed(rsa_keys[1], "RS256", "another key")
+    assert "not one that the provider publishes" in refusal(await through_oidc())
+    assert oidc.requests_for(KEYS) == 2
+
+
+async def test_providers_behind_different_proxies_share_no_cache(
+    oidc: Any, trust: Way, by_oidc: Way, through_oidc: Way, signed_in: SignedIn
+) -> None:
+    await trust(by_oidc())
+    assert (await signed_in(await through_oidc())).name == "olga"
+    await trust(by_oidc(proxy_url=oidc.issuer))
+    assert (await signed_in(await through_oidc())).name == "olga"
+    assert (oidc.requests_for(DISCOVERY), oidc.requests_for(KEYS)) == (2, 2)
+
+
 async def test_a_user_info_about_somebody_else_is_refused(
     oidc: Any, trust: Way, by_oidc: Way, through_oidc: Way, refusal: Refusal
 ) -> None:
     await trust(by_oidc())
     oidc.user_info = {"sub": "sub-2", "roles": ["Admin"]}
-    assert "somebody else than who signed in" in refusal(await through_oidc())
+    assert "belongs to another user" in refusal(await through_oidc())
 
 
 @pytest.mark.parametrize(
@@ -272,7 +358,7 @@ async def test_somebody_without_a_name_stays_outside(
 ) -> None:
     await trust(by_oidc())
     oidc.claims = {"roles": ["Admin"], "name": "", "username": 7}
-    assert "tells your name" in refusal(await through_oidc())
+    assert "contains your user name" in refusal(await through_oidc())
 
 
 @pytest.mark.parametrize(
@@ -340,8 +426,8 @@ async def test_a_proxy_is_used_for_everything(
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        pytest.param({"proxy_url": "nonsense://x"}, "proxy_url cannot be used", id="a bad proxy"),
-        pytest.param({"issuer": "http://[::"}, "is not an address", id="a bad issuer"),
+        pytest.param({"proxy_url": "nonsense://x"}, "invalid proxy_url", id="a bad proxy"),
+        pytest.param({"issuer": "http://[::"}, "is not a URL", id="a bad issuer"),
     ],
 )
 async def test_a_bad_setting_is_told(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY
-from pipecd.controlplane.auth.sessions import Sessions as Tokens
+from pipecd.controlplane.auth.sessions import SessionTokens
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
@@ -184,7 +184,7 @@ async def test_in_a_session_that_upstream_began(
 ) -> None:
     admin = Person("shop", static_admin.username, ("Admin",))
     person = Person("shop", name or static_admin.username, roles)
-    token = Tokens(KEY, now).sign(person)
+    token = SessionTokens(KEY, now).sign(person)
     await cases.projects.disable_static_admin(by=admin)
     if goes_on:
         assert await cases.sessions.person(token) == person

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a piped key or an API key is good.
+"""Authentication of pipeds and API keys.
 
-A verdict is kept for a few seconds. It is dropped at once when the piped or key changes: by the use
-case that changes it in this process, and by a signal everywhere else.
+A result is cached for a few seconds. It is invalidated at once when the piped or key changes: by
+the use case that changes it in this process, and by a signal on the bus in every other replica.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from weakref import WeakValueDictionary
 
 import structlog
 
-from pipecd.controlplane.auth.proofs import Proofs
-from pipecd.controlplane.auth.remembered import Remembered
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller
 from pipecd.controlplane.auth.throttle import Throttle
+from pipecd.controlplane.auth.ttl_cache import TtlCache
+from pipecd.controlplane.auth.verified_keys import VerifiedKeys
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated
@@ -27,28 +27,28 @@ from pipecd.wire.credentials import PipedToken
 
 log = structlog.get_logger()
 
-VERDICT_TTL = timedelta(seconds=10)
-WRONG_KEYS_PER_MINUTE = 10
+RESULT_TTL = timedelta(seconds=10)
+MAX_WRONG_KEYS_PER_MINUTE = 10
 LAST_USED_KEY = "HASHKEY:PIPED:API_KEYS"
 
 
 @dataclass(frozen=True)
-class ProvenPiped(PipedCaller):
-    """A piped together with the stored hash its key matched, so that a stream can ask again."""
+class AuthenticatedPiped(PipedCaller):
+    """A piped and the stored hash its key matched, so that an open stream can be checked again."""
 
     key_hash: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
-class _Verdict:
-    """Whose key it was, and the caller when the key was right."""
+class _Result:
+    """The id of the piped or API key, and the caller if the key was right."""
 
     id: str
-    caller: ProvenPiped | ApiKeyCaller | None
+    caller: AuthenticatedPiped | ApiKeyCaller | None
 
 
 class Credentials:
-    """Checks the keys of pipeds and programs."""
+    """Authenticates pipeds and API keys."""
 
     def __init__(
         self,
@@ -59,124 +59,124 @@ class Credentials:
         now: Now = utc_now,
     ) -> None:
         self._stores, self._config_projects, self._now = stores, config_projects, now
-        self._proofs = Proofs(stores.cache, secret, keys.key_matches)
-        self._verdicts: Remembered[_Verdict] = Remembered(VERDICT_TTL, now=now)
-        self._wrong = Throttle(WRONG_KEYS_PER_MINUTE, now=now)
-        self._flights: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._used_at: dict[str, int] = {}
-        self._changes = 0
+        self._verified = VerifiedKeys(stores.cache, secret, keys.key_matches)
+        self._results: TtlCache[_Result] = TtlCache(RESULT_TTL, now=now)
+        self._wrong_keys = Throttle(MAX_WRONG_KEYS_PER_MINUTE, now=now)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._last_used: dict[str, int] = {}
+        self._invalidations = 0
 
-    async def piped(self, token: PipedToken) -> ProvenPiped:
-        """The piped that presents this token, or Unauthenticated."""
-        name = self._proofs.digest("piped", token.project, token.piped, token.key)
-        verdict = await self._verdict(name, lambda: self._judge_piped(token))
-        if not isinstance(verdict.caller, ProvenPiped):
-            raise _refused()
-        return verdict.caller
+    async def piped(self, token: PipedToken) -> AuthenticatedPiped:
+        """The piped with this token; Unauthenticated if it is wrong or the piped is disabled."""
+        name = self._verified.digest("piped", token.project, token.piped, token.key)
+        result = await self._cached(name, lambda: self._check_piped(token))
+        if not isinstance(result.caller, AuthenticatedPiped):
+            raise _unauthenticated()
+        return result.caller
 
     async def api_key(self, key: str) -> ApiKeyCaller:
-        """The program that presents this key, or Unauthenticated."""
-        name = self._proofs.digest("api key", key)
-        verdict = await self._verdict(name, lambda: self._judge_api_key(key))
-        if not isinstance(verdict.caller, ApiKeyCaller):
-            raise _refused()
-        await self._record_use(verdict.id)
-        return verdict.caller
+        """The caller with this API key; Unauthenticated if the key is wrong or disabled."""
+        name = self._verified.digest("api key", key)
+        result = await self._cached(name, lambda: self._check_api_key(key))
+        if not isinstance(result.caller, ApiKeyCaller):
+            raise _unauthenticated()
+        await self._record_use(result.id)
+        return result.caller
 
-    async def is_still_good(self, caller: PipedCaller) -> bool:
-        """Whether a piped that proved its key earlier would be let in again."""
+    async def is_still_valid(self, caller: PipedCaller) -> bool:
+        """Whether a piped that authenticated earlier is still enabled and still has this key."""
         try:
             piped = await self._stores.pipeds.get(caller.piped)
         except NotFound:
             return False
-        return _may_enter(piped, caller.project) and (
-            not isinstance(caller, ProvenPiped)
+        return _is_usable(piped, caller.project) and (
+            not isinstance(caller, AuthenticatedPiped)
             or caller.key_hash in {key.hash for key in piped.keys}
         )
 
-    def forget(self, id: str) -> None:
-        """Drops what is known about the keys of a piped or about an API key."""
-        self._changes += 1
-        self._verdicts.forget(lambda verdict: verdict.id == id)
+    def invalidate(self, id: str) -> None:
+        """Drops the cached results of a piped or API key."""
+        self._invalidations += 1
+        self._results.invalidate(lambda result: result.id == id)
 
-    def forget_everything(self) -> None:
-        """Drops every verdict; the next calls read the store again."""
-        self._changes += 1
-        self._verdicts.clear()
+    def invalidate_all(self) -> None:
+        """Drops every cached result; the next calls read the datastore again."""
+        self._invalidations += 1
+        self._results.clear()
 
-    async def _verdict(self, name: str, judge: Callable[[], Awaitable[_Verdict]]) -> _Verdict:
-        if (kept := self._verdicts.get(name)) is not None:
-            return kept
-        # One key is compared once, however many calls arrive with it at the same time.
-        async with self._flights.setdefault(name, asyncio.Lock()):
-            if (kept := self._verdicts.get(name)) is not None:
-                return kept
-            changes = self._changes
-            verdict = await judge()
-            # What was read before a change must not outlive it.
-            if changes == self._changes:
-                self._verdicts.put(name, verdict)
-            return verdict
+    async def _cached(self, name: str, check: Callable[[], Awaitable[_Result]]) -> _Result:
+        if (cached := self._results.get(name)) is not None:
+            return cached
+        # Concurrent calls with the same key share one comparison.
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            if (cached := self._results.get(name)) is not None:
+                return cached
+            invalidations = self._invalidations
+            result = await check()
+            # A result read before an invalidation may be outdated, so it is not cached.
+            if invalidations == self._invalidations:
+                self._results.put(name, result)
+            return result
 
-    async def _judge_piped(self, token: PipedToken) -> _Verdict:
+    async def _check_piped(self, token: PipedToken) -> _Result:
         try:
             if token.project not in self._config_projects:
                 await self._stores.projects.get(token.project)
             piped = await self._stores.pipeds.get(token.piped)
         except NotFound as e:
-            raise _refused() from e
-        if not _may_enter(piped, token.project):
-            raise _refused()
-        matched = await self._matching(token.piped, token.key, (key.hash for key in piped.keys))
+            raise _unauthenticated() from e
+        if not _is_usable(piped, token.project):
+            raise _unauthenticated()
+        hashes = tuple(key.hash for key in piped.keys)
+        matched = await self._matching_hash(token.piped, token.key, hashes)
         if matched is None:
-            return _Verdict(token.piped, None)
-        return _Verdict(token.piped, ProvenPiped(token.project, token.piped, matched))
+            return _Result(token.piped, None)
+        return _Result(token.piped, AuthenticatedPiped(token.project, token.piped, matched))
 
-    async def _judge_api_key(self, key: str) -> _Verdict:
+    async def _check_api_key(self, key: str) -> _Result:
         try:
             record = await self._stores.api_keys.get(keys.api_key_id(key))
         except NotFound as e:
-            raise _refused() from e
+            raise _unauthenticated() from e
         if record.disabled:
-            raise _refused()
-        if await self._matching(record.id, key, (record.key_hash,)) is None:
-            return _Verdict(record.id, None)
+            raise _unauthenticated()
+        if await self._matching_hash(record.id, key, (record.key_hash,)) is None:
+            return _Result(record.id, None)
         caller = ApiKeyCaller(
             project=record.project_id,
             key_id=record.id,
             name=record.name,
             may_write=record.role == APIKey.READ_WRITE,
         )
-        return _Verdict(record.id, caller)
+        return _Result(record.id, caller)
 
-    async def _matching(self, id: str, key: str, hashes: Iterable[str]) -> str | None:
-        candidates = tuple(hashes)
-        for hashed in candidates:
-            if await self._proofs.is_known(key, hashed):
+    async def _matching_hash(self, id: str, key: str, hashes: tuple[str, ...]) -> str | None:
+        for hashed in hashes:
+            if await self._verified.is_verified(key, hashed):
                 return hashed
-        self._wrong.attempt(id, "Too many wrong keys were presented")
-        for hashed in candidates:
-            if await self._proofs.matches(key, hashed):
-                self._wrong.succeeded(id)
+        self._wrong_keys.attempt(id, "Too many wrong keys were presented")
+        for hashed in hashes:
+            if await self._verified.verify(key, hashed):
+                self._wrong_keys.succeeded(id)
                 return hashed
         log.warning("wrong key presented", id=id)
         return None
 
     async def _record_use(self, id: str) -> None:
         now = to_unix(self._now())
-        if self._used_at.get(id) == now:
+        if self._last_used.get(id) == now:
             return
-        self._used_at[id] = now
+        self._last_used[id] = now
         try:
             await self._stores.cache.put_field(LAST_USED_KEY, id, str(now).encode())
         except PipecdError as e:
-            # A cache that is away must not lock everybody out; only the time of use is lost.
-            log.warning("last use of an api key not recorded", key=id, error=str(e))
+            # Only the time of the last use is lost; the call itself goes on without the cache.
+            log.warning("last use of the API key not recorded", key=id, error=str(e))
 
 
-def _may_enter(piped: Piped, project: str) -> bool:
+def _is_usable(piped: Piped, project: str) -> bool:
     return piped.project_id == project and not piped.disabled
 
 
-def _refused() -> Unauthenticated:
+def _unauthenticated() -> Unauthenticated:
     return Unauthenticated("Unauthenticated")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the roles of a project allow; pure decisions over the stored policies.
+"""RBAC: which permissions the roles of a project grant. Pure decisions over stored policies.
 
-A policy grants its actions on its resources. A resource with labels grants only on things that
-carry all of them, so a labelled resource gives nothing on things that have no labels at all.
+A policy grants its actions on its resources. A resource with labels covers only objects that have
+all of these labels, so it covers no object without labels.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from pipecd.proto.model.project_pb2 import Project, ProjectRBACPolicy, ProjectRB
 
 
 class Resource(IntEnum):
-    """What a policy is about."""
+    """The resource types of a policy."""
 
     ALL = 0
     APPLICATION = 1
@@ -29,7 +29,7 @@ class Resource(IntEnum):
 
 
 class Action(IntEnum):
-    """What may be done to it."""
+    """The actions of a policy."""
 
     ALL = 0
     GET = 1
@@ -45,7 +45,7 @@ class Action(IntEnum):
 
 @dataclass(frozen=True)
 class Permission:
-    """One thing that somebody may or may not do."""
+    """An action on a resource type."""
 
     resource: Resource
     action: Action
@@ -56,7 +56,7 @@ Labels: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Scope:
-    """On which things a permission holds: on those with all labels of at least one entry."""
+    """The objects a permission covers: those with all the labels of at least one entry."""
 
     labels: tuple[Labels, ...]
 
@@ -66,11 +66,12 @@ class Scope:
 
     @property
     def is_everything(self) -> bool:
-        return any(not wanted for wanted in self.labels)
+        return any(not required for required in self.labels)
 
     def covers(self, labels: Labels) -> bool:
         return any(
-            all(labels.get(key) == value for key, value in wanted.items()) for wanted in self.labels
+            all(labels.get(key) == value for key, value in required.items())
+            for required in self.labels
         )
 
 
@@ -98,8 +99,8 @@ def _built_in(name: str, *policies: ProjectRBACPolicy) -> ProjectRBACRole:
 
 _READING = (Action.GET, Action.LIST)
 
-# Those of upstream. Chains are ours: upstream shows them to nobody, though whoever may see the
-# deployments of a chain may as well see how they belong together.
+# The built-in roles of upstream. The grants on deployment chains are ours: upstream grants them to
+# nobody, although a user who sees the deployments may as well see the chain between them.
 
 BUILT_IN_ROLES: tuple[ProjectRBACRole, ...] = (
     _built_in(ADMIN, _policy([Resource.ALL], [Action.ALL])),
@@ -136,7 +137,7 @@ def user_groups_of(project: Project) -> tuple[pb.ProjectUserGroup, ...]:
         (project.rbac.viewer, VIEWER),
     ):
         if team:
-            # A team that is named twice keeps the highest role, which comes first.
+            # A team with several roles gets the highest one, which comes first.
             legacy.setdefault(team, role)
     return (
         *(pb.ProjectUserGroup(sso_group=team, role=role) for team, role in legacy.items()),
@@ -144,26 +145,28 @@ def user_groups_of(project: Project) -> tuple[pb.ProjectUserGroup, ...]:
     )
 
 
-def held(roles: Iterable[ProjectRBACRole], names: Iterable[str]) -> tuple[ProjectRBACRole, ...]:
-    """Those of the roles that somebody has; unknown names count for nothing."""
-    wanted = frozenset(names)
-    return tuple(role for role in roles if role.name in wanted)
+def roles_named(
+    roles: Iterable[ProjectRBACRole], names: Iterable[str]
+) -> tuple[ProjectRBACRole, ...]:
+    """The roles with these names; unknown names are ignored."""
+    names = frozenset(names)
+    return tuple(role for role in roles if role.name in names)
 
 
 def scope_of(roles: Iterable[ProjectRBACRole], permission: Permission) -> Scope:
-    """On which things these roles together grant the permission."""
+    """The scope in which these roles together grant the permission."""
     return Scope(
         tuple(
             dict(resource.labels)
             for role in roles
             for policy in role.policies
-            if _names(policy.actions, permission.action)
+            if _includes(policy.actions, permission.action)
             for resource in policy.resources
-            if _names((resource.type,), permission.resource)
+            if _includes((resource.type,), permission.resource)
         )
     )
 
 
-def _names(granted: Iterable[int], wanted: int) -> bool:
+def _includes(granted: Iterable[int], value: int) -> bool:
     # 0 is ALL in both enums.
-    return any(value in (0, wanted) for value in granted)
+    return any(each in (0, value) for each in granted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of people: the signed token of the console's cookie, and what ends one early."""
+"""Session tokens of the console's cookie: signing, verifying, and early revocation."""
 
 import hashlib
 import hmac
@@ -15,21 +15,21 @@ from pipecd.secrets import session
 from pipecd.secrets.session import Session
 
 DEFAULT_TTL = timedelta(hours=DEFAULT_SESSION_HOURS)
-# How somebody signed in whom another site vouched for.
+# The sign-in method of users who came through a single sign-on provider.
 SSO = "sso"
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a good token says: who it is, and how they signed in."""
+class VerifiedSession:
+    """The content of a valid token: the user and the sign-in method."""
 
     person: Person
     via: str
 
 
 @dataclass(frozen=True)
-class Sessions:
-    """Signs and reads session tokens with the key of the control plane."""
+class SessionTokens:
+    """Signs and verifies session tokens with the encryption key of the control plane."""
 
     key: bytes = field(repr=False)
     now: Now = utc_now
@@ -49,29 +49,32 @@ class Sessions:
             self.key,
         )
 
-    def read(self, token: str) -> Kept:
-        """What a good token says, or Unauthenticated."""
-        found = session.verify(token, self.key, self.now())
+    def verify(self, token: str) -> VerifiedSession:
+        """The content of a token; Unauthenticated if it is not valid."""
+        claims = session.verify(token, self.key, self.now())
         person = Person(
-            project=found.project,
-            name=found.subject,
-            roles=found.roles,
-            avatar_url=found.avatar_url,
+            project=claims.project,
+            name=claims.subject,
+            roles=claims.roles,
+            avatar_url=claims.avatar_url,
         )
-        return Kept(person, found.via)
+        return VerifiedSession(person, claims.via)
 
     def via_password(self, project: Project) -> str:
-        """How the static administrator of a project signs in; another password is another way."""
+        """The sign-in method of the static admin; a new password makes another one."""
         admin = project.static_admin
-        secrets = f"{admin.username}\0{admin.password_hash}".encode()
-        return f"password {hmac.new(self.key, secrets, hashlib.sha256).hexdigest()[:16]}"
+        credentials = f"{admin.username}\0{admin.password_hash}".encode()
+        return f"password {hmac.new(self.key, credentials, hashlib.sha256).hexdigest()[:16]}"
 
-    def is_over(self, kept: Kept, project: Project) -> bool:
-        """Whether the project has ended this session before its time."""
-        if kept.via == SSO:
+    def is_revoked(self, verified: VerifiedSession, project: Project) -> bool:
+        """Whether a change of the project ended this session before it expires."""
+        if verified.via == SSO:
             return False
-        if kept.via:
-            return project.static_admin_disabled or kept.via != self.via_password(project)
-        # A token of upstream does not tell; only the administrator can look like this.
+        if verified.via:
+            return project.static_admin_disabled or verified.via != self.via_password(project)
+        # Tokens of upstream have no sign-in method; only the static admin has this name and role.
         as_admin = (project.static_admin.username, (ADMIN,))
-        return project.static_admin_disabled and (kept.person.name, kept.person.roles) == as_admin
+        return (
+            project.static_admin_disabled
+            and (verified.person.name, verified.person.roles) == as_admin
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A limit on how often something may fail before it has to wait."""
+"""Limits how often an attempt may fail."""
 
 from collections import OrderedDict, deque
 from datetime import datetime, timedelta
@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Unavailable
 
-# More names than this are never remembered; the longest untouched one is forgotten first.
-MOST_NAMES = 10_000
+# A full throttle evicts the key that was not used for the longest time.
+MAX_KEYS = 10_000
 
 
 class Throttle:
-    """At most `limit` failures per name within `window`."""
+    """At most `limit` failures per key within `window`."""
 
     def __init__(
         self, limit: int, *, window: timedelta = timedelta(minutes=1), now: Now = utc_now
@@ -20,29 +20,22 @@ class Throttle:
         self._limit, self._window, self._now = limit, window, now
         self._failures: OrderedDict[str, deque[datetime]] = OrderedDict()
 
-    def attempt(self, name: str, message: str) -> None:
-        """Counts a failure until `succeeded` says otherwise; Unavailable when there were too many.
+    def attempt(self, key: str, message: str) -> None:
+        """Counts a failure until `succeeded` is called; Unavailable after too many of them.
 
-        An attempt counts from its beginning, or many at the same time would all slip through.
+        An attempt counts from its start, so that concurrent attempts cannot exceed the limit.
         """
-        self._check(name, message)
-        self._failures.setdefault(name, deque(maxlen=self._limit)).append(self._now())
-        self._failures.move_to_end(name)
-        if len(self._failures) > MOST_NAMES:
-            self._failures.popitem(last=False)
-
-    def succeeded(self, name: str) -> None:
-        """Forgets the failures of a name."""
-        self._failures.pop(name, None)
-
-    def _check(self, name: str, message: str) -> None:
-        failures = self._failures.get(name)
-        if failures is None:
-            return
+        failures = self._failures.setdefault(key, deque(maxlen=self._limit))
         since = self._now() - self._window
         while failures and failures[0] <= since:
             failures.popleft()
-        if not failures:
-            del self._failures[name]
-        elif len(failures) >= self._limit:
+        if len(failures) >= self._limit:
             raise Unavailable(message, hint="wait a minute and try again")
+        failures.append(self._now())
+        self._failures.move_to_end(key)
+        if len(self._failures) > MAX_KEYS:
+            self._failures.popitem(last=False)
+
+    def succeeded(self, key: str) -> None:
+        """Resets the failures of a key."""
+        self._failures.pop(key, None)

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
-from pipecd.controlplane.auth.origin import Networks, client_of, is_foreign
 from pipecd.controlplane.auth.rbac import Permission
+from pipecd.controlplane.auth.request_origin import Networks, client_address, is_cross_site
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.console.rendering import Renderer
 from pipecd.controlplane.console.view.words import initials
@@ -102,7 +102,7 @@ class Door:
         """The address of the machine that a request comes from."""
         peer = request.client.host if request.client else ""
         told = ",".join(request.headers.getlist("X-Forwarded-For"))
-        return client_of(peer, told, self._proxies)
+        return client_address(peer, told, self._proxies)
 
     async def may(
         self, person: Person, permission: Permission, thing: Labelled | None = None
@@ -162,7 +162,7 @@ def needs_bounce(request: Request) -> bool:
 
 def check_origin(request: Request) -> None:
     """Refuses a form that a page of another origin sent."""
-    if is_foreign(request.headers):
+    if is_cross_site(request.headers):
         raise Denied(
             "this form comes from another site", hint="open the page here and send it again"
         )

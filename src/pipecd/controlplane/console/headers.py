@@ -5,7 +5,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipecd.controlplane.auth.answers import PAGE
+from pipecd.controlplane.auth.http_headers import PAGE_HEADERS
 
 MOST_BODY_BYTES = 1024 * 1024
 POLICY = "; ".join(
@@ -62,7 +62,7 @@ class SafeAnswers:
 
 def dress(headers: MutableHeaders, *, secure: bool) -> None:
     """Adds what every answer says about itself."""
-    headers.update({**PAGE, "Content-Security-Policy": POLICY})
+    headers.update({**PAGE_HEADERS, "Content-Security-Policy": POLICY})
     headers.setdefault("Cache-Control", "no-store")
     if secure:
         headers["Strict-Transport-Security"] = "max-age=31536000"

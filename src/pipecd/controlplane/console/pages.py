@@ -12,7 +12,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipecd.controlplane.auth.origin import Networks
+from pipecd.controlplane.auth.request_origin import Networks
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.console.adding.pages import AddingPages
 from pipecd.controlplane.console.applications import ApplicationPages

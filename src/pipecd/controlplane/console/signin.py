@@ -16,7 +16,7 @@ from pipecd.controlplane.console.door import (
     safe_return,
 )
 from pipecd.controlplane.usecases.people.sessions import ATTEMPTS_PER_MINUTE
-from pipecd.controlplane.usecases.people.sso import Offer, SingleSignOn
+from pipecd.controlplane.usecases.people.sso import SignInOptions, SingleSignOn
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unauthenticated, Unavailable
 from pipecd.wire.credentials import SESSION_COOKIE
 
@@ -106,10 +106,10 @@ class SignIn:
     ) -> Response:
         project = str(values.get("project", ""))
         status = 422 if field or (message and request.method == "POST") else 200
-        offer: Offer | None = None
+        offer: SignInOptions | None = None
         if project and field != "project":
             try:
-                offer = await self._sso.offer(project)
+                offer = await self._sso.options(project)
             except NotFound as e:
                 message, field = message or e.message, "project"
         return self._door.show(

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.console.cookies import RETURN, STATE, Cookies, Site
 from pipecd.controlplane.console.door import Door, check_origin, safe_return
-from pipecd.controlplane.usecases.people.sso import Arrival, SingleSignOn
+from pipecd.controlplane.usecases.people.sso import AuthCallback, SingleSignOn
 from pipecd.model.errors import PipecdError
 
 # More than for passwords, as nothing can be guessed here and many people share an address.
@@ -45,21 +45,21 @@ class SsoSignIn:
             self._trips.attempt(
                 f"{self._door.client(request)}\0{project}", "Too many attempts to login"
             )
-            departure = await self._sso.begin(project)
+            redirect = await self._sso.begin(project)
         except PipecdError as e:
             return self._refuse(e.message, form)
-        answer: Response = RedirectResponse(departure.url, 302)
+        answer: Response = RedirectResponse(redirect.url, 302)
         if "return" in form:
             # Our pages let forms go to this host only, and browsers hold redirects to that as well.
-            answer = self._door.show(request, "bounce.html", to=departure.url)
-        self._cookies.put(answer, STATE, departure.state, _STATE_SECONDS, site="Lax")
+            answer = self._door.show(request, "bounce.html", to=redirect.url)
+        self._cookies.put(answer, STATE, redirect.state, _STATE_SECONDS, site="Lax")
         back = safe_return(str(form.get("return", "")))
         self._cookies.put(answer, RETURN, back, _STATE_SECONDS if back else 0, site="Lax")
         return answer
 
     async def _return(self, request: Request) -> Response:
         query, kept = request.query_params, request.cookies
-        arrival = Arrival(
+        callback = AuthCallback(
             state=query.get("state", ""),
             project=query.get("project", ""),
             code=query.get("code", ""),
@@ -67,17 +67,17 @@ class SsoSignIn:
             cookie=kept.get(STATE, ""),
         )
         try:
-            welcome = await self._sso.finish(arrival)
+            result = await self._sso.finish(callback)
         except PipecdError as e:
             answer = self._refuse(e.message, site="Lax")
             self._cookies.clear(answer, STATE)
             return answer
         answer = RedirectResponse(safe_return(kept.get(RETURN, "")) or "/", 302)
-        seconds = int(welcome.ttl.total_seconds())
+        seconds = int(result.ttl.total_seconds())
         # A strict cookie would stay behind on the way that another site began.
-        self._cookies.sign_in(answer, welcome.token, seconds, site="Lax")
+        self._cookies.sign_in(answer, result.token, seconds, site="Lax")
         self._cookies.clear(answer, STATE, RETURN)
-        self._cookies.remember(request, answer, welcome.person.project)
+        self._cookies.remember(request, answer, result.person.project)
         return answer
 
     def _refuse(

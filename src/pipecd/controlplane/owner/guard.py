@@ -13,8 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipecd.controlplane.auth.answers import PAGE, PRIVATE
-from pipecd.controlplane.auth.origin import is_foreign
+from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS, PAGE_HEADERS
+from pipecd.controlplane.auth.request_origin import is_cross_site
 
 LARGEST_FORM = 64 * 1024
 POLICY = "; ".join(
@@ -26,7 +26,7 @@ POLICY = "; ".join(
         "base-uri 'none'",
     )
 )
-_SAID = {**PAGE, **PRIVATE, "Content-Security-Policy": POLICY}
+_SAID = {**PAGE_HEADERS, **NO_STORE_HEADERS, "Content-Security-Policy": POLICY}
 # Names that nobody can register: those of a machine, of a cluster and of a private network.
 _PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".svc", ".cluster.local", ".home.arpa")
 
@@ -54,7 +54,7 @@ def refusal_of(method: str, headers: Headers) -> str:
         return "open this page by the address or the name of the machine, or by a port-forward\n"
     if method in ("GET", "HEAD"):
         return ""
-    if is_foreign(headers):
+    if is_cross_site(headers):
         return "this form comes from another site; open the page here and send it again\n"
     length = headers.get("Content-Length", "")
     if not (length.isascii() and length.isdigit()) or int(length) > LARGEST_FORM:

@@ -76,12 +76,12 @@ class UseCases:
         """Drops whatever this signal puts in doubt."""
         match signal.topic:
             case Topic.PIPED | Topic.API_KEY:
-                self.credentials.forget(signal.id)
+                self.credentials.invalidate(signal.id)
             case Topic.PROJECT:
-                self.access.forget(signal.id)
+                self.access.invalidate(signal.id)
             case Topic.EVERYTHING:
-                self.credentials.forget_everything()
-                self.access.forget_everything()
+                self.credentials.invalidate_all()
+                self.access.invalidate_all()
             case _:
                 pass
 

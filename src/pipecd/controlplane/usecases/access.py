@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import EVERYTHING, Permission, Scope
-from pipecd.controlplane.auth.remembered import Remembered
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller, Subject
+from pipecd.controlplane.auth.ttl_cache import TtlCache
 from pipecd.controlplane.datastore.documents import Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.clock import Now, utc_now
@@ -58,7 +58,7 @@ class Access:
         self, stores: Stores, *, config_projects: frozenset[str] = frozenset(), now: Now = utc_now
     ) -> None:
         self._stores, self._config_projects = stores, config_projects
-        self._projects: Remembered[_Known] = Remembered(PROJECT_TTL, now=now)
+        self._projects: TtlCache[_Known] = TtlCache(PROJECT_TTL, now=now)
         self._changes = 0
 
     async def scope(
@@ -141,17 +141,17 @@ class Access:
         """A stored project as last read; not to be changed."""
         return (await self._known(id)).project
 
-    def forget(self, project: str) -> None:
+    def invalidate(self, project: str) -> None:
         """Drops what is known about a project."""
         self._changes += 1
-        self._projects.forget(lambda known: known.project.id == project)
+        self._projects.invalidate(lambda known: known.project.id == project)
 
-    def forget_everything(self) -> None:
+    def invalidate_all(self) -> None:
         self._changes += 1
         self._projects.clear()
 
     async def _held(self, by: Person) -> tuple[ProjectRBACRole, ...]:
-        return rbac.held(await self._roles_of(by.project), by.roles)
+        return rbac.roles_named(await self._roles_of(by.project), by.roles)
 
     async def _roles_of(self, project: str) -> tuple[ProjectRBACRole, ...]:
         # A project of the configuration file hides one of the same name in the store.

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.remembered import Remembered
 from pipecd.controlplane.auth.subject import PipedCaller, Subject
+from pipecd.controlplane.auth.ttl_cache import TtlCache
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
 from pipecd.controlplane.datastore.stores import Stores
@@ -27,7 +27,7 @@ class Logs:
 
     def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
         self._stores, self._bus, self._access = stores, bus, access
-        self._owners: Remembered[str] = Remembered(_OWNERS_TTL)
+        self._owners: TtlCache[str] = TtlCache(_OWNERS_TTL)
 
     async def append(self, run: StageRun, blocks: Sequence[LogBlock], *, by: PipedCaller) -> None:
         await self._check(run, by)

@@ -213,7 +213,7 @@ class Pipeds:
         await self._signal(await self._stores.pipeds.update(id, change))
 
     async def _signal(self, piped: Piped) -> None:
-        self._credentials.forget(piped.id)
+        self._credentials.invalidate(piped.id)
         await self._bus.publish(Signal(Topic.PIPED, piped.id, piped.project_id, piped.id))
 
 

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipecd.controlplane.auth.answers import PRIVATE
+from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
 from pipecd.controlplane.usecases.people.webhooks import Webhooks
 from pipecd.controlplane.webhooks.allowance import Allowance
 from pipecd.controlplane.webhooks.payload import UNSIGNED_PING, Message, read_message
@@ -108,7 +108,7 @@ def _too_large() -> HTTPException:
 
 
 def _answer(message: str, status: int = 200) -> Response:
-    return JSONResponse({"message": message}, status, headers=PRIVATE)
+    return JSONResponse({"message": message}, status, headers=NO_STORE_HEADERS)
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ import pytest
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
-from pipecd.controlplane.auth.policytext import parse_policies
+from pipecd.controlplane.auth.rbac_policy import parse_policies
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.console.door import Visitor
 from pipecd.controlplane.datastore.stores import Stores

@@ -12,7 +12,7 @@ from pipecd.controlplane.api.piped.metadata import MetadataRpcs
 from pipecd.controlplane.api.piped.objects import ObjectRpcs
 from pipecd.controlplane.api.piped.pipeds import PipedRpcs
 from pipecd.controlplane.api.piped.wakeups import Wakeups
-from pipecd.controlplane.auth.credentials import ProvenPiped
+from pipecd.controlplane.auth.credentials import AuthenticatedPiped
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.service import piped_pb2
 from pipecd.proto.service.wakeups_pb2 import WatchWakeupsRequest
@@ -24,13 +24,13 @@ SERVICE = piped_pb2.DESCRIPTOR.services_by_name["PipedService"]
 
 def piped_table(
     cases: UseCases, *, observer: RpcObserver | None = None, created: Created | None = None
-) -> RpcTable[ProvenPiped]:
+) -> RpcTable[AuthenticatedPiped]:
     """Every RPC of PipedService, and the wake-up stream under the same prefix.
 
     `created` is told the project of every new deployment.
     """
 
-    async def authenticate(metadata: Metadata) -> ProvenPiped:
+    async def authenticate(metadata: Metadata) -> AuthenticatedPiped:
         return await cases.credentials.piped(parse_piped_token(metadata))
 
     wakeups = Wakeups(cases.bus, cases.credentials)

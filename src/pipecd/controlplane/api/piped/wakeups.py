@@ -49,7 +49,7 @@ class Wakeups:
             listening = asyncio.ensure_future(pending.collect(signals, caller))
             try:
                 while not listening.done():
-                    if pending.doubted() and not await self._credentials.is_still_good(caller):
+                    if pending.doubted() and not await self._credentials.is_still_valid(caller):
                         raise Unauthenticated("Unauthenticated")
                     for kind, repository in pending.taken():
                         yield Wakeup(kind=kind, repository=repository)

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from pipecd.controlplane.api.rest.addresses import ADDRESSES, Address
 from pipecd.controlplane.api.rest.description import openapi
 from pipecd.controlplane.api.rest.request import request_of
-from pipecd.controlplane.auth.answers import PRIVATE
+from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
 from pipecd.controlplane.auth.subject import ApiKeyCaller
 from pipecd.model.errors import PipecdError, Unauthenticated
 from pipecd.wire.credentials import api_key
@@ -49,7 +49,7 @@ def create_rest(table: RpcTable[ApiKeyCaller], verify: Verify) -> Starlette:
     described = openapi()
 
     async def description(_request: Request) -> Response:
-        return JSONResponse(described, headers=PRIVATE)
+        return JSONResponse(described, headers=NO_STORE_HEADERS)
 
     root = PREFIX.rstrip("/")
     routes = [
@@ -97,7 +97,7 @@ class _Call:
         told = json_format.MessageToDict(
             self._answer.FromString(answered), preserving_proto_field_name=True
         )
-        return JSONResponse(told, headers=PRIVATE)
+        return JSONResponse(told, headers=NO_STORE_HEADERS)
 
 
 def _key(request: Request) -> str:
@@ -122,7 +122,9 @@ async def _body(request: Request) -> bytes | None:
 
 
 def _refusal(code: str, words: str, status: int) -> JSONResponse:
-    headers = {**PRIVATE, "WWW-Authenticate": "Bearer"} if status == 401 else PRIVATE
+    headers = (
+        {**NO_STORE_HEADERS, "WWW-Authenticate": "Bearer"} if status == 401 else NO_STORE_HEADERS
+    )
     return JSONResponse({"code": code, "message": words}, status, headers)
 
 

@@ -8,8 +8,8 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from pipecd.controlplane.auth.answers import PRIVATE
-from pipecd.controlplane.auth.origin import is_foreign
+from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
+from pipecd.controlplane.auth.request_origin import is_cross_site
 from pipecd.controlplane.auth.subject import Person
 from pipecd.model.errors import Denied, PipecdError
 from pipecd.wire.frames import HEAD_BYTES, data_frame, only_message, trailer_frame
@@ -37,7 +37,7 @@ class GrpcWeb:
         if scope["type"] != "http":
             return
         answer = await self._answer(scope, receive)
-        answer.headers.update(PRIVATE)
+        answer.headers.update(NO_STORE_HEADERS)
         await answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
@@ -64,7 +64,7 @@ class GrpcWeb:
 
     async def _called(self, path: str, headers: Headers, body: bytes) -> Response:
         # The session is a cookie, which a browser would also send for a page of another site.
-        if is_foreign(headers):
+        if is_cross_site(headers):
             raise Denied("this call comes from a page of another site")
         answer = await self._table.dispatch(path, only_message(body), headers.items())
         frames = data_frame(answer) + trailer_frame(grpc.StatusCode.OK)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signing in through another site: GitHub, or any provider of OpenID Connect."""
+"""Single sign-on through GitHub or any OpenID Connect provider."""
 
-from pipecd.controlplane.auth.sso.github import GitHub
-from pipecd.controlplane.auth.sso.oidc import Oidc
-from pipecd.controlplane.auth.sso.provider import Identity, Provider, Trip
+from collections.abc import Iterable, Mapping
+
+from pipecd.config.controlplane.signin import SharedSSOConfigSpec
+from pipecd.controlplane.auth.sso.github import GitHubProvider
+from pipecd.controlplane.auth.sso.oidc import OidcMetadataCache, OidcProvider
+from pipecd.controlplane.auth.sso.provider import AuthRequest, SsoIdentity, SsoProvider
 from pipecd.model.clock import Now
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
@@ -11,27 +14,46 @@ from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 _KINDS = ProjectSSOConfig.Provider
 
 
-def provider_of(config: ProjectSSOConfig, now: Now) -> Provider:
-    """The provider that a configuration with readable secrets describes."""
-    if (fault := fault_of(config)) is not None:
-        raise UserMistake(fault)
-    return GitHub(config.github) if config.provider == _KINDS.GITHUB else Oidc(config.oidc, now)
+def create_provider(config: ProjectSSOConfig, metadata: OidcMetadataCache, now: Now) -> SsoProvider:
+    """The provider of a configuration whose secrets are decrypted."""
+    if (error := config_error(config)) is not None:
+        raise UserMistake(error)
+    if config.provider == _KINDS.GITHUB:
+        return GitHubProvider(config.github)
+    return OidcProvider(config.oidc, metadata, now)
 
 
-def fault_of(config: ProjectSSOConfig) -> str | None:
-    """What is missing in a configuration, if anything."""
+def config_error(config: ProjectSSOConfig) -> str | None:
+    """Why a configuration cannot be used, or None if it can."""
     match config.provider:
         case _KINDS.GITHUB:
-            return GitHub.fault_of(config.github)
+            return GitHubProvider.config_error(config.github)
         case _KINDS.OIDC:
-            return Oidc.fault_of(config.oidc)
-        case _:
-            return f"provider {_name(config.provider)} is not supported"
+            return OidcProvider.config_error(config.oidc)
+        case kind:
+            value = _KINDS.DESCRIPTOR.values_by_number.get(kind)
+            return f"provider {value.name if value else kind} is not supported"
 
 
-def _name(kind: int) -> str:
-    value = _KINDS.DESCRIPTOR.values_by_number.get(kind)
-    return value.name if value else str(kind)
+def shared_sso_configs(specs: Iterable[SharedSSOConfigSpec]) -> Mapping[str, ProjectSSOConfig]:
+    """The `sharedSSOConfigs` of the control plane by name; their secrets are not encrypted."""
+    return {
+        spec.name: ProjectSSOConfig(
+            provider=_KINDS.Value(spec.provider),
+            session_ttl=spec.session_ttl,
+            github=ProjectSSOConfig.GitHub(**(spec.github.model_dump() if spec.github else {})),
+            oidc=ProjectSSOConfig.Oidc(**(spec.oidc.model_dump() if spec.oidc else {})),
+        )
+        for spec in specs
+    }
 
 
-__all__ = ["Identity", "Provider", "Trip", "fault_of", "provider_of"]
+__all__ = [
+    "AuthRequest",
+    "OidcMetadataCache",
+    "SsoIdentity",
+    "SsoProvider",
+    "config_error",
+    "create_provider",
+    "shared_sso_configs",
+]

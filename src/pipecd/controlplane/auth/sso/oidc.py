@@ -1,151 +1,236 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sign-in with any provider of OpenID Connect; roles are claims of the person."""
+"""Sign-in with any OpenID Connect provider; roles are claims of the user."""
 
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pipecd.controlplane.auth.sso.claims import avatar_of, name_of, roles_of
-from pipecd.controlplane.auth.sso.conversation import (
-    Conversation,
+from pipecd.controlplane.auth.rbac import BUILT_IN_NAMES
+from pipecd.controlplane.auth.sso.id_token import (
+    ExpectedToken,
+    UnknownSigningKey,
+    verified_claims,
+)
+from pipecd.controlplane.auth.sso.provider import (
+    AuthRequest,
+    ProviderClient,
+    SsoIdentity,
     as_list,
     as_object,
-    conversation,
+    is_http_url,
+    stray_roles,
+    with_query,
 )
-from pipecd.controlplane.auth.sso.idtoken import Expected, verified_claims
-from pipecd.controlplane.auth.sso.provider import Identity, Trip, consent_url, is_web_address
-from pipecd.model.clock import Now
+from pipecd.controlplane.auth.ttl_cache import TtlCache
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Unauthenticated, Unavailable
-from pipecd.proto.model.project_pb2 import ProjectSSOConfig
+from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 
 _OPENID = "openid"
+# The claims that are read when the configuration names none, in upstream's order.
+_ROLE_CLAIMS = ("groups", "roles", "cognito:groups", "custom:roles", "custom:groups")
+_NAME_CLAIMS = ("username", "preferred_username", "name", "cognito:username")
+_AVATAR_CLAIMS = ("picture", "avatar_url")
+
+# Used when the provider sends no max-age.
+DEFAULT_METADATA_TTL = timedelta(minutes=5)
+MAX_METADATA_TTL = timedelta(hours=1)
+_MAX_DOCUMENTS = 1_000
+
+Claims = Mapping[str, Any]
+
+
+class OidcMetadataCache:
+    """Caches discovery documents and signing keys of providers, as long as `max-age` allows."""
+
+    def __init__(self, now: Now = utc_now) -> None:
+        self._documents: TtlCache[Any] = TtlCache(
+            DEFAULT_METADATA_TTL, most=_MAX_DOCUMENTS, now=now
+        )
+
+    async def discovery(self, client: ProviderClient, issuer: str, via: str) -> Claims:
+        """The discovery document of the issuer; `via` is the proxy it is fetched through."""
+        url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+        if (cached := self._documents.get(f"{via} {url}")) is not None:
+            return cached
+        content, max_age = await client.get_cacheable(url)
+        document = as_object(content)
+        if document.get("issuer") != issuer:
+            raise Unavailable(
+                f"the provider calls itself {document.get('issuer')!r}, "
+                f"but the configured issuer is {issuer!r}"
+            )
+        self._put(f"{via} {url}", document, max_age)
+        return document
+
+    def cached_keys(self, url: str, via: str) -> Any:
+        """The signing keys (JWKS) if they are cached, else None."""
+        return self._documents.get(f"{via} {url}")
+
+    async def fetch_keys(self, client: ProviderClient, url: str, via: str) -> Any:
+        """Fetches the signing keys (JWKS) and caches them."""
+        keys, max_age = await client.get_cacheable(url)
+        self._put(f"{via} {url}", keys, max_age)
+        return keys
+
+    def _put(self, key: str, document: Any, max_age: timedelta | None) -> None:
+        ttl = DEFAULT_METADATA_TTL if max_age is None else min(max_age, MAX_METADATA_TTL)
+        self._documents.put(key, document, ttl=ttl)
 
 
 @dataclass(frozen=True)
 class _Endpoints:
-    """What a provider says about itself, with what the configuration says instead."""
+    """The endpoints of a provider: those of the configuration, else the discovered ones."""
 
     authorization: str
     token: str
     user_info: str
     keys: str
     algorithms: tuple[str, ...]
-    takes_login: bool
+    accepts_basic_auth: bool
 
 
-class Oidc:
-    """The provider that a project names with `OIDC`."""
+class OidcProvider:
+    """The provider of projects with `provider: OIDC`."""
 
-    def __init__(self, config: ProjectSSOConfig.Oidc, now: Now) -> None:
-        self._config, self._now = config, now
+    def __init__(
+        self, config: ProjectSSOConfig.Oidc, metadata: OidcMetadataCache, now: Now
+    ) -> None:
+        self._config, self._metadata, self._now = config, metadata, now
         self.label = urlsplit(config.issuer).hostname or config.issuer
 
     @staticmethod
-    def fault_of(config: ProjectSSOConfig.Oidc) -> str | None:
+    def config_error(config: ProjectSSOConfig.Oidc) -> str | None:
         if not (config.client_id and config.client_secret):
             return "oidc needs a client id and a client secret"
-        if not is_web_address(config.issuer):
-            return "the issuer of oidc is not an address"
+        if not is_http_url(config.issuer):
+            return "the issuer of oidc is not a URL"
         return None
 
-    async def way_out(self, trip: Trip) -> str:
-        async with conversation(self._config.proxy_url) as talk:
-            endpoints = await self._discover(talk)
-        return consent_url(
+    async def authorization_url(self, request: AuthRequest) -> str:
+        async with ProviderClient.connect(self._config.proxy_url) as client:
+            endpoints = await self._discover(client)
+        return with_query(
             endpoints.authorization,
             client_id=self._config.client_id,
-            nonce=trip.nonce,
-            redirect_uri=self._callback(trip),
+            nonce=request.nonce,
+            redirect_uri=self._redirect_uri(request),
             scope=" ".join(self._config.scopes) or _OPENID,
-            # One address serves all projects, so the state says which one it is.
-            state=f"{trip.state}:{trip.project.id}",
+            # All projects share one callback URL, so the state carries the project.
+            state=f"{request.state}:{request.project.id}",
         )
 
-    async def identify(self, code: str, trip: Trip) -> Identity:
-        async with conversation(self._config.proxy_url) as talk:
-            endpoints = await self._discover(talk)
-            tokens = await self._exchange(talk, endpoints, code, trip)
-            raw = tokens.get("id_token")
-            if not isinstance(raw, str):
+    async def identify(self, code: str, request: AuthRequest) -> SsoIdentity:
+        async with ProviderClient.connect(self._config.proxy_url) as client:
+            endpoints = await self._discover(client)
+            tokens = await self._exchange(client, endpoints, code, request)
+            token = tokens.get("id_token")
+            if not isinstance(token, str):
                 raise Unauthenticated("the provider sent no ID token")
-            claims = verified_claims(raw, await self._expected(talk, endpoints, trip))
+            claims = await self._verify(client, endpoints, token, request)
             if endpoints.user_info:
-                told = await talk.get(endpoints.user_info, tokens["access_token"])
-                claims = {**claims, **_same_person(claims, told)}
-        name = name_of(claims, self._config.username_claim_key)
-        return Identity(
+                user_info = as_object(await client.get(endpoints.user_info, tokens["access_token"]))
+                subject, expected = str(user_info.get("sub", "")), str(claims["sub"])
+                if not hmac.compare_digest(subject.encode(), expected.encode()):
+                    raise Unauthenticated("the user info belongs to another user")
+                claims = {**claims, **user_info}
+        name = user_name(claims, self._config.username_claim_key)
+        return SsoIdentity(
             name,
-            roles_of(claims, self._config.roles_claim_key, trip.project),
-            avatar_of(claims, self._config.avatar_url_claim_key),
+            claimed_roles(claims, self._config.roles_claim_key, request.project),
+            avatar_url(claims, self._config.avatar_url_claim_key),
         )
 
-    async def _discover(self, talk: Conversation) -> _Endpoints:
-        issuer = self._config.issuer
-        url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-        told = as_object(await talk.get(url))
-        if told.get("issuer") != issuer:
-            raise Unavailable(
-                f"the provider calls itself {told.get('issuer')!r}, and the issuer is {issuer!r}"
-            )
+    async def _discover(self, client: ProviderClient) -> _Endpoints:
         config = self._config
-        methods = _texts(told, "token_endpoint_auth_methods_supported")
+        document = await self._metadata.discovery(client, config.issuer, config.proxy_url)
+        methods = _texts(document.get("token_endpoint_auth_methods_supported"))
         return _Endpoints(
-            authorization=config.authorization_endpoint or _url(told, "authorization_endpoint"),
-            token=config.token_endpoint or _url(told, "token_endpoint"),
+            authorization=config.authorization_endpoint or _url(document, "authorization_endpoint"),
+            token=config.token_endpoint or _url(document, "token_endpoint"),
             user_info=config.user_info_endpoint
-            or (_url(told, "userinfo_endpoint") if told.get("userinfo_endpoint") else ""),
-            keys=_url(told, "jwks_uri"),
-            algorithms=_texts(told, "id_token_signing_alg_values_supported"),
-            takes_login=not methods or "client_secret_basic" in methods,
+            or (_url(document, "userinfo_endpoint") if document.get("userinfo_endpoint") else ""),
+            keys=_url(document, "jwks_uri"),
+            algorithms=tuple(_texts(document.get("id_token_signing_alg_values_supported"))),
+            accepts_basic_auth=not methods or "client_secret_basic" in methods,
         )
 
     async def _exchange(
-        self, talk: Conversation, endpoints: _Endpoints, code: str, trip: Trip
+        self, client: ProviderClient, endpoints: _Endpoints, code: str, request: AuthRequest
     ) -> Mapping[str, Any]:
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": self._callback(trip),
+            "redirect_uri": self._redirect_uri(request),
         }
         id, secret = self._config.client_id, self._config.client_secret
-        if endpoints.takes_login:
+        if endpoints.accepts_basic_auth:
             login = (quote(id, safe=""), quote(secret, safe=""))
-            return await talk.exchange(endpoints.token, form, login)
-        return await talk.exchange(
+            return await client.exchange(endpoints.token, form, login)
+        return await client.exchange(
             endpoints.token, {**form, "client_id": id, "client_secret": secret}
         )
 
-    async def _expected(self, talk: Conversation, endpoints: _Endpoints, trip: Trip) -> Expected:
-        return Expected(
+    async def _verify(
+        self, client: ProviderClient, endpoints: _Endpoints, token: str, request: AuthRequest
+    ) -> Claims:
+        """The claims of the ID token; cached keys that do not fit are fetched again, once."""
+        url, via = endpoints.keys, self._config.proxy_url
+        expected = ExpectedToken(
             issuer=self._config.issuer,
             audience=self._config.client_id,
-            nonce=trip.nonce,
-            keys=await talk.get(endpoints.keys),
+            nonce=request.nonce,
             algorithms=endpoints.algorithms,
             now=self._now(),
         )
+        if (cached := self._metadata.cached_keys(url, via)) is not None:
+            try:
+                return verified_claims(token, cached, expected)
+            except UnknownSigningKey:
+                # The provider may have rotated its keys.
+                pass
+        return verified_claims(token, await self._metadata.fetch_keys(client, url, via), expected)
 
-    def _callback(self, trip: Trip) -> str:
-        return self._config.redirect_uri or trip.callback
-
-
-def _same_person(claims: Mapping[str, Any], told: Any) -> Mapping[str, Any]:
-    """Further claims, if they are about the person of the ID token."""
-    further = as_object(told)
-    theirs, ours = str(further.get("sub", "")), str(claims["sub"])
-    if not hmac.compare_digest(theirs.encode(), ours.encode()):
-        raise Unauthenticated("the provider told about somebody else than who signed in")
-    return further
+    def _redirect_uri(self, request: AuthRequest) -> str:
+        return self._config.redirect_uri or request.callback
 
 
-def _url(told: Mapping[str, Any], name: str) -> str:
-    value = told.get(name)
-    if not isinstance(value, str) or not is_web_address(value):
-        raise Unavailable(f"the provider does not say its {name}")
+def claimed_roles(claims: Claims, key: str, project: Project) -> tuple[str, ...]:
+    """The built-in roles among the claims, each once; user groups of the project do not apply."""
+    names = (key,) if key else _ROLE_CLAIMS
+    values = [value for name in names for value in _texts(claims.get(name))]
+    roles = tuple(dict.fromkeys(value for value in values if value in BUILT_IN_NAMES))
+    if roles:
+        return roles
+    if not values:
+        return stray_roles(project, "no role found in claims")
+    return stray_roles(project, "your claims name none of the roles Admin, Editor and Viewer")
+
+
+def user_name(claims: Claims, key: str) -> str:
+    names = (key,) if key else _NAME_CLAIMS
+    for name in names:
+        value = claims.get(name)
+        if isinstance(value, str) and value:
+            return value
+    raise Unauthenticated(f"none of the claims {', '.join(names)} contains your user name")
+
+
+def avatar_url(claims: Claims, key: str) -> str:
+    values = (claims.get(name) for name in ((key,) if key else _AVATAR_CLAIMS))
+    return next((value for value in values if isinstance(value, str) and value), "")
+
+
+def _url(document: Claims, name: str) -> str:
+    value = document.get(name)
+    if not isinstance(value, str) or not is_http_url(value):
+        raise Unavailable(f"the discovery document of the provider has no valid {name}")
     return value
 
 
-def _texts(told: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(text for text in as_list(told.get(name)) or () if isinstance(text, str))
+def _texts(value: Any) -> list[str]:
+    values = as_list(value)
+    return [each for each in ([value] if values is None else values) if isinstance(each, str)]

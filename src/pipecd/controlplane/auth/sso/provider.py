@@ -1,66 +1,148 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every provider of identities offers."""
+"""What every single sign-on provider offers, and the HTTP client for talking to one."""
 
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import timedelta
+from typing import Any, Protocol, cast
 from urllib.parse import urlencode, urlsplit
 
+import httpx2
+
 from pipecd.controlplane.auth.rbac import VIEWER
-from pipecd.model.errors import Denied
+from pipecd.model.errors import Denied, Unauthenticated, Unavailable, UserMistake
 from pipecd.proto.model.project_pb2 import Project
+from pipecd.secrets.masking import host_of
+
+TIMEOUT_SECONDS = 10.0
+_MAX_QUOTED = 200
+_MAX_AGE = re.compile(r"(?:^|,)\s*max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Trip:
-    """One sign-in, from leaving for the provider to coming back."""
+class AuthRequest:
+    """One sign-in, from the redirect to the provider to its callback."""
 
     project: Project
     state: str
     nonce: str = field(repr=False)
-    # Where people come back to, without anything that is particular to this trip.
+    # The callback URL of the control plane, without query parameters.
     callback: str
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Somebody as the provider knows them, with the roles that this gives in a project."""
+class SsoIdentity:
+    """A user as the provider identifies them, with their roles in the project."""
 
     name: str
     roles: tuple[str, ...]
     avatar_url: str = ""
 
 
-class Provider(Protocol):
-    """A site where people prove who they are."""
+class SsoProvider(Protocol):
+    """A site where users authenticate."""
 
-    # What its button says after "Sign in with".
+    # The sign-in page shows "Sign in with <label>".
     label: str
 
-    async def way_out(self, trip: Trip) -> str:
-        """The address at the provider where a trip goes first."""
+    async def authorization_url(self, request: AuthRequest) -> str:
+        """The URL at the provider to which the browser is redirected."""
         ...
 
-    async def identify(self, code: str, trip: Trip) -> Identity:
-        """Who came back with this code."""
+    async def identify(self, code: str, request: AuthRequest) -> SsoIdentity:
+        """Exchanges the authorization code of a callback for the user's identity."""
         ...
 
 
-def consent_url(endpoint: str, **query: str) -> str:
-    """The address where people agree to be identified."""
-    usual = {"access_type": "online", "prompt": "consent", "response_type": "code"}
-    glue = "&" if urlsplit(endpoint).query else "?"
-    return f"{endpoint}{glue}{urlencode(sorted({**usual, **query}.items()))}"
+class ProviderClient:
+    """Sends requests to a provider that answers in JSON."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, proxy_url: str) -> AsyncGenerator["ProviderClient", None]:
+        """A client that goes through the proxy if there is one."""
+        try:
+            client = httpx2.AsyncClient(
+                proxy=proxy_url or None,
+                timeout=TIMEOUT_SECONDS,
+                headers={"Accept": "application/json"},
+            )
+        except ValueError as e:
+            raise UserMistake(f"invalid proxy_url: {e}") from e
+        async with client:
+            yield cls(client)
+
+    async def get(self, url: str, token: str = "") -> Any:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return _json(await self._send("GET", url, headers=headers), url)
+
+    async def get_cacheable(self, url: str) -> tuple[Any, timedelta | None]:
+        """The content and how long it may be cached; None if the provider does not say."""
+        response = await self._send("GET", url)
+        matched = _MAX_AGE.search(response.headers.get("cache-control", ""))
+        return _json(response, url), timedelta(seconds=int(matched[1])) if matched else None
+
+    async def exchange(
+        self, url: str, form: Mapping[str, str], login: tuple[str, str] | None = None
+    ) -> Mapping[str, Any]:
+        """Exchanges an authorization code for tokens; an error quotes the provider's reason."""
+        response = await self._send("POST", url, data=dict(form), auth=login)
+        tokens = as_object(_json(response, url, accept_errors=True))
+        if response.is_success and isinstance(tokens.get("access_token"), str):
+            return tokens
+        reason = tokens.get("error_description") or tokens.get("error") or response.reason_phrase
+        raise Unauthenticated(f"the provider refused the sign-in: {str(reason)[:_MAX_QUOTED]}")
+
+    async def _send(self, method: str, url: str, **options: Any) -> httpx2.Response:
+        try:
+            return await self._client.request(method, url, **options)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as e:
+            # Some errors of the client have no message.
+            reason = str(e) or type(e).__name__
+            raise Unavailable(f"cannot reach {host_of(url)}: {reason[:_MAX_QUOTED]}") from e
 
 
-def stray(project: Project, because: str) -> tuple[str, ...]:
-    """The roles of somebody who has none: those of a viewer where the project lets strays in."""
+def as_object(content: Any) -> Mapping[str, Any]:
+    """The JSON content if it is an object, otherwise an empty one."""
+    return cast("Mapping[str, Any]", content if isinstance(content, dict) else {})
+
+
+def as_list(content: Any) -> list[Any] | None:
+    """The JSON content if it is a list."""
+    return cast("list[Any]", content) if isinstance(content, list) else None
+
+
+def _json(response: httpx2.Response, url: str, *, accept_errors: bool = False) -> Any:
+    if not response.is_success and not accept_errors:
+        raise Unavailable(f"{host_of(url)} answered with status {response.status_code}")
+    try:
+        return response.json()
+    except ValueError as e:
+        raise Unavailable(
+            f"{host_of(url)} did not answer with JSON (status {response.status_code})"
+        ) from e
+
+
+def with_query(endpoint: str, **query: str) -> str:
+    """The authorization endpoint with these parameters and those every provider gets."""
+    every = {"access_type": "online", "prompt": "consent", "response_type": "code"}
+    separator = "&" if urlsplit(endpoint).query else "?"
+    return f"{endpoint}{separator}{urlencode(sorted({**every, **query}.items()))}"
+
+
+def stray_roles(project: Project, reason: str) -> tuple[str, ...]:
+    """The roles of a user without a role: Viewer if `allowStrayAsViewer` is set, else Denied."""
     if project.allow_stray_as_viewer:
         return (VIEWER,)
-    raise Denied(f"{because}, ask an administrator of project {project.id}")
+    raise Denied(f"{reason}, ask an administrator of project {project.id}")
 
 
-def is_web_address(text: str) -> bool:
-    """Whether a text is an address that a browser could open."""
+def is_http_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
     except ValueError:

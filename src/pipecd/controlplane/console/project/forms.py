@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from pipecd.controlplane.auth.policytext import parse_policies
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.rbac_policy import parse_policies
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.console.door import Door, Endpoint, Visitor
 from pipecd.controlplane.console.project.view import (

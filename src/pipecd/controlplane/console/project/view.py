@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipecd.controlplane.auth.policytext import render_policies
+from pipecd.controlplane.auth.rbac_policy import render_policies
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 
 GITHUB, OIDC = "github", "oidc"

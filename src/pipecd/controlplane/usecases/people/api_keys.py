@@ -52,7 +52,7 @@ class ApiKeys:
             record.disabled = True
 
         await found(self._stores.api_keys.update(id, change), "API key is not found")
-        self._credentials.forget(id)
+        self._credentials.invalidate(id)
         await self._bus.publish(Signal(Topic.API_KEY, id, by.project))
 
     async def listed(self, *, by: User, enabled: bool | None = None) -> tuple[APIKey, ...]:

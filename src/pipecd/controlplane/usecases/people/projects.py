@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.sso import fault_of
+from pipecd.controlplane.auth.sso import config_error
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, User, found
@@ -163,8 +163,8 @@ class Projects:
             whole = ProjectSSOConfig()
             whole.CopyFrom(sealed)
             _keep_client(whole, project.sso)
-            if (fault := fault_of(whole)) is not None:
-                raise UserMistake(f"Invalid SSO configuration: {fault}")
+            if (error := config_error(whole)) is not None:
+                raise UserMistake(f"Invalid SSO configuration: {error}")
             project.sso.CopyFrom(whole)
 
         await self.change(change, by=by)
@@ -198,7 +198,7 @@ class Projects:
         return Project(id=id, desc=declared.description, static_admin=user)
 
     async def _changed(self, id: str) -> None:
-        self._access.forget(id)
+        self._access.invalidate(id)
         await self._bus.publish(Signal(Topic.PROJECT, id, id))
 
 

@@ -53,7 +53,7 @@ class Roles:
         def change(project: Project) -> None:
             if any(g.sso_group == sso_group for g in rbac.user_groups_of(project)):
                 raise AlreadyExists(f"group {sso_group} has a role already")
-            if not rbac.held(rbac.roles_of(project), (role,)):
+            if not rbac.roles_named(rbac.roles_of(project), (role,)):
                 raise NotFound(f"role {role} does not exist")
             project.user_groups.append(ProjectUserGroup(sso_group=sso_group, role=role))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signing in through another site: the way there and the way back.
+"""Single sign-on: the redirect to the provider and the callback.
 
-The texts of refusals are those that clients of upstream show.
+The error texts are those that clients of upstream show.
 """
 
 import asyncio
@@ -14,7 +14,14 @@ import structlog
 
 from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
-from pipecd.controlplane.auth.sso import Identity, Provider, Trip, fault_of, provider_of
+from pipecd.controlplane.auth.sso import (
+    AuthRequest,
+    OidcMetadataCache,
+    SsoIdentity,
+    SsoProvider,
+    config_error,
+    create_provider,
+)
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.usecases.access import found
 from pipecd.controlplane.usecases.people.projects import Projects
@@ -34,19 +41,21 @@ from pipecd.secrets.state import check_state, new_state
 
 log = structlog.get_logger()
 
-_WITHIN_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 CALLBACK = "/auth/callback"
-# What a provider may say instead of sending a code; anything else could be anybody's words.
-_REFUSALS = frozenset({"access_denied", "consent_required", "interaction_required", "server_error"})
+# The error codes of a callback that are shown; anyone can put other text into its URL.
+_SHOWN_ERRORS = frozenset(
+    {"access_denied", "consent_required", "interaction_required", "server_error"}
+)
 
 
 @dataclass(frozen=True)
 class SsoSettings:
-    """What the control plane is told about signing in through other sites."""
+    """The control plane's part of single sign-on."""
 
     address: str
     state_key: str = field(repr=False)
-    # What the secrets of projects are encrypted with; those of shared sign-ins are readable.
+    # Encrypts the client secrets of projects; those of `shared` are not encrypted.
     encryption_key: bytes = field(repr=False)
     shared: Mapping[str, ProjectSSOConfig] = field(
         default_factory=dict[str, ProjectSSOConfig], repr=False
@@ -57,16 +66,16 @@ NO_SSO = SsoSettings("", "", b"")
 
 
 @dataclass(frozen=True)
-class Departure:
-    """Where a browser is sent, and what it has to bring back in a cookie."""
+class AuthRedirect:
+    """The URL the browser is redirected to, and the state its cookie must bring back."""
 
     url: str
     state: str
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """What a browser brings from the provider; `cookie` is the state it left with."""
+class AuthCallback:
+    """The parameters of a callback; `cookie` is the state this browser was given."""
 
     state: str
     project: str = ""
@@ -76,8 +85,8 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Welcome:
-    """Who signed in, the token that says so, and for how long."""
+class SignInResult:
+    """The user, their session token and its lifetime."""
 
     person: Person
     token: str = field(repr=False)
@@ -85,15 +94,15 @@ class Welcome:
 
 
 @dataclass(frozen=True)
-class Offer:
-    """How people of a project may sign in; `provider` is empty when no other site is set up."""
+class SignInOptions:
+    """How users may sign in to a project; `provider` is empty without single sign-on."""
 
     provider: str
     by_password: bool
 
 
 class SingleSignOn:
-    """Sign-in with GitHub or OpenID Connect, set up by a project or shared by several."""
+    """Sign-in with GitHub or OpenID Connect, configured by a project or shared by several."""
 
     def __init__(
         self,
@@ -104,109 +113,112 @@ class SingleSignOn:
     ) -> None:
         self._projects, self._sessions = projects, sessions
         self._settings, self._now = settings, now
+        self._metadata = OidcMetadataCache(now)
 
-    async def offer(self, project: str) -> Offer:
-        """What the sign-in page of a project shows; NotFound when there is no such project."""
+    async def options(self, project: str) -> SignInOptions:
+        """How users may sign in to the project; NotFound if it does not exist."""
         known = await found(self._projects.known(project), f"Unable to find project {project}")
         try:
             label = self._provider(known)[0].label
         except PipecdError:
-            # The page stays useful for the administrator, who has to mend it.
+            # The static admin can still sign in and fix the configuration.
             label = ""
-        return Offer(label, not known.static_admin_disabled)
+        return SignInOptions(label, not known.static_admin_disabled)
 
-    async def begin(self, project: str) -> Departure:
-        """Sends somebody to the provider of the project."""
+    async def begin(self, project: str) -> AuthRedirect:
+        """Starts a sign-in with the provider of the project."""
         known = await found(self._projects.known(project), f"Unable to find project {project}")
         provider, config = self._provider(known)
         if not (self._settings.address or config.oidc.redirect_uri):
-            raise _invalid("the control plane does not know its address, set spec.address")
+            raise _invalid("spec.address of the control plane is not set")
         try:
             state = new_state(self._settings.state_key, self._now())
         except UserMistake as e:
             raise UserMistake(f"Invalid SSO configuration: {e.message}", hint=e.hint) from e
         try:
-            async with asyncio.timeout(_WITHIN_SECONDS):
-                url = await provider.way_out(self._trip(known, state))
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                url = await provider.authorization_url(self._auth_request(known, state))
         except TimeoutError as e:
             raise Unavailable("Internal error: the provider did not answer in time") from e
         except PipecdError as e:
-            log.warning("sign-in could not begin", project=project, error=str(e))
+            log.warning("sign-in could not be started", project=project, error=str(e))
             raise type(e)(f"Internal error: {e.message}") from e
-        return Departure(url, state)
+        return AuthRedirect(url, state)
 
-    async def finish(self, arrival: Arrival) -> Welcome:
-        """Lets somebody in who comes back from the provider."""
-        state, _, suffix = arrival.state.partition(":")
-        project = arrival.project or suffix
+    async def finish(self, callback: AuthCallback) -> SignInResult:
+        """Signs in the user whom the provider identifies."""
+        state, _, suffix = callback.state.partition(":")
+        project = callback.project or suffix
         if not (state and project):
             raise Unauthenticated("Failed to parse state")
-        check_state(state, self._settings.state_key, cookie=arrival.cookie, now=self._now())
-        if not arrival.code:
-            told = f": {arrival.error}" if arrival.error in _REFUSALS else ""
-            raise Unauthenticated(f"Missing auth code{told}")
+        check_state(state, self._settings.state_key, cookie=callback.cookie, now=self._now())
+        if not callback.code:
+            reason = f": {callback.error}" if callback.error in _SHOWN_ERRORS else ""
+            raise Unauthenticated(f"Missing auth code{reason}")
         known = await found(self._projects.known(project), f"Unable to find project {project}")
         provider, config = self._provider(known)
         _check_groups(known, config)
-        identity = await self._identified(provider, arrival.code, self._trip(known, state))
+        identity = await self._identify(provider, callback.code, self._auth_request(known, state))
         person = Person(project, identity.name, identity.roles, identity.avatar_url)
         ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
-        return Welcome(person, self._sessions.issue(person, ttl), ttl)
+        return SignInResult(person, self._sessions.issue(person, ttl), ttl)
 
-    async def _identified(self, provider: Provider, code: str, trip: Trip) -> Identity:
+    async def _identify(
+        self, provider: SsoProvider, code: str, request: AuthRequest
+    ) -> SsoIdentity:
         try:
-            async with asyncio.timeout(_WITHIN_SECONDS):
-                return await provider.identify(code, trip)
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                return await provider.identify(code, request)
         except TimeoutError as e:
             raise Unavailable("Unable to find user: the provider did not answer in time") from e
         except PipecdError as e:
-            log.warning("sign-in refused", project=trip.project.id, error=str(e))
+            log.warning("sign-in refused", project=request.project.id, error=str(e))
             raise type(e)(f"Unable to find user: {e.message}") from e
 
-    def _provider(self, project: Project) -> tuple[Provider, ProjectSSOConfig]:
+    def _provider(self, project: Project) -> tuple[SsoProvider, ProjectSSOConfig]:
         if project.shared_sso_name:
             config = self._settings.shared.get(project.shared_sso_name)
             if config is None:
                 name = project.shared_sso_name
                 raise _invalid(f"not found shared sso configuration {name}")
         elif project.HasField("sso"):
-            if (fault := fault_of(project.sso)) is not None:
-                raise _invalid(fault)
-            config = _opened(project.sso, self._settings.encryption_key)
+            if (error := config_error(project.sso)) is not None:
+                raise _invalid(error)
+            config = _decrypted(project.sso, self._settings.encryption_key)
         else:
             raise _invalid("missing SSO configuration in project data")
         try:
-            return provider_of(config, self._now), config
+            return create_provider(config, self._metadata, self._now), config
         except UserMistake as e:
             raise _invalid(e.message) from e
 
-    def _trip(self, project: Project, state: str) -> Trip:
-        # The nonce needs no place of its own: it follows from the state that the browser keeps.
+    def _auth_request(self, project: Project, state: str) -> AuthRequest:
+        # The nonce is derived from the state in the browser's cookie, so it need not be stored.
         secret = self._settings.state_key.encode()
         nonce = hmac.digest(secret, f"nonce of {state}".encode(), "sha256").hex()
-        return Trip(project, state, nonce, self._settings.address.rstrip("/") + CALLBACK)
+        return AuthRequest(project, state, nonce, self._settings.address.rstrip("/") + CALLBACK)
 
 
-def _opened(sealed: ProjectSSOConfig, encryption_key: bytes) -> ProjectSSOConfig:
-    """The sign-in of a project with readable secrets."""
-    opened = ProjectSSOConfig()
-    opened.CopyFrom(sealed)
-    if sealed.HasField("github"):
+def _decrypted(stored: ProjectSSOConfig, encryption_key: bytes) -> ProjectSSOConfig:
+    """The configuration of a project with decrypted secrets."""
+    decrypted = ProjectSSOConfig()
+    decrypted.CopyFrom(stored)
+    if stored.HasField("github"):
         try:
             key_file = KeyFile(encryption_key)
-            opened.github.client_id = key_file.decrypt(sealed.github.client_id)
-            opened.github.client_secret = key_file.decrypt(sealed.github.client_secret)
+            decrypted.github.client_id = key_file.decrypt(stored.github.client_id)
+            decrypted.github.client_secret = key_file.decrypt(stored.github.client_secret)
         except UserMistake as e:
             raise Conflict("Failed to decrypt SSO configuration", hint=e.hint) from e
-    return opened
+    return decrypted
 
 
 def _check_groups(project: Project, config: ProjectSSOConfig) -> None:
-    """GitHub gives roles by groups alone, so without any nobody could come in."""
+    """Denied if GitHub is used without user groups: roles come only from them."""
     by_teams = config.provider == ProjectSSOConfig.Provider.GITHUB
     if by_teams and not project.allow_stray_as_viewer and not rbac.user_groups_of(project):
         raise Denied("Missing User Group configuration")
 
 
-def _invalid(why: str) -> Conflict:
-    return Conflict(f"Invalid SSO configuration: {why}")
+def _invalid(reason: str) -> Conflict:
+    return Conflict(f"Invalid SSO configuration: {reason}")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies as people write them.
+"""Parses and renders RBAC policies in the text form of the console.
 
     resources=application{env:dev},deployment;actions=get,list
 
-A blank line separates policies, and white space means nothing else. Upstream skips what it does not
-understand, and reads a misspelt resource as all of them; here a mistake is told with its place.
+A blank line separates policies; other white space is ignored. Upstream skips what it cannot parse
+and treats a misspelt resource as all resources; here an error names the line and the column.
 """
 
 import re
@@ -32,17 +32,16 @@ _RESOURCES = {
 }
 _ACTIONS = {"*": Action.ALL, **{a.name.lower(): a for a in Action if a is not Action.ALL}}
 _BLANK = re.compile(r"\n[^\S\n]*\n")
-# What ends a word.
-_MARKS = "=;,{}:"
+_DELIMITERS = "=;,{}:"
 
 
 def parse_policies(text: str) -> tuple[ProjectRBACPolicy, ...]:
-    """The policies of a text; a mistake in any of them is told with its line and column."""
+    """Parses policies; an error names its line and column."""
     policies: list[ProjectRBACPolicy] = []
     line = 1
     for part in _BLANK.split(text.replace("\r\n", "\n")):
         if part.strip():
-            policies.append(_Reader(part, line).policy())
+            policies.append(_Parser(part, line).policy())
         line += part.count("\n") + 2
     if not policies:
         raise UserMistake(
@@ -53,11 +52,11 @@ def parse_policies(text: str) -> tuple[ProjectRBACPolicy, ...]:
 
 
 def render_policies(policies: Iterable[ProjectRBACPolicy]) -> str:
-    """The text that gives these policies again."""
-    return "\n\n".join(_rendered(policy) for policy in policies)
+    """Renders policies as text that `parse_policies` reads back."""
+    return "\n\n".join(_render(policy) for policy in policies)
 
 
-def _rendered(policy: ProjectRBACPolicy) -> str:
+def _render(policy: ProjectRBACPolicy) -> str:
     resources = ",".join(
         _word(_RESOURCES, resource.type) + _labels(resource) for resource in policy.resources
     )
@@ -70,21 +69,21 @@ def _labels(resource: ProjectRBACResource) -> str:
     return f"{{{pairs}}}" if pairs else ""
 
 
-def _word(words: dict[str, E], wanted: int) -> str:
-    return next(word for word, value in words.items() if value == wanted)
+def _word(words: dict[str, E], number: int) -> str:
+    return next(word for word, value in words.items() if value == number)
 
 
 @dataclass(frozen=True)
 class _Character:
-    """A character and where it stands."""
+    """A character and its position in the text."""
 
     text: str
     line: int
     column: int
 
 
-class _Reader:
-    """Reads one policy from left to right."""
+class _Parser:
+    """Parses one policy from left to right."""
 
     def __init__(self, text: str, line: int) -> None:
         self._characters: Sequence[_Character] = [
@@ -107,7 +106,7 @@ class _Reader:
             self._at += 1
             actions.append(self._named(_ACTIONS, "an action"))
         if self._next():
-            self._mistake(f"expected a comma or the end, found {self._next()!r}")
+            self._fail(f"expected a comma or the end, got {self._next()!r}")
         return ProjectRBACPolicy(
             resources=resources,
             actions=[ProjectRBACPolicy.Action.ValueType(action) for action in actions],
@@ -123,42 +122,42 @@ class _Reader:
             key = self._label("the key of a label")
             self._expect(":")
             if key in resource.labels:
-                self._mistake(f"label {key!r} is given twice", at=self._at - 1)
+                self._fail(f"label {key!r} is given twice", at=self._at - 1)
             resource.labels[key] = self._label("the value of a label")
         self._expect("}")
         return resource
 
     def _named(self, words: dict[str, E], what: str) -> E:
         begin = self._at
-        word = self._taken()
+        word = self._take_word()
         if word not in words:
-            self._mistake(f"{word!r} is not {what}; use one of {', '.join(words)}", at=begin)
+            self._fail(f"{word!r} is not {what}; use one of {', '.join(words)}", at=begin)
         return words[word]
 
     def _label(self, what: str) -> str:
         begin = self._at
-        word = self._taken()
+        word = self._take_word()
         if not word:
-            self._mistake(f"{what} is missing", at=begin)
+            self._fail(f"{what} is missing", at=begin)
         return word
 
-    def _taken(self) -> str:
+    def _take_word(self) -> str:
         begin = self._at
-        while (character := self._next()) and character not in _MARKS:
+        while (character := self._next()) and character not in _DELIMITERS:
             self._at += 1
         return "".join(c.text for c in self._characters[begin : self._at])
 
-    def _expect(self, wanted: str) -> None:
-        for character in wanted:
+    def _expect(self, literal: str) -> None:
+        for character in literal:
             if self._next() != character:
-                found = repr(self._next()) if self._next() else "the end"
-                self._mistake(f"expected {wanted!r}, found {found}")
+                actual = repr(self._next()) if self._next() else "the end"
+                self._fail(f"expected {literal!r}, got {actual}")
             self._at += 1
 
     def _next(self) -> str:
         return self._characters[self._at].text if self._at < len(self._characters) else ""
 
-    def _mistake(self, words: str, at: int | None = None) -> NoReturn:
-        place = min(self._at if at is None else at, len(self._characters) - 1)
-        where = self._characters[place]
-        raise UserMistake(f"line {where.line}, column {where.column}: {words}")
+    def _fail(self, message: str, at: int | None = None) -> NoReturn:
+        position = min(self._at if at is None else at, len(self._characters) - 1)
+        where = self._characters[position]
+        raise UserMistake(f"line {where.line}, column {where.column}: {message}")

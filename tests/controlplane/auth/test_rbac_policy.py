@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.controlplane.auth.policytext import parse_policies, render_policies
 from pipecd.controlplane.auth.rbac import BUILT_IN_ROLES, Action, Resource
+from pipecd.controlplane.auth.rbac_policy import parse_policies, render_policies
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
 
@@ -75,12 +75,12 @@ def test_a_text_is_understood_with(text: str, policies: object) -> None:
             id="a misspelt action in the second policy",
         ),
         pytest.param("actions=get", "line 1, column 1: expected 'resources='", id="no resources"),
-        pytest.param("resources=piped", "expected ';actions=', found the end", id="no actions"),
+        pytest.param("resources=piped", "expected ';actions=', got the end", id="no actions"),
         pytest.param("resources=;actions=get", "'' is not a resource", id="an empty resource"),
         pytest.param("resources=piped;actions=", "'' is not an action", id="an empty action"),
         pytest.param(
             "resources=piped{env};actions=get",
-            "column 20: expected ':', found '}'",
+            "column 20: expected ':', got '}'",
             id="half a label",
         ),
         pytest.param(
@@ -93,7 +93,7 @@ def test_a_text_is_understood_with(text: str, policies: object) -> None:
             "resources=piped{a:b,a:c};actions=get", "label 'a' is given twice", id="a label twice"
         ),
         pytest.param("resources=piped{a:b;actions=get", "expected '}'", id="an open brace"),
-        pytest.param("resources=piped;actions=get;x", "found ';'", id="something at the end"),
+        pytest.param("resources=piped;actions=get;x", "got ';'", id="something at the end"),
         pytest.param(
             "resources=piped;actions=get\nresources=event;actions=list",
             "'getresources' is not an action",

@@ -3,10 +3,10 @@
 
 import pytest
 
-from pipecd.controlplane.auth.origin import client_of, is_foreign, networks
+from pipecd.controlplane.auth.request_origin import client_address, is_cross_site, parse_networks
 from pipecd.model.errors import UserMistake
 
-OURS = networks(["10.0.0.0/8", "::1"])
+OURS = parse_networks(["10.0.0.0/8", "::1"])
 
 
 @pytest.mark.parametrize(
@@ -25,16 +25,16 @@ OURS = networks(["10.0.0.0/8", "::1"])
     ],
 )
 def test_whom_a_request_comes_from(peer: str, forwarded: str, client: str) -> None:
-    assert client_of(peer, forwarded, OURS) == client
+    assert client_address(peer, forwarded, OURS) == client
 
 
 def test_without_trusted_proxies_nobody_is_believed() -> None:
-    assert client_of("10.0.0.1", "1.2.3.4", ()) == "10.0.0.1"
+    assert client_address("10.0.0.1", "1.2.3.4", ()) == "10.0.0.1"
 
 
 def test_a_network_that_is_none_is_told() -> None:
-    with pytest.raises(UserMistake, match="trusted proxies is not understood: 'ten'"):
-        networks(["ten"])
+    with pytest.raises(UserMistake, match="invalid list of trusted proxies: 'ten'"):
+        parse_networks(["ten"])
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_a_network_that_is_none_is_told() -> None:
     ],
 )
 def test_a_request_with(headers: dict[str, str], foreign: bool) -> None:
-    assert is_foreign(headers) is foreign
+    assert is_cross_site(headers) is foreign

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an HTTP request comes from: the client's address, and the site of the page that sent it."""
+
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
+
+from pipecd.model.errors import UserMistake
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+
+
+def parse_networks(texts: Iterable[str]) -> Networks:
+    """Parses networks in CIDR notation and single addresses."""
+    try:
+        return tuple(ip_network(text.strip(), strict=False) for text in texts if text.strip())
+    except ValueError as e:
+        raise UserMistake(
+            f"invalid list of trusted proxies: {e}",
+            hint="write addresses or networks such as 10.0.0.0/8",
+        ) from e
+
+
+def client_address(peer: str, forwarded: str, trusted: Networks) -> str:
+    """The address of the client behind any trusted proxies.
+
+    `forwarded` is the value of `X-Forwarded-For`. A client can put anything at its beginning, so it
+    is read from its end, and no further than the first address that is not a trusted proxy.
+    """
+    client = peer
+    for hop in reversed(forwarded.split(",")):
+        if not (hop.strip() and _is_trusted(client, trusted)):
+            break
+        client = hop.strip()
+    return client
+
+
+def _is_trusted(address: str, trusted: Networks) -> bool:
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in network for network in trusted)
+
+
+def is_cross_site(headers: Mapping[str, str]) -> bool:
+    """Whether a browser sent the request for a page of another site; header names in lower case.
+
+    Programs send none of these headers, and carry no cookie but their own.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        # The browser compares the addresses it sees itself, so unlike with `Origin` a proxy that
+        # rewrites `Host` does not matter.
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    # A page of another site cannot set X-Forwarded-Host without a CORS preflight.
+    hosts = (headers.get(name, "") for name in ("host", "x-forwarded-host"))
+    return not any(_is_same_host(origin, host) for host in hosts)
+
+
+def _is_same_host(origin: str, host: str) -> bool:
+    try:
+        theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
+        default = _DEFAULT_PORTS.get(theirs.scheme)
+        their_port, our_port = theirs.port or default, ours.port or default
+    except ValueError:
+        return False
+    return bool(theirs.hostname) and (theirs.hostname, their_port) == (ours.hostname, our_port)
