@@ -30,7 +30,7 @@ from pipecd.controlplane.bus.open import RunningBus, choose_bus
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache.counted import CountedCache
 from pipecd.controlplane.cache.open import choose_cache, open_redis, pinged
-from pipecd.controlplane.console.pages import create_console
+from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.datastore.engine.watched import WatchedDatabase
 from pipecd.controlplane.datastore.open import notify_address, open_datastore
 from pipecd.controlplane.datastore.stores import Stores, create_stores

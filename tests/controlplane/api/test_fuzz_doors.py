@@ -33,7 +33,7 @@ from pipecd.controlplane.api.rest.addresses import ADDRESSES, Address
 from pipecd.controlplane.api.web.grpcweb import GrpcWeb
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.memory import MemoryBus
-from pipecd.controlplane.console.pages import create_console
+from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.controlplane.web import ByPrefix, WebServer, http_port

@@ -4,26 +4,33 @@
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any
 
 import httpx2
 import pytest
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
-from pipecd.controlplane.console.pages import create_console
+from pipecd.controlplane.console.app import create_console
+from pipecd.controlplane.console.piped_status import Agent
+from pipecd.controlplane.console.status_badge import Mark, Tone
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.web import WebServer, http_port
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model import deployment_pb2 as pb
-from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger, PipelineStage
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service.piped_pb2 import (
     ReportDeploymentCompletedRequest,
     ReportDeploymentStatusChangedRequest,
     ReportStageStatusChangedRequest,
 )
+
+VIEW_TIME = datetime(2026, 8, 22, 17, 0, 0, tzinfo=UTC)
+DEPLOYMENT_START = to_unix(VIEW_TIME) - 600
 
 
 @pytest.fixture
@@ -124,3 +131,63 @@ class Reports:
 @pytest.fixture
 def reports(cases: UseCases, piped: PipedCaller, now: Now) -> Reports:
     return Reports(cases, piped, now)
+
+
+@pytest.fixture
+def noon() -> datetime:
+    """The moment at which everything is looked at."""
+    return VIEW_TIME
+
+
+@pytest.fixture
+def start() -> int:
+    """Ten minutes before, when the deployment began."""
+    return DEPLOYMENT_START
+
+
+@pytest.fixture
+def online_piped() -> Agent:
+    return Agent("p1", "tokyo", Mark(Tone.OK, "dot", "Online"), is_away=False)
+
+
+@pytest.fixture
+def offline_piped() -> Agent:
+    return Agent("p1", "tokyo", Mark(Tone.BAD, "dot", "Offline"), is_away=True)
+
+
+@pytest.fixture
+def make_stage() -> Callable[..., PipelineStage]:
+    """Makes stages that were planned when the deployment began."""
+
+    def made(id: str, name: str, **fields: Any) -> PipelineStage:
+        return PipelineStage(
+            id=id, name=name, created_at=DEPLOYMENT_START, updated_at=DEPLOYMENT_START, **fields
+        )
+
+    return made
+
+
+@pytest.fixture
+def make_deployment() -> Callable[..., Deployment]:
+    """Makes deployments that began ten minutes ago."""
+
+    def made(*stages: PipelineStage, **fields: Any) -> Deployment:
+        commit = Commit(
+            hash="7f3c91ab" * 5,
+            message="Retry card tokens once\n\nThe bank asks for it.",
+            author="ann",
+            branch="main",
+            url=f"https://git.example/shop/commit/{'7f3c91ab' * 5}",
+            created_at=DEPLOYMENT_START - 60,
+        )
+        values: dict[str, Any] = {
+            "id": "d1",
+            "application_id": "a1",
+            "application_name": "checkout",
+            "trigger": DeploymentTrigger(commit=commit, timestamp=DEPLOYMENT_START),
+            "created_at": DEPLOYMENT_START,
+            **fields,
+        }
+        return Deployment(stages=stages, **values)
+
+    return made

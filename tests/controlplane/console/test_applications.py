@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from pipecd.controlplane.auth.subject import Person, PipedCaller
-from pipecd.controlplane.console.door import Visitor
+from pipecd.controlplane.console.page_context import Visitor
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import Handled

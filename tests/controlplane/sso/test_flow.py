@@ -11,7 +11,7 @@ import pytest
 
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.bus.memory import MemoryBus
-from pipecd.controlplane.console.pages import create_console
+from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.people.sso import SsoSettings

@@ -7,17 +7,17 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.console.adding.view import added_notice
-from pipecd.controlplane.console.door import Door, Visitor
+from pipecd.controlplane.console.add_application_view import added_notice
+from pipecd.controlplane.console.applications_view import application_page
+from pipecd.controlplane.console.command_notice import Notice, notice
+from pipecd.controlplane.console.deployments_view import deployment_row
+from pipecd.controlplane.console.list_filters import SIZES, Address, read_applications
+from pipecd.controlplane.console.listing import application_list
+from pipecd.controlplane.console.live_state_view import LiveTree, live_tree
 from pipecd.controlplane.console.once import Once
-from pipecd.controlplane.console.view.agent import agent
-from pipecd.controlplane.console.view.application import application_page
-from pipecd.controlplane.console.view.command import Notice, notice
-from pipecd.controlplane.console.view.deployment import deployment_row
-from pipecd.controlplane.console.view.listing import application_list
-from pipecd.controlplane.console.view.livestate import LiveTree, live_tree
-from pipecd.controlplane.console.view.marks import kind_word
-from pipecd.controlplane.console.view.query import SIZES, Address, read_applications
+from pipecd.controlplane.console.page_context import Door, Visitor
+from pipecd.controlplane.console.piped_status import agent
+from pipecd.controlplane.console.status_badge import kind_word
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.model.application import ApplicationKind

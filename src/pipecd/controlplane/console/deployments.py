@@ -11,8 +11,21 @@ from starlette.routing import Route
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.console.applications import command_notice, pipeds_of
-from pipecd.controlplane.console.door import Door, Visitor, zone
-from pipecd.controlplane.console.log.lines import (
+from pipecd.controlplane.console.command_notice import Notice
+from pipecd.controlplane.console.deployments_view import (
+    ChainView,
+    DeploymentPage,
+    chain_view,
+    chosen_stage,
+    deployment_page,
+)
+from pipecd.controlplane.console.list_filters import Address, DeploymentQuery, read_deployments
+from pipecd.controlplane.console.listing import by_day, matches
+from pipecd.controlplane.console.once import Once
+from pipecd.controlplane.console.page_context import Door, Visitor, zone
+from pipecd.controlplane.console.piped_status import agent
+from pipecd.controlplane.console.pipeline_view import StageView
+from pipecd.controlplane.console.stage_log import (
     WINDOW,
     LogWindow,
     Place,
@@ -21,20 +34,7 @@ from pipecd.controlplane.console.log.lines import (
     log_window,
     read_place,
 )
-from pipecd.controlplane.console.once import Once
-from pipecd.controlplane.console.view.agent import agent
-from pipecd.controlplane.console.view.command import Notice
-from pipecd.controlplane.console.view.deployment import (
-    ChainView,
-    DeploymentPage,
-    chain_view,
-    chosen_stage,
-    deployment_page,
-)
-from pipecd.controlplane.console.view.listing import by_day, matches
-from pipecd.controlplane.console.view.marks import deployment_mark
-from pipecd.controlplane.console.view.query import Address, DeploymentQuery, read_deployments
-from pipecd.controlplane.console.view.stage import StageView
+from pipecd.controlplane.console.status_badge import deployment_mark
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
 from pipecd.model.deployment import DeploymentStatus

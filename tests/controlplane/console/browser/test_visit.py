@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
-from pipecd.controlplane.console.view import words
+from pipecd.controlplane.console import formatting as words
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
 from pipecd.model.command import CommandKind

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Adding applications: those found in Git, and any other by hand."""

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Live pages: what a page follows and how it hears of it."""

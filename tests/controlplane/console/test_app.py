@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every page has in common: headers, assets, errors, fragments, readable colours."""
+
+import gzip
+import re
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.console.app import create_console
+from pipecd.controlplane.console.rendering import Assets
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.clock import Now
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+HERE = files("pipecd.controlplane.console")
+
+
+async def test_every_answer_is_dressed(browser_of_admin: httpx2.AsyncClient) -> None:
+    for path in ("/login", "/applications", "/deployments/none", "/nowhere"):
+        headers = (await browser_of_admin.get(path)).headers
+        policy = headers["content-security-policy"]
+        assert "script-src 'self';" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "same-origin"
+        assert headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "path", ["/login", "/applications", "/deployments", "application", "deployment"]
+)
+async def test_pages_need_nothing_from_elsewhere_and_nothing_inline(
+    path: str,
+    browser_of_admin: httpx2.AsyncClient,
+    application: Application,
+    deployment: Deployment,
+) -> None:
+    where = {
+        "application": f"/applications/{application.id}",
+        "deployment": f"/deployments/{deployment.id}",
+    }.get(path, path)
+    if path == "/login":
+        browser_of_admin.cookies.clear()
+    page = (await browser_of_admin.get(where)).text
+    assert not re.search(r"\sstyle=|\son[a-z]+=|<style|<script(?![^>]*src=)", page)
+    for address in re.findall(r'(?:src|<link[^>]+href)="([^"]+)"', page):
+        assert address.startswith("/assets/")
+
+
+async def test_assets_live_for_ever_under_an_address_that_changes_with_them(
+    browser_of_admin: httpx2.AsyncClient,
+) -> None:
+    page = (await browser_of_admin.get("/applications")).text
+    for address in set(re.findall(r'"(/assets/[^"#]+)', page)):
+        answer = await browser_of_admin.get(address)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+    old = await browser_of_admin.get("/assets/000000000000/console.css")
+    assert old.headers["cache-control"] == "no-cache"
+    for missing in ("/assets/x/none.css", "/assets/x/..%2Fpages.py"):
+        assert (await browser_of_admin.get(missing)).status_code == 404
+
+
+def test_the_first_visit_is_small() -> None:
+    folder = Path(str(HERE)) / "assets"
+    whole = b"".join(path.read_bytes() for path in folder.iterdir())
+    assert len(gzip.compress(whole)) < 40_000
+    scripts = [path for path in folder.iterdir() if path.suffix == ".js"]
+    assert sum(len(path.read_text().splitlines()) for path in scripts) < 400
+
+
+def test_a_change_of_any_file_changes_the_address(tmp_path: Path) -> None:
+    for name in ("tokens.css", "shell.css", "pages.css", "a.js"):
+        (tmp_path / name).write_text("x")
+    before = Assets(tmp_path).version
+    (tmp_path / "a.js").write_text("y")
+    assert Assets(tmp_path).version != before
+
+
+async def test_a_script_gets_only_the_main_part(browser_of_admin: httpx2.AsyncClient) -> None:
+    answer = await browser_of_admin.get("/applications", headers={"HX-Request": "true"})
+    assert answer.text.lstrip().startswith("<main")
+    assert "<html" not in answer.text
+    assert "HX-Request" in answer.headers["vary"]
+
+
+async def test_a_script_whose_session_ended_is_told_so(
+    browser_of_admin: httpx2.AsyncClient,
+) -> None:
+    browser_of_admin.cookies.clear()
+    answer = await browser_of_admin.get("/applications", headers={"HX-Request": "true"})
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        pytest.param("/nowhere", 404, "No page has this address.", id="no such page"),
+        pytest.param("/deployments/none", 404, "Deployment is not found.", id="no such thing"),
+        pytest.param("/applications/x/sync", 405, "This address only takes forms", id="a form"),
+        pytest.param("/_/stream?t=weather", 422, "There is no topic", id="no such topic"),
+    ],
+)
+async def test_errors_are_pages_with_a_sentence_and_an_action(
+    path: str, status: int, text: str, browser_of_admin: httpx2.AsyncClient
+) -> None:
+    answer = await browser_of_admin.get(path)
+    assert answer.status_code == status
+    assert text in answer.text
+    assert answer.text.count('class="btn primary"') == 1
+
+
+async def test_a_bug_shows_a_number_and_no_more(
+    bus: MemoryBus, cases: UseCases, admin: Person, now: Now
+) -> None:
+    broken = replace(cases, applications=None)  # pyright: ignore[reportArgumentType]
+    pages = create_console(broken, bus, insecure_cookie=False, now=now)
+    transport = httpx2.ASGITransport(app=pages, raise_app_exceptions=False)
+    cookies = {"token": cases.sessions.issue(admin)}
+    async with httpx2.AsyncClient(
+        transport=transport, base_url="https://cd.example", cookies=cookies
+    ) as client:
+        answer = await client.get("/applications")
+    assert answer.status_code == 500
+    assert "It is noted as" in answer.text
+    assert "NoneType" not in answer.text
+    assert "content-security-policy" in answer.headers
+
+
+async def test_a_form_has_a_limit(browser_of_admin: httpx2.AsyncClient) -> None:
+    huge = b"x" * (1024 * 1024 + 1)
+    answer = await browser_of_admin.post("/auth/login/static", content=huge)
+    assert answer.status_code == 413
+
+    async def parts() -> object:
+        for _ in range(20):
+            yield b"project=" + b"x" * 100_000
+
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = await browser_of_admin.post("/auth/login/static", content=parts(), headers=headers)  # pyright: ignore[reportArgumentType]
+    assert answer.status_code == 413
+
+
+def _tokens() -> dict[str, tuple[str, str]]:
+    text = HERE.joinpath("assets/tokens.css").read_text()
+    found = re.findall(r"--([a-z0-9-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)", text)
+    return {name: (light, dark) for name, light, dark in found}
+
+
+def _contrast(one: str, other: str) -> float:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+_TONES = ("ok", "run", "wait", "bad", "off")
+_PAIRS = [
+    *(
+        (ink, ground)
+        for ink in ("ink", "muted")
+        for ground in ("bg", "surface", "sunken", "off-soft")
+    ),
+    *((tone, f"{tone}-soft") for tone in _TONES),
+    *((tone, ground) for tone in _TONES for ground in ("surface", "bg")),
+    *((f"fg{n}", "sunken") for n in range(16)),
+    *(("ink", f"{tone}-soft") for tone in _TONES),
+    *(("muted", f"{tone}-soft") for tone in ("run", "wait", "bad")),
+    ("accent", "bg"),
+    ("accent", "surface"),
+    ("on-accent", "accent"),
+    ("bad", "sunken"),
+    ("ok", "sunken"),
+]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize(("ink", "ground"), _PAIRS, ids=str)
+def test_text_can_be_read(ink: str, ground: str, theme: int) -> None:
+    tokens = _tokens()
+    assert _contrast(tokens[ink][theme], tokens[ground][theme]) >= 4.5

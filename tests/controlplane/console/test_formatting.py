@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times, durations, counts and links as people read them."""
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pipecd.controlplane.console import formatting as words
+from pipecd.model.clock import to_unix
+
+NOW = datetime(2026, 8, 22, 17, 23, 6, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        pytest.param(-30, "just now", id="a clock that is ahead counts as now"),
+        pytest.param(9, "just now", id="a few seconds are now"),
+        pytest.param(10, "10 s ago", id="then seconds are counted"),
+        pytest.param(60, "1 min ago", id="then minutes"),
+        pytest.param(3599, "59 min ago", id="up to an hour"),
+        pytest.param(3600, "1 h ago", id="then hours"),
+        pytest.param(86400, "1 day ago", id="one day"),
+        pytest.param(86400 * 29, "29 days ago", id="days up to a month"),
+        pytest.param(86400 * 65, "2 months ago", id="months"),
+        pytest.param(86400 * 800, "2 years ago", id="years"),
+    ],
+)
+def test_how_long_ago(seconds: int, text: str) -> None:
+    assert words.ago(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        pytest.param(-1, "0s", id="never negative"),
+        pytest.param(48, "48s", id="seconds"),
+        pytest.param(65, "1m 05s", id="minutes and seconds"),
+        pytest.param(3600 * 2 + 300, "2h 05m", id="hours and minutes"),
+        pytest.param(86400 * 3 + 3600 * 4, "3d 04h", id="days and hours"),
+    ],
+)
+def test_a_duration(seconds: int, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+def test_a_moment_has_its_exact_time_for_hovering() -> None:
+    shown = words.moment(to_unix(NOW) - 180, NOW)
+    assert shown is not None
+    assert shown.relative == "3 min ago"
+    assert shown.exact == "2026-08-22 17:20:06 UTC"
+    assert shown.iso == "2026-08-22T17:20:06Z"
+
+
+def test_a_time_that_is_not_set_is_not_shown() -> None:
+    assert words.moment(0, NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("at", "zone", "text"),
+    [
+        pytest.param(datetime(2026, 8, 22, 1, tzinfo=UTC), "UTC", "Today", id="today"),
+        pytest.param(
+            datetime(2026, 8, 22, 1, tzinfo=UTC),
+            "America/Los_Angeles",
+            "Yesterday",
+            id="the day is that of the reader's zone",
+        ),
+        pytest.param(
+            datetime(2026, 8, 3, 12, tzinfo=UTC),
+            "UTC",
+            "Monday, 3 August 2026",
+            id="older days are written out",
+        ),
+    ],
+)
+def test_the_heading_of_a_day(at: datetime, zone: str, text: str) -> None:
+    assert words.day(to_unix(at), NOW, ZoneInfo(zone)) == text
+
+
+@pytest.mark.parametrize(
+    ("url", "link"),
+    [
+        pytest.param("https://git.example/c/1", "https://git.example/c/1", id="https is followed"),
+        pytest.param("git.example/c/1", "https://git.example/c/1", id="no scheme means https"),
+        pytest.param("javascript:alert(1)", "", id="a script is never a link"),
+        pytest.param("JavaScript:alert(1)", "", id="a script in capitals neither"),
+        pytest.param("java\tscript:alert(1)", "", id="a script with a tab neither"),
+        pytest.param("data:text/html,x", "", id="data is never a link"),
+        pytest.param("//evil.example/x", "", id="no host of another page"),
+        pytest.param("https://", "", id="an address needs a host"),
+        pytest.param("http://[broken", "", id="a broken address is no link"),
+        pytest.param("relative", "", id="a word is no address"),
+        pytest.param("", "", id="nothing is nothing"),
+    ],
+)
+def test_links_from_data(url: str, link: str) -> None:
+    assert words.safe_link(url) == link
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        pytest.param(1, "1 stage", id="one"),
+        pytest.param(0, "0 stages", id="none"),
+        pytest.param(9999, "9,999 stages", id="exact to four digits"),
+        pytest.param(12345, "12k+ stages", id="rounded beyond"),
+    ],
+)
+def test_counted_things(number: int, text: str) -> None:
+    assert words.plural(number, "stage") == text
+
+
+@pytest.mark.parametrize(
+    ("name", "letters"),
+    [
+        pytest.param("ada.lovelace", "AL", id="first letters of two words"),
+        pytest.param("admin", "AD", id="first two letters of one word"),
+        pytest.param("-x", "-X", id="odd names do not break"),
+        pytest.param("", "?", id="nobody"),
+    ],
+)
+def test_initials(name: str, letters: str) -> None:
+    assert words.initials(name) == letters
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("stage failed", "Stage failed.", id="capital and full stop"),
+        pytest.param("Done!", "Done!", id="an end is kept"),
+        pytest.param("  ", "", id="nothing stays nothing"),
+    ],
+)
+def test_a_sentence(text: str, said: str) -> None:
+    assert words.sentence(text) == said
+
+
+def test_words_in_a_row() -> None:
+    assert words.joined(["a"]) == "a"
+    assert words.joined(["a", "b", "c"]) == "a, b and c"
+    assert words.joined(["a", "b"], "or") == "a or b"

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The address of a list is its state."""
+
+import pytest
+from starlette.datastructures import QueryParams
+
+from pipecd.controlplane.console.list_filters import (
+    Address,
+    labels,
+    read_applications,
+    read_deployments,
+)
+
+
+def test_a_bookmark_of_the_upstream_console_means_the_same() -> None:
+    query = read_applications(
+        QueryParams("kind=0&syncStatus=3&labels%5B0%5D=env:dev&page=2&activeStatus=enabled")
+    )
+    wanted = query.filter("shop")
+    assert (wanted.kinds, query.statuses, dict(wanted.labels)) == ((0,), (3,), {"env": "dev"})
+    assert (query.page, wanted.enabled, wanted.project) == (2, True, "shop")
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        pytest.param("labels[0]=a:b&labels[1]=c:d", {"a": "b", "c": "d"}, id="several pairs"),
+        pytest.param("labels[0]=a:b:c", {}, id="three parts are no pair"),
+        pytest.param("labels[0]=a", {}, id="one part is no pair"),
+        pytest.param("labels[x]=a:b", {}, id="the index is a number"),
+    ],
+)
+def test_labels_in_the_address(text: str, pairs: dict[str, str]) -> None:
+    assert labels(QueryParams(text)) == pairs
+
+
+@pytest.mark.parametrize(
+    ("text", "statuses"),
+    [
+        pytest.param("status=2", (2,), id="one"),
+        pytest.param("status=2,5", (2, 5), id="several with a comma"),
+        pytest.param("status=2&status=5", (2, 5), id="several times"),
+        pytest.param("status=99,x,-1", (), id="what means nothing does not filter"),
+    ],
+)
+def test_statuses_in_the_address(text: str, statuses: tuple[int, ...]) -> None:
+    assert read_deployments(QueryParams(text)).statuses == statuses
+
+
+def test_waiting_for_approval_looks_among_the_running_ones() -> None:
+    query = read_deployments(QueryParams("waiting=approval"))
+    assert query.filter("shop").statuses == (2,)
+
+
+def test_a_change_keeps_the_rest_of_the_view_and_starts_at_the_first_page() -> None:
+    here = Address("/applications", QueryParams("q=cart&page=3&cmd=x&kind="), restart=("page",))
+    assert here.to(sort="name") == "/applications?q=cart&sort=name"
+    assert here.to(q="") == "/applications"
+    assert here.to(page=2) == "/applications?q=cart&page=2"
+
+
+def test_every_filter_can_be_taken_away_alone() -> None:
+    here = Address(
+        "/applications", QueryParams("q=cart&syncStatus=3,1&pipedId=p1&page=2"), ("page",)
+    )
+    chips = {chip.text: chip.href for chip in here.chips({"p1": "tokyo"})}
+    assert chips == {
+        "“cart”": "/applications?syncStatus=3%2C1&pipedId=p1",
+        "out of sync or synced": "/applications?q=cart&pipedId=p1",
+        "piped: tokyo": "/applications?q=cart&syncStatus=3%2C1",
+    }
