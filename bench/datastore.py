@@ -69,10 +69,10 @@ async def measure(stores: Stores, documents: int, seconds: float) -> None:
 
     async def page(_: int) -> None:
         wanted = DeploymentFilter(PROJECT, labels={"env": "dev"})
-        await stores.deployments.listed(wanted, PageRequest(size=30))
+        await stores.deployments.list(wanted, PageRequest(size=30))
 
     async def running(_: int) -> None:
-        await stores.deployments.not_completed_of("nobody")
+        await stores.deployments.list_not_completed("nobody")
 
     async def log(number: int) -> None:
         block = LogBlock(index=next(counter), log="a line of a log", created_at=1)

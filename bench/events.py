@@ -60,7 +60,7 @@ async def ended(running: ControlPlane, wanted: set[str]) -> Counter[int]:
     """Waits until all of these events are told of, and counts what became of them."""
     async with asyncio.timeout(300):
         while True:
-            found = await running.stores.events.by_creation(EventFilter(project="bench"))
+            found = await running.stores.events.list_by_creation(EventFilter(project="bench"))
             told = {event.id: event.status for event in found if event.id in wanted}
             if all(told.values()):
                 return Counter(told.values())

@@ -139,18 +139,18 @@ def questions(stores: Stores) -> Iterator[Question]:
             wanted = DeploymentFilter(project, **filters)  # type: ignore[arg-type]
             yield (
                 f"deployments of {project}: {name}",
-                lambda page, w=wanted: stores.deployments.listed(w, page),
+                lambda page, w=wanted: stores.deployments.list(w, page),
             )
         for name, filters in APPLICATION_FILTERS.items():
             only = ApplicationFilter(project, **filters)  # type: ignore[arg-type]
             yield (
                 f"applications of {project}: {name}",
-                lambda page, o=only: stores.applications.listed(o, page),
+                lambda page, o=only: stores.applications.list(o, page),
             )
     piped = id_of("piped", 21)
-    yield "deployments of a piped", lambda _: stores.deployments.not_completed_of(piped)
-    yield "applications of a piped", lambda _: stores.applications.enabled_of(LARGE, piped)
-    yield "commands of a piped", lambda _: stores.commands.unhandled_of(piped)
+    yield "deployments of a piped", lambda _: stores.deployments.list_not_completed(piped)
+    yield "applications of a piped", lambda _: stores.applications.list_enabled(LARGE, piped)
+    yield "commands of a piped", lambda _: stores.commands.list_unhandled(piped)
 
 
 def calls(key: str) -> Iterator[tuple[str, Request]]:

@@ -172,7 +172,7 @@ async def succeeded(running: ControlPlane, commit: str) -> float:
     wanted = DeploymentFilter(project="bench")
     async with asyncio.timeout(60), running.bus.subscribe(project="bench") as signals:
         while True:
-            for deployment in (await running.stores.deployments.listed(wanted)).items:
+            for deployment in (await running.stores.deployments.list(wanted)).items:
                 status = DeploymentStatus(deployment.status)
                 if deployment.trigger.commit.hash == commit and status.is_completed:
                     if status is not DeploymentStatus.SUCCESS:

@@ -118,7 +118,7 @@ async def test_who_waits_for_a_preview_outlasts_a_restart_of_the_control_plane(
         piped = await piped_with_repository(plane)
         await Connections(plane.running.stores.cache).report(piped, b"")
         typed = asyncio.create_task(typed_at(plane)(line))
-        while not await plane.running.stores.commands.unhandled_of(piped):  # noqa: ASYNC110
+        while not await plane.running.stores.commands.list_unhandled(piped):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     while "trying again..." not in capsys.readouterr().out:
         assert not typed.done()

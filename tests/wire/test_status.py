@@ -11,7 +11,7 @@ from pipecd.model.errors import (
     Denied,
     NotFound,
     PipecdError,
-    StoreAway,
+    StorageUnavailable,
     Unauthenticated,
     Unavailable,
     Unsupported,
@@ -61,8 +61,10 @@ def test_an_error_made_for_one_room_keeps_the_code_of_its_kind() -> None:
 
 
 def test_where_the_data_is_kept_stays_in_the_log() -> None:
-    away = StoreAway("the database at db.internal:5432 is away", hint="look at db.internal")
-    assert to_status(away) == (grpc.StatusCode.UNAVAILABLE, StoreAway.TOLD)
+    away = StorageUnavailable(
+        "the database at db.internal:5432 is away", hint="look at db.internal"
+    )
+    assert to_status(away) == (grpc.StatusCode.UNAVAILABLE, StorageUnavailable.PUBLIC_MESSAGE)
 
 
 def test_the_hint_reaches_the_caller() -> None:

@@ -10,7 +10,7 @@ PipecdError
 ├─ AlreadyExists     the thing exists already
 ├─ Conflict          the thing is in a state that does not allow this now
 ├─ Unavailable       the other side is away; retry later
-│  └─ StoreAway      what we keep our data in is away; only the log learns where that is
+│  └─ StorageUnavailable  the database or filestore is away; only the log says which
 └─ Unsupported       the other side does not offer this call
 
 They become a gRPC status or an exit code at one edge only (pipecd.wire.status, the command lines).
@@ -67,10 +67,13 @@ class Unavailable(PipecdError):
     """The other side cannot be reached or is overloaded; the same call may succeed later."""
 
 
-class StoreAway(Unavailable):
-    """A database or a bucket cannot be used; `message` is for operators, callers get `TOLD`."""
+class StorageUnavailable(Unavailable):
+    """The database or the filestore is unavailable.
 
-    TOLD = "the control plane cannot reach its data right now; try again later"
+    `message` is for operators and may name hosts; callers get `PUBLIC_MESSAGE`.
+    """
+
+    PUBLIC_MESSAGE = "the control plane cannot reach its data right now; try again later"
 
 
 class Unsupported(PipecdError):

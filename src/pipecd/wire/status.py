@@ -10,7 +10,7 @@ from pipecd.model.errors import (
     Denied,
     NotFound,
     PipecdError,
-    StoreAway,
+    StorageUnavailable,
     Unauthenticated,
     Unavailable,
     Unsupported,
@@ -50,8 +50,8 @@ _ERRORS: dict[grpc.StatusCode, type[PipecdError]] = {
 
 def to_status(error: BaseException) -> tuple[grpc.StatusCode, str]:
     """The status a caller gets; what we did not expect is told without details."""
-    if isinstance(error, StoreAway):
-        return grpc.StatusCode.UNAVAILABLE, StoreAway.TOLD
+    if isinstance(error, StorageUnavailable):
+        return grpc.StatusCode.UNAVAILABLE, StorageUnavailable.PUBLIC_MESSAGE
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code, _sendable(str(error))

@@ -33,7 +33,7 @@ from pipecd.controlplane.api import external, piped, web
 from pipecd.controlplane.app import ControlPlane, Ports, ServerSettings, control_plane
 from pipecd.controlplane.auth.subject import Person, PipedCaller
 from pipecd.controlplane.usecases.people.projects import StaticAdmin
-from pipecd.model.errors import StoreAway
+from pipecd.model.errors import StorageUnavailable
 from pipecd.model.ids import new_id
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.apikey_pb2 import APIKey
@@ -122,7 +122,7 @@ class Rig:
             request = smallest(GetMessageClass(rpc.input_type)())
             code, details = await self.call(rpc.full_name, request)
             # Where the data is kept is nobody's concern.
-            assert code is not UNAVAILABLE or details == StoreAway.TOLD
+            assert code is not UNAVAILABLE or details == StorageUnavailable.PUBLIC_MESSAGE
             return code
 
         answers = await asyncio.gather(*map(one, rpcs))

@@ -145,7 +145,7 @@ async def test_a_change_that_raises_leaves_everything_as_it_was(
     with pytest.raises(LookupError, match="no such stage"):
         await stores.applications.update(document.id, fail)
     assert await stores.applications.get(document.id) == document
-    found = await stores.applications.listed(ApplicationFilter("p", labels={"env": "dev"}))
+    found = await stores.applications.list(ApplicationFilter("p", labels={"env": "dev"}))
     assert found.items == (document,)
 
 
@@ -275,7 +275,7 @@ async def test_everything_is_there_after_a_restart(
         await stores.applications.add(document)
     async with open_stores() as stores:
         assert await stores.applications.get(document.id) == document
-        found = await stores.applications.listed(ApplicationFilter("p", labels={"env": "dev"}))
+        found = await stores.applications.list(ApplicationFilter("p", labels={"env": "dev"}))
         assert found.items == (document,)
 
 
@@ -353,4 +353,4 @@ async def test_a_project_is_found_by_its_name(stores: Stores) -> None:
     for id in ("zebra", "quickstart", "alpha"):
         await stores.projects.add(Project(id=id, static_admin=admin))
     assert (await stores.projects.get("quickstart")).id == "quickstart"
-    assert [p.id for p in await stores.projects.listed()] == ["alpha", "quickstart", "zebra"]
+    assert [p.id for p in await stores.projects.list()] == ["alpha", "quickstart", "zebra"]

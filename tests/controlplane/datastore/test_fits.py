@@ -74,7 +74,7 @@ async def test_a_document_that_fits_comes_back(
     await stores.applications.add(document)
     assert await stores.applications.get(document.id) == document
     for pair in document.labels.items():
-        found = await stores.applications.listed(ApplicationFilter("p", labels=dict([pair])))
+        found = await stores.applications.list(ApplicationFilter("p", labels=dict([pair])))
         assert [a.id for a in found.items] == [document.id]
 
 
@@ -94,13 +94,13 @@ async def test_texts_that_are_almost_alike_are_not_the_same(
     stores: Stores, application: Make, wanted: ApplicationFilter
 ) -> None:
     await stores.applications.add(application(labels={"env": "dev"}))
-    assert (await stores.applications.listed(wanted)).items == ()
+    assert (await stores.applications.list(wanted)).items == ()
 
 
 async def test_a_zero_byte_is_refused_in_a_search(stores: Stores) -> None:
     for wanted in (ApplicationFilter("p\0"), ApplicationFilter("p", labels={"a": "\0"})):
         with pytest.raises(UserMistake, match="zero byte"):
-            await stores.applications.listed(wanted)
+            await stores.applications.list(wanted)
 
 
 async def test_a_name_without_a_column_of_its_own_has_a_limit_too(stores: Stores) -> None:

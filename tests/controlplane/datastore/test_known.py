@@ -132,7 +132,7 @@ async def test_labels_are_found_after_a_document_known_here_got_others(
     await store.update(document.id, count)
     await store.update(document.id, move)
     for value, found in (("dev", 0), ("prod", 1)):
-        page = await store.listed(ApplicationFilter("p", labels={"env": value}))
+        page = await store.list(ApplicationFilter("p", labels={"env": value}))
         assert len(page.items) == found
 
 
@@ -155,5 +155,5 @@ def test_what_is_known_does_not_grow_without_end(application: Make) -> None:
 async def test_a_page_is_one_question_where_counting_first_does_not_pay(database: Database) -> None:
     asked = LossyDatabase(database)
     wanted = DeploymentFilter("p", kinds=(0, 1), statuses=(2, 3))
-    await Deployments(asked).listed(wanted, PageRequest(size=9))
+    await Deployments(asked).list(wanted, PageRequest(size=9))
     assert asked.seen == (["glance", "read"] if database.weighs else ["read"])

@@ -6,7 +6,7 @@ import pytest
 from pipecd.config.controlplane.storage import DatastoreSpec
 from pipecd.controlplane.datastore.mysql.address import mysql_address
 from pipecd.controlplane.datastore.mysql.link import MySqlLink, connect
-from pipecd.model.errors import StoreAway
+from pipecd.model.errors import StorageUnavailable
 
 
 @pytest.fixture
@@ -19,5 +19,5 @@ def test_a_server_that_leaves_while_a_connection_is_opened_is_away(
 ) -> None:
     said = MySqlLink.statement
     monkeypatch.setattr(MySqlLink, "statement", lambda link, text: [link.abort(), said(link, text)])
-    with pytest.raises(StoreAway, match="cannot be reached: MySQL server has gone away"):
+    with pytest.raises(StorageUnavailable, match="cannot be reached: MySQL server has gone away"):
         connect(mysql_address(spec.config))

@@ -77,7 +77,7 @@ async def test_applications_are_filtered(
         application(name="a", project_id="other", labels={"env": "dev"}),
     ):
         await stores.applications.add(document)
-    found = await stores.applications.listed(wanted)
+    found = await stores.applications.list(wanted)
     assert "".join(sorted(a.name for a in found.items)) == names
 
 
@@ -94,7 +94,7 @@ async def test_a_label_of_many_is_looked_for_as_one_of_few(
             ({"env": "dev", "team": "1"}, "135"),
             ({"env": "dev", "team": "2"}, ""),
         ):
-            found = await stores.applications.listed(ApplicationFilter("p", labels=labels))
+            found = await stores.applications.list(ApplicationFilter("p", labels=labels))
             assert "".join(sorted(a.name for a in found.items)) == names
     assert found.cursor == ""
 
@@ -110,7 +110,7 @@ async def test_a_piped_looks_after_its_enabled_applications(
         "of another project": {"project_id": "q"},
     }.items():
         await stores.applications.add(application(name=name, **fields))
-    found = await stores.applications.enabled_of("p", "piped-1")
+    found = await stores.applications.list_enabled("p", "piped-1")
     assert [a.name for a in found] == ["mine"]
 
 
@@ -157,7 +157,7 @@ async def test_deployments_are_filtered(
         deployment(application_name="web", project_id="other"),
     ):
         await stores.deployments.add(document)
-    found = await stores.deployments.listed(wanted)
+    found = await stores.deployments.list(wanted)
     assert [d.application_name for d in found.items] == names
 
 
@@ -167,7 +167,7 @@ async def test_a_piped_gets_what_is_not_completed_oldest_first(
     for status in range(7):
         await stores.deployments.add(deployment(status=status, created_at=100 - status))
     await stores.deployments.add(deployment(piped_id="piped-2"))
-    found = await stores.deployments.not_completed_of("piped-1")
+    found = await stores.deployments.list_not_completed("piped-1")
     assert [d.status for d in found] == [3, 2, 1, 0]
 
 
@@ -181,11 +181,11 @@ async def test_unhandled_commands_oldest_first(
         "of another piped": {"created_at": 15, "piped_id": "piped-2"},
     }.items():
         await stores.commands.add(command(commander=name, **fields))
-    found = await stores.commands.unhandled_of("piped-1")
+    found = await stores.commands.list_unhandled("piped-1")
     assert [c.commander for c in found] == ["first", "second"]
-    found = await stores.commands.unhandled_before(20)
+    found = await stores.commands.list_unhandled_before(20)
     assert [c.commander for c in found] == ["first", "of another piped"]
-    assert await stores.commands.unhandled_before(0) == ()
+    assert await stores.commands.list_unhandled_before(0) == ()
 
 
 async def test_events_by_creation_and_the_latest_one(
@@ -201,7 +201,7 @@ async def test_events_by_creation_and_the_latest_one(
     await stores.events.add(event(project_id="q", created_at=9))
 
     async def data(wanted: EventFilter, **order: bool) -> list[str]:
-        return [e.data for e in await stores.events.by_creation(wanted, **order)]
+        return [e.data for e in await stores.events.list_by_creation(wanted, **order)]
 
     assert await data(EventFilter("p")) == ["v1", "v2", "v3", "v4"]
     assert await data(EventFilter("p"), descending=True) == ["v4", "v3", "v2", "v1"]
@@ -209,10 +209,10 @@ async def test_events_by_creation_and_the_latest_one(
     assert await data(EventFilter("p", statuses=(0,))) == ["v2", "v3", "v4"]
     assert await data(EventFilter("p", name="chart")) == ["v4"]
     assert await data(EventFilter("p", labels={"app": "web"})) == ["v2"]
-    assert (await stores.events.latest("p", "image", "key")).data == "v2"
+    assert (await stores.events.get_latest("p", "image", "key")).data == "v2"
     with pytest.raises(NotFound, match="no events found"):
-        await stores.events.latest("p", "image", "unknown")
-    listed = await stores.events.listed(EventFilter("p"))
+        await stores.events.get_latest("p", "image", "unknown")
+    listed = await stores.events.list(EventFilter("p"))
     assert [e.data for e in listed.items] == ["v1", "v2", "v3", "v4"]
 
 
@@ -220,9 +220,9 @@ async def test_keys_and_pipeds_of_a_project(stores: Stores, api_key: Callable[..
     await stores.api_keys.add(api_key(name="new", created_at=2))
     await stores.api_keys.add(api_key(name="old", created_at=1, disabled=True))
     await stores.api_keys.add(api_key(name="other", project_id="q"))
-    assert [k.name for k in await stores.api_keys.listed("p")] == ["old", "new"]
-    assert [k.name for k in await stores.api_keys.listed("p", enabled=True)] == ["new"]
-    assert [k.name for k in await stores.api_keys.listed("p", enabled=False)] == ["old"]
+    assert [k.name for k in await stores.api_keys.list("p")] == ["old", "new"]
+    assert [k.name for k in await stores.api_keys.list("p", enabled=True)] == ["new"]
+    assert [k.name for k in await stores.api_keys.list("p", enabled=False)] == ["old"]
 
 
 async def test_chains_and_traces(stores: Stores) -> None:
@@ -233,9 +233,9 @@ async def test_chains_and_traces(stores: Stores) -> None:
             id=new_id(), project_id="p", commit_hash=f"c{at}", commit_url="u", updated_at=at
         )
         await stores.traces.add(trace)
-    assert [c.updated_at for c in (await stores.chains.listed("p")).items] == [2, 1]
-    assert [t.commit_hash for t in (await stores.traces.listed("p")).items] == ["c2", "c1"]
-    assert [t.commit_hash for t in (await stores.traces.listed("p", "c1")).items] == ["c1"]
+    assert [c.updated_at for c in (await stores.chains.list("p")).items] == [2, 1]
+    assert [t.commit_hash for t in (await stores.traces.list("p")).items] == ["c2", "c1"]
+    assert [t.commit_hash for t in (await stores.traces.list("p", "c1")).items] == ["c1"]
 
 
 async def test_documents_of_the_same_second_follow_by_row_id(
@@ -244,7 +244,7 @@ async def test_documents_of_the_same_second_follow_by_row_id(
     ids = [new_id() for _ in range(9)]
     for id in ids:
         await stores.deployments.add(deployment(id=id, updated_at=7))
-    found = await stores.deployments.listed(DeploymentFilter("p"))
+    found = await stores.deployments.list(DeploymentFilter("p"))
     assert [d.id for d in found.items] == sorted(ids, key=row_id)
 
 
@@ -253,8 +253,8 @@ async def test_the_last_page_has_no_cursor_even_when_it_is_full(
 ) -> None:
     for at in range(1, 5):
         await stores.deployments.add(deployment(updated_at=at))
-    first = await stores.deployments.listed(DeploymentFilter("p"), PageRequest(size=2))
-    second = await stores.deployments.listed(
+    first = await stores.deployments.list(DeploymentFilter("p"), PageRequest(size=2))
+    second = await stores.deployments.list(
         DeploymentFilter("p"), PageRequest(size=2, cursor=first.cursor)
     )
     assert [d.updated_at for d in first.items] == [4, 3]
@@ -267,7 +267,7 @@ async def test_older_documents_are_cut_off(stores: Stores, deployment: MakeDeplo
     for at in range(1, 5):
         await stores.deployments.add(deployment(updated_at=at))
     page = PageRequest(size=10, min_updated_at=3)
-    found = await stores.deployments.listed(DeploymentFilter("p"), page)
+    found = await stores.deployments.list(DeploymentFilter("p"), page)
     assert [d.updated_at for d in found.items] == [4, 3]
 
 
@@ -276,14 +276,14 @@ async def test_a_cursor_of_upstream_goes_on(stores: Stores, deployment: MakeDepl
         await stores.deployments.add(deployment(updated_at=at))
     # The position of a document that this database does not hold.
     cursor = "eyJJZCI6ImY0N2FjMTBiLTU4Y2MtNDM3Mi1hNTY3LTBlMDJiMmMzZDQ3OSIsIlVwZGF0ZWRBdCI6MTcwMDAwMDEwMH0="
-    found = await stores.deployments.listed(DeploymentFilter("p"), PageRequest(5, cursor))
+    found = await stores.deployments.list(DeploymentFilter("p"), PageRequest(5, cursor))
     assert [d.updated_at for d in found.items][-1] == 1_700_000_099
     assert 1_700_000_101 not in [d.updated_at for d in found.items]
 
 
 async def test_a_cursor_that_is_none_is_refused(stores: Stores) -> None:
     with pytest.raises(UserMistake):
-        await stores.deployments.listed(DeploymentFilter("p"), PageRequest(5, "garbage"))
+        await stores.deployments.list(DeploymentFilter("p"), PageRequest(5, "garbage"))
 
 
 async def test_a_long_list_of_ids_is_one_question(
@@ -292,5 +292,5 @@ async def test_a_long_list_of_ids_is_one_question(
     wanted = deployment(application_id="application-700")
     await stores.deployments.add(wanted)
     ids = tuple(f"application-{i}" for i in range(5000))
-    found = await stores.deployments.listed(DeploymentFilter("p", application_ids=ids))
+    found = await stores.deployments.list(DeploymentFilter("p", application_ids=ids))
     assert [d.id for d in found.items] == [wanted.id]

@@ -208,7 +208,7 @@ UPDATE = "UPDATE Application SET Data = %s WHERE Id = %s"
 
 
 async def found(stores: Stores, **wanted: str) -> list[str]:
-    page = await stores.applications.listed(ApplicationFilter("p", labels=wanted))
+    page = await stores.applications.list(ApplicationFilter("p", labels=wanted))
     return sorted(a.name for a in page.items)
 
 
@@ -233,9 +233,7 @@ async def test_a_database_of_upstream_opens_as_it_is(
         seen: list[str] = []
         cursor = ""
         while True:
-            page = await stores.applications.listed(
-                ApplicationFilter("p"), PageRequest(250, cursor)
-            )
+            page = await stores.applications.list(ApplicationFilter("p"), PageRequest(250, cursor))
             seen += [a.id for a in page.items]
             if not (cursor := page.cursor):
                 break

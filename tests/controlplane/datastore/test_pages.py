@@ -39,12 +39,12 @@ async def test_pages_put_together_are_the_whole_list(
     documents = [deployment(updated_at=at, project_id=wanted.project) for at in times]
     for document in documents:
         await stores.deployments.add(document)
-    whole = (await stores.deployments.listed(wanted)).items
+    whole = (await stores.deployments.list(wanted)).items
     touched: set[str] = set()
     seen: list[str] = []
     cursor, waiting = "", [documents[i] for i in disturbed if i < len(documents)]
     while True:
-        page = await stores.deployments.listed(wanted, PageRequest(size, cursor))
+        page = await stores.deployments.list(wanted, PageRequest(size, cursor))
         seen += [d.id for d in page.items]
         cursor = page.cursor
         if not cursor:
@@ -112,14 +112,14 @@ async def test_pages_of_a_filtered_list_put_together_are_the_whole(
                 updated_at=1 + number // 4,
             )
         )
-    everything = (await stores.deployments.listed(DeploymentFilter("p"))).items
+    everything = (await stores.deployments.list(DeploymentFilter("p"))).items
     wanted = DeploymentFilter("p", **filters)
     for size in (2, 5, 24):
         seen: list[str] = []
         page = PageRequest(size, min_updated_at=1)
         # Pages that do not go on are not followed for ever.
         while len(seen) <= len(everything):
-            found = await stores.deployments.listed(wanted, page)
+            found = await stores.deployments.list(wanted, page)
             seen += [d.id for d in found.items]
             if not found.cursor:
                 break
@@ -150,5 +150,5 @@ async def test_what_is_unknown_here_is_not_listed_with_all_that_is_known_but_one
     row = insert(DEPLOYMENT).values(Id=row_id(unknown.id), Data=to_json(unknown, extra="web"))
     await database.write(lambda writing: writing.run(row))
     wanted = DeploymentFilter("p", kinds=(1, 3, 4, 5), statuses=(0, 1, 2, 3, 5, 6))
-    found = await stores.deployments.listed(wanted, PageRequest(5))
+    found = await stores.deployments.list(wanted, PageRequest(5))
     assert [d.id for d in found.items] == [known.id]

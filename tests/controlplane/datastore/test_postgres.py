@@ -15,7 +15,7 @@ from pipecd.controlplane.datastore.engine.link import Collided, Lost
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.postgres.address import postgres_conninfo, shown
 from pipecd.controlplane.datastore.postgres.errors import while_running
-from pipecd.model.errors import StoreAway, UserMistake
+from pipecd.model.errors import StorageUnavailable, UserMistake
 from servers.databases import Postgres
 
 
@@ -100,9 +100,11 @@ def test_an_address_that_is_not_understood_is_told_without_the_password(url: str
         pytest.param(errors.CannotConnectNow, Lost, id="a server that starts"),
         pytest.param(errors.ReadOnlySqlTransaction, Lost, id="a server that became a replica"),
         pytest.param(psycopg.OperationalError, Lost, id="a broken connection"),
-        pytest.param(errors.QueryCanceled, StoreAway, id="a question that took too long"),
-        pytest.param(errors.DiskFull, StoreAway, id="a full disk"),
-        pytest.param(errors.InsufficientPrivilege, StoreAway, id="a right that is missing"),
+        pytest.param(errors.QueryCanceled, StorageUnavailable, id="a question that took too long"),
+        pytest.param(errors.DiskFull, StorageUnavailable, id="a full disk"),
+        pytest.param(
+            errors.InsufficientPrivilege, StorageUnavailable, id="a right that is missing"
+        ),
         pytest.param(errors.StringDataRightTruncation, UserMistake, id="a long text"),
         pytest.param(errors.NotNullViolation, UserMistake, id="something missing"),
         pytest.param(errors.SyntaxError, errors.SyntaxError, id="a mistake of ours"),

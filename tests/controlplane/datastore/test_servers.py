@@ -25,7 +25,7 @@ from pipecd.controlplane.datastore.postgres.address import postgres_conninfo
 from pipecd.controlplane.datastore.postgres.database import open_postgres
 from pipecd.controlplane.datastore.schema import EXT_META, METADATA
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.model.errors import StoreAway, Unavailable, UserMistake
+from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 from pipecd.proto.model.application_pb2 import Application
 from servers.databases import MariaDb, Postgres
 
@@ -258,7 +258,7 @@ async def test_what_was_answered_before_a_kill_is_there_after_it(
         await enough.wait()
         await asyncio.to_thread(server.stop)
         results = await asyncio.gather(*writers, return_exceptions=True)
-        assert {type(r) for r in results} == {StoreAway}
+        assert {type(r) for r in results} == {StorageUnavailable}
         await asyncio.to_thread(server.start)
     async with open_stores() as stores:
         found = await stores.applications.get_many(tuple(answered))
@@ -293,7 +293,7 @@ async def test_a_server_that_hangs_is_not_waited_for(
         try:
             hanging = [database.read(value_of("before")), database.write(add("during"))]
             results = await asyncio.gather(*hanging, return_exceptions=True)
-            assert [type(r) for r in results] == [StoreAway] * 2
+            assert [type(r) for r in results] == [StorageUnavailable] * 2
             assert "no answer in 0.4 s" in str(results[0])
         finally:
             server.signal(signal.SIGCONT)

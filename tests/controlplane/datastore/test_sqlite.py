@@ -17,7 +17,7 @@ from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.schema import EXT_META
 from pipecd.controlplane.datastore.sqlite.database import SqliteDatabase, open_sqlite
 from pipecd.controlplane.datastore.sqlite.errors import while_opening
-from pipecd.model.errors import StoreAway, Unavailable, UserMistake
+from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 
 
 def add(name: str, value: str = "v") -> Callable[[Writing], int]:
@@ -178,7 +178,13 @@ async def test_a_full_disk_fails_only_what_needs_the_space(tmp_path: Path) -> No
         big = database.write(add("big", value="x" * 100_000))
         after = database.write(add("after"))
         results = await asyncio.gather(*small, big, after, return_exceptions=True)
-        assert [r if isinstance(r, int) else type(r) for r in results] == [1, 1, 1, StoreAway, 1]
+        assert [r if isinstance(r, int) else type(r) for r in results] == [
+            1,
+            1,
+            1,
+            StorageUnavailable,
+            1,
+        ]
         assert "is full; free some space" in str(results[3])
         assert await database.read(count) == 4
 

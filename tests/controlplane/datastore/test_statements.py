@@ -25,7 +25,7 @@ from pipecd.controlplane.datastore.postgres.address import postgres_conninfo
 from pipecd.controlplane.datastore.postgres.database import CHANGES, GLANCES, open_postgres
 from pipecd.controlplane.datastore.postgres.link import PostgresLink, connect
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_META
-from pipecd.model.errors import StoreAway, Unavailable, UserMistake
+from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 from servers.databases import Postgres
 
 CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pipecd'"
@@ -160,7 +160,7 @@ class TestOnTheEventLoop:
             try:
                 hanging = [seen(database, "a"), database.change(renaming("a", "new"))]
                 results = await asyncio.gather(*hanging, return_exceptions=True)
-                assert [type(r) for r in results] == [StoreAway] * 2
+                assert [type(r) for r in results] == [StorageUnavailable] * 2
                 assert "no answer in 0.4 s" in str(results[0])
             finally:
                 postgres.signal(signal.SIGCONT)
@@ -223,9 +223,9 @@ class TestOnTheEventLoop:
         await database.change(adding("a"))
         postgres.stop()
         try:
-            with pytest.raises(StoreAway):
+            with pytest.raises(StorageUnavailable):
                 await seen(database, "a")
-            with pytest.raises((StoreAway, Doubtful)):
+            with pytest.raises((StorageUnavailable, Doubtful)):
                 await database.change(renaming("a", "new"))
         finally:
             postgres.start()
@@ -236,7 +236,7 @@ async def in_the_end(database: Database, fits: Callable[[list[Row]], bool]) -> N
     """Waits until a glance finds what it should, also while the server is coming back."""
     async with asyncio.timeout(20):
         while True:
-            with suppress(StoreAway):
+            with suppress(StorageUnavailable):
                 if fits(await seen(database, "a")):
                     return
             await asyncio.sleep(0.02)

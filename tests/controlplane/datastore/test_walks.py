@@ -21,11 +21,11 @@ async def test_ended_deployments_come_in_the_order_of_their_end(
         await stores.deployments.add(
             deployment(project_id=project, completed_at=completed_at, status=status)
         )
-    parts = [part async for part in stores.deployments.completed(10, 40)]
+    parts = [part async for part in stores.deployments.iterate_completed(10, 40)]
     assert [[(d.project_id, d.completed_at) for d in part] for part in parts] == [
         [("q", 10), ("p", 20), ("p", 30)]
     ]
-    assert [part async for part in stores.deployments.completed(42, 99)] == []
+    assert [part async for part in stores.deployments.iterate_completed(42, 99)] == []
 
 
 async def test_nothing_is_lost_or_repeated_between_two_parts(
@@ -37,7 +37,7 @@ async def test_nothing_is_lost_or_repeated_between_two_parts(
         one = deployment(completed_at=100 + number // PART, status=SUCCESS)
         ids.add(one.id)
         await stores.deployments.add(one)
-    parts = [part async for part in stores.deployments.completed(1, 200)]
+    parts = [part async for part in stores.deployments.iterate_completed(1, 200)]
     assert [len(part) for part in parts] == [PART, 3]
     assert {d.id for part in parts for d in part} == ids
 
@@ -49,7 +49,7 @@ async def test_all_applications_are_met_also_deleted_ones(
         await stores.applications.add(
             application(name=name, project_id=project, created_at=created_at, deleted=deleted)
         )
-    found = [one.name async for part in stores.applications.everywhere() for one in part]
+    found = [one.name async for part in stores.applications.iterate_all() for one in part]
     assert found == ["a", "b"]
 
 
@@ -65,7 +65,7 @@ async def test_the_deployments_of_a_chain_are_found(
         await stores.deployments.add(
             deployment(id=id, deployment_chain_id=chain, created_at=created_at)
         )
-    assert [d.id for d in await stores.deployments.of_chain("c")] == ["early", "late"]
+    assert [d.id for d in await stores.deployments.list_by_chain("c")] == ["early", "late"]
 
 
 async def test_chains_that_have_not_ended_are_found(stores: Stores) -> None:
@@ -73,5 +73,5 @@ async def test_chains_that_have_not_ended_are_found(stores: Stores) -> None:
         await stores.chains.add(
             pb.DeploymentChain(id=str(number), project_id=f"p{number}", status=status)
         )
-    found = {chain.status for chain in await stores.chains.unfinished()}
+    found = {chain.status for chain in await stores.chains.list_unfinished()}
     assert found == {pb.DEPLOYMENT_CHAIN_PENDING, pb.DEPLOYMENT_CHAIN_RUNNING}

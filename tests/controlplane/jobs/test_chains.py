@@ -163,7 +163,7 @@ async def test_a_failure_cancels_the_rest_and_takes_back_what_was_asked(
     first: Deployment,
     piped: PipedCaller,
 ) -> None:
-    (asked,) = await stores.commands.unhandled_of(piped.piped)
+    (asked,) = await stores.commands.list_unhandled(piped.piped)
     await report(cases, first.id, Status.FAILURE, piped)
     async with bus.subscribe() as signals:
         assert await controller.update(first.deployment_chain_id)
@@ -205,7 +205,7 @@ async def test_a_follower_that_its_piped_does_not_deploy_ends_the_chain_in_its_t
     piped: PipedCaller,
     answer: CommandStatus,
 ) -> None:
-    (asked,) = await stores.commands.unhandled_of(piped.piped)
+    (asked,) = await stores.commands.list_unhandled(piped.piped)
     async with running(ChainController(stores, bus, sweep_seconds=3600)):
         await report(cases, first.id, Status.RUNNING, piped)
         await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
@@ -248,7 +248,7 @@ async def test_a_chain_of_upstream_is_given_up_after_a_day(
     piped: PipedCaller,
     advance: Callable[[float], None],
 ) -> None:
-    (asked,) = await stores.commands.unhandled_of(piped.piped)
+    (asked,) = await stores.commands.list_unhandled(piped.piped)
     await report(cases, first.id, Status.SUCCESS, piped)
     # Upstream names its commands by chance, so that nobody can tell which one is meant.
     await stores.commands.update(asked.id, lambda c: c.ClearField("chain_sync_application"))

@@ -146,7 +146,7 @@ async def test_on_sqlite_a_server_in_the_way_is_told_in_words(
                 pass
     # Alone it works on the very same stores.
     async with operations(settings) as running:
-        assert [project.id for project in await running.stores.projects.listed()] == ["demo"]
+        assert [project.id for project in await running.stores.projects.list()] == ["demo"]
 
 
 async def test_a_server_does_the_jobs_unless_told_otherwise(

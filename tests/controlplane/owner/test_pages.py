@@ -100,7 +100,7 @@ async def test_a_project_is_refused(
     refused = await http.post("/projects/add", data=form)
     assert refused.status_code == status
     assert text in refused.text.replace("&#34;", '"')
-    assert [project.id for project in await stores.projects.listed()] == ["taken"]
+    assert [project.id for project in await stores.projects.list()] == ["taken"]
 
 
 async def test_a_password_is_reset_after_the_id_is_typed(
@@ -170,7 +170,7 @@ async def test_a_form_of(
 ) -> None:
     answer = await http.post("/projects/add", data={"ID": "shop"}, headers=headers)
     assert answer.status_code == status
-    assert bool(await stores.projects.listed()) == (status == 200)
+    assert bool(await stores.projects.list()) == (status == 200)
 
 
 async def test_a_name_that_points_here_sees_nothing(http: httpx2.AsyncClient) -> None:

@@ -59,7 +59,7 @@ async def test_a_chain_asks_the_matching_applications_to_follow(
     assert chain.blocks[0].nodes[0].deployment_ref.deployment_id == first.id
     stored = await cases.deployments.get(first.id, by=piped)
     assert stored.deployment_chain_id == chain.id
-    commands = await stores.commands.unhandled_of(piped.piped)
+    commands = await stores.commands.list_unhandled(piped.piped)
     asked = {c.application_id: c.chain_sync_application.block_index for c in commands}
     assert asked == {followers["infra"]: 1, followers["web"]: 2}
     assert {c.type for c in commands} == {Command.CHAIN_SYNC_APPLICATION}
@@ -82,7 +82,7 @@ async def test_a_matcher_is_refused(
 ) -> None:
     with pytest.raises(UserMistake):
         await cases.chains.create(new_deployment(), [matcher], by=piped)
-    assert (await stores.chains.listed("shop")).items == ()
+    assert (await stores.chains.list("shop")).items == ()
 
 
 async def test_a_chain_of_a_foreign_deployment_leaves_nothing_behind(
@@ -95,7 +95,7 @@ async def test_a_chain_of_a_foreign_deployment_leaves_nothing_behind(
     first.piped_id = "another"
     with pytest.raises(Denied):
         await cases.chains.create(first, [], by=piped)
-    assert (await stores.chains.listed("shop")).items == ()
+    assert (await stores.chains.list("shop")).items == ()
 
 
 async def test_a_chain_that_was_begun_is_finished_by_asking_again(
@@ -116,15 +116,15 @@ async def test_a_chain_that_was_begun_is_finished_by_asking_again(
             await cases.chains.create(first, matchers, by=piped)
     with pytest.raises(AlreadyExists):
         await cases.chains.create(first, matchers, by=piped)
-    (made,) = (await stores.chains.listed("shop")).items
+    (made,) = (await stores.chains.list("shop")).items
     assert (await stores.deployments.get(first.id)).deployment_chain_id == made.id
-    asked = await stores.commands.unhandled_of(piped.piped)
+    asked = await stores.commands.list_unhandled(piped.piped)
     assert {c.application_id for c in asked} == {followers["web"], followers["infra"]}
     # Those that were answered meanwhile are not asked again.
     await cases.commands.handled(Handled(asked[0].id, CommandStatus.SUCCEEDED, 1), by=piped)
     with pytest.raises(AlreadyExists):
         await cases.chains.create(first, matchers, by=piped)
-    assert len(await stores.commands.unhandled_of(piped.piped)) == 1
+    assert len(await stores.commands.list_unhandled(piped.piped)) == 1
 
 
 async def test_a_deployment_that_is_in_no_chain_does_not_begin_one_later(
@@ -140,7 +140,7 @@ async def test_a_deployment_that_is_in_no_chain_does_not_begin_one_later(
         await cases.chains.create(first, [Matcher(name="web")], by=piped)
     with pytest.raises(Denied):
         await cases.chains.create(first, [Matcher(name="web")], by=other_piped)
-    assert (await stores.chains.listed("shop")).items == ()
+    assert (await stores.chains.list("shop")).items == ()
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ async def test_an_event_is_stored_and_wakes_the_project(
     assert event.status == pb.EVENT_NOT_HANDLED
     assert event.status_description == "It is going to be replaced by v1"
     assert dict(event.contexts) == {"Source-Commit": "abc"}
-    assert (await stores.traces.listed("shop")).items == ()
+    assert (await stores.traces.list("shop")).items == ()
 
 
 async def test_the_newest_event_of_a_key_is_found(

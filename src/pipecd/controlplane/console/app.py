@@ -33,7 +33,7 @@ from pipecd.model.errors import (
     Denied,
     NotFound,
     PipecdError,
-    StoreAway,
+    StorageUnavailable,
     Unauthenticated,
     Unavailable,
     UserMistake,
@@ -117,9 +117,9 @@ class ErrorPages:
         if not isinstance(error, PipecdError):
             raise error
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        if isinstance(error, StoreAway):
+        if isinstance(error, StorageUnavailable):
             log.warning("page without its data", path=request.url.path, error=str(error))
-            return await self._page(request, status, StoreAway.TOLD)
+            return await self._page(request, status, StorageUnavailable.PUBLIC_MESSAGE)
         return await self._page(request, status, error.message, error.hint)
 
     async def by_status(self, request: Request, error: Exception) -> Response:

@@ -48,7 +48,7 @@ class Applications(Documents[Application]):
         kind = Kind(APPLICATION, Application, extra="name", labelled=True)
         super().__init__(database, kind, now=now)
 
-    async def enabled_of(self, project: str, piped_id: str) -> tuple[Application, ...]:
+    async def list_enabled(self, project: str, piped_id: str) -> tuple[Application, ...]:
         """Returns the enabled applications of a piped, newest update first."""
         conditions = (
             equal("ProjectId", project),
@@ -58,22 +58,22 @@ class Applications(Documents[Application]):
         )
         return await self.all_of(conditions, NEWEST_UPDATE)
 
-    async def listed(
-        self, wanted: ApplicationFilter, page: PageRequest = EVERYTHING
+    async def list(
+        self, filter: ApplicationFilter, page: PageRequest = EVERYTHING
     ) -> Page[Application]:
         """Returns a page of a project's applications, newest update first, then by id."""
         conditions = (
-            equal("ProjectId", wanted.project),
-            *disabled_unless(wanted.enabled),
-            *when_some("Kind", wanted.kinds, ApplicationKind),
-            *when_some("SyncState_Status", wanted.sync_statuses, SyncStatus),
-            *when_given("Name", wanted.name),
-            *when_given("PipedId", wanted.piped_id),
-            *labelled(wanted.labels),
+            equal("ProjectId", filter.project),
+            *disabled_unless(filter.enabled),
+            *when_some("Kind", filter.kinds, ApplicationKind),
+            *when_some("SyncState_Status", filter.sync_statuses, SyncStatus),
+            *when_given("Name", filter.name),
+            *when_given("PipedId", filter.piped_id),
+            *labelled(filter.labels),
             NOT_DELETED,
         )
         return await self.page_of(conditions, page)
 
-    def everywhere(self) -> AsyncIterator[tuple[Application, ...]]:
+    def iterate_all(self) -> AsyncIterator[tuple[Application, ...]]:
         """Iterates over the applications of all projects, deleted ones included, oldest first."""
         return self.parts_of((), OLDEST)

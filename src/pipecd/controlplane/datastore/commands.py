@@ -20,11 +20,11 @@ class Commands(Documents[Command]):
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         super().__init__(database, Kind(COMMAND, Command), now=now)
 
-    async def unhandled_of(self, piped_id: str) -> tuple[Command, ...]:
+    async def list_unhandled(self, piped_id: str) -> tuple[Command, ...]:
         """Returns the commands that this piped has not handled yet, oldest first."""
-        return await self.few_of(_unhandled_of(piped_id))
+        return await self.few_of(_unhandled(piped_id))
 
-    async def unhandled_before(self, created_before: int) -> tuple[Command, ...]:
+    async def list_unhandled_before(self, created_before: int) -> tuple[Command, ...]:
         """Returns the commands created before that time and not handled yet, oldest first."""
         if created_before <= 0:
             return ()
@@ -32,5 +32,5 @@ class Commands(Documents[Command]):
 
 
 @lru_cache(MOST_PIPEDS)
-def _unhandled_of(piped_id: str) -> Selection:
+def _unhandled(piped_id: str) -> Selection:
     return Selection(COMMAND.name, (equal("PipedId", piped_id), UNHANDLED), OLDEST)

@@ -58,30 +58,30 @@ class Deployments(Documents[Deployment]):
         kind = Kind(DEPLOYMENT, Deployment, extra="application_name", labelled=True)
         super().__init__(database, kind, now=now)
 
-    async def not_completed_of(self, piped_id: str) -> tuple[Deployment, ...]:
+    async def list_not_completed(self, piped_id: str) -> tuple[Deployment, ...]:
         """Returns the deployments that this piped has not completed yet, oldest first."""
-        return await self.few_of(_not_completed_of(piped_id))
+        return await self.few_of(_not_completed(piped_id))
 
-    async def listed(
-        self, wanted: DeploymentFilter, page: PageRequest = EVERYTHING
+    async def list(
+        self, filter: DeploymentFilter, page: PageRequest = EVERYTHING
     ) -> Page[Deployment]:
         """Returns a page of a project's deployments, newest update first, then by id."""
         conditions = (
-            equal("ProjectId", wanted.project),
-            *when_some("Status", wanted.statuses, DeploymentStatus),
-            *when_some("Kind", wanted.kinds, ApplicationKind),
-            *when_given("ApplicationId", *wanted.application_ids),
-            *when_given("ApplicationName", wanted.application_name),
-            *when_given("DeploymentTraceCommitHash", wanted.trace_commit_hash),
-            *labelled(wanted.labels),
+            equal("ProjectId", filter.project),
+            *when_some("Status", filter.statuses, DeploymentStatus),
+            *when_some("Kind", filter.kinds, ApplicationKind),
+            *when_given("ApplicationId", *filter.application_ids),
+            *when_given("ApplicationName", filter.application_name),
+            *when_given("DeploymentTraceCommitHash", filter.trace_commit_hash),
+            *labelled(filter.labels),
         )
         return await self.page_of(conditions, page)
 
-    async def of_chain(self, chain_id: str) -> tuple[Deployment, ...]:
+    async def list_by_chain(self, chain_id: str) -> tuple[Deployment, ...]:
         """Returns the deployments of a chain, oldest first."""
         return await self.all_of((equal("DeploymentChainId", chain_id),), OLDEST)
 
-    def completed(self, start: int, end: int) -> AsyncIterator[tuple[Deployment, ...]]:
+    def iterate_completed(self, start: int, end: int) -> AsyncIterator[tuple[Deployment, ...]]:
         """Iterates over the deployments completed from `start` to `end`, both inclusive.
 
         They come in the order of their completion, in batches.
@@ -92,7 +92,7 @@ class Deployments(Documents[Deployment]):
 
 
 @lru_cache(MOST_PIPEDS)
-def _not_completed_of(piped_id: str) -> Selection:
+def _not_completed(piped_id: str) -> Selection:
     conditions = (equal("PipedId", piped_id), *when_given("Status", *NOT_COMPLETED))
     return Selection(DEPLOYMENT.name, conditions, OLDEST)
 
@@ -103,11 +103,11 @@ class Chains(Documents[DeploymentChain]):
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         super().__init__(database, Kind(DEPLOYMENT_CHAIN, DeploymentChain), now=now)
 
-    async def unfinished(self) -> tuple[DeploymentChain, ...]:
+    async def list_unfinished(self) -> tuple[DeploymentChain, ...]:
         """Returns the chains of all projects that have not ended yet, oldest first."""
         return await self.all_of(when_given("Status", *UNFINISHED), OLDEST)
 
-    async def listed(self, project: str, page: PageRequest = EVERYTHING) -> Page[DeploymentChain]:
+    async def list(self, project: str, page: PageRequest = EVERYTHING) -> Page[DeploymentChain]:
         """Returns a page of a project's chains, newest update first, then by id."""
         return await self.page_of((equal("ProjectId", project),), page)
 
@@ -118,7 +118,7 @@ class Traces(Documents[DeploymentTrace]):
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         super().__init__(database, Kind(DEPLOYMENT_TRACE, DeploymentTrace), now=now)
 
-    async def listed(
+    async def list(
         self, project: str, commit_hash: str = "", page: PageRequest = EVERYTHING
     ) -> Page[DeploymentTrace]:
         """Returns a page of a project's traces, newest update first, then by id.

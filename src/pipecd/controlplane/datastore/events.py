@@ -47,7 +47,7 @@ class Events(Documents[Event]):
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         super().__init__(database, Kind(EVENT, Event, extra="name", labelled=True), now=now)
 
-    async def latest(self, project: str, name: str, event_key: str) -> Event:
+    async def get_latest(self, project: str, name: str, event_key: str) -> Event:
         """Returns the newest event with that name and key, or raises NotFound."""
         conditions = (
             equal("ProjectId", project),
@@ -59,22 +59,22 @@ class Events(Documents[Event]):
             raise NotFound("no events found")
         return found
 
-    async def by_creation(
-        self, wanted: EventFilter, *, descending: bool = False
+    async def list_by_creation(
+        self, filter: EventFilter, *, descending: bool = False
     ) -> tuple[Event, ...]:
         """Returns all events that match, in the order of creation, then by id."""
-        return await self.all_of(_conditions(wanted), NEWEST if descending else OLDEST)
+        return await self.all_of(_conditions(filter), NEWEST if descending else OLDEST)
 
-    async def listed(self, wanted: EventFilter, page: PageRequest = EVERYTHING) -> Page[Event]:
+    async def list(self, filter: EventFilter, page: PageRequest = EVERYTHING) -> Page[Event]:
         """Returns a page of the events that match, newest update first, then by id."""
-        return await self.page_of(_conditions(wanted), page)
+        return await self.page_of(_conditions(filter), page)
 
 
-def _conditions(wanted: EventFilter) -> Iterator[Condition]:
-    yield equal("ProjectId", wanted.project)
-    yield from when_given("Name", wanted.name)
-    yield from when_given("EventKey", wanted.event_key)
-    yield from when_given("Status", *wanted.statuses)
-    yield from at_least("CreatedAt", wanted.created_from)
-    yield from below("CreatedAt", wanted.created_to)
-    yield from labelled(wanted.labels)
+def _conditions(filter: EventFilter) -> Iterator[Condition]:
+    yield equal("ProjectId", filter.project)
+    yield from when_given("Name", filter.name)
+    yield from when_given("EventKey", filter.event_key)
+    yield from when_given("Status", *filter.statuses)
+    yield from at_least("CreatedAt", filter.created_from)
+    yield from below("CreatedAt", filter.created_to)
+    yield from labelled(filter.labels)

@@ -40,7 +40,7 @@ class Projects(Documents[Project]):
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         super().__init__(database, Kind(PROJECT, Project), now=now)
 
-    async def listed(self) -> tuple[Project, ...]:
+    async def list(self) -> tuple[Project, ...]:
         """Returns all projects, by id."""
         return await self.all_of((), BY_EXTRA)
 
@@ -51,7 +51,7 @@ class ApiKeys(Documents[APIKey]):
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         super().__init__(database, Kind(API_KEY, APIKey, extra="name"), now=now)
 
-    async def listed(self, project: str, *, enabled: bool | None = None) -> tuple[APIKey, ...]:
+    async def list(self, project: str, *, enabled: bool | None = None) -> tuple[APIKey, ...]:
         """Returns the API keys of a project, oldest first."""
         conditions = (equal("ProjectId", project), *disabled_unless(enabled))
         return await self.all_of(conditions, OLDEST)
@@ -63,7 +63,7 @@ class Pipeds(Documents[Piped]):
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
         super().__init__(database, Kind(PIPED, Piped, extra="name"), now=now)
 
-    async def listed(self, project: str, *, enabled: bool | None = None) -> tuple[Piped, ...]:
+    async def list(self, project: str, *, enabled: bool | None = None) -> tuple[Piped, ...]:
         """Returns the pipeds of a project, oldest first."""
         conditions = (equal("ProjectId", project), *disabled_unless(enabled))
         return await self.all_of(conditions, OLDEST)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from pipecd.controlplane.filestore.path import INCOMING, check_path, check_prefix, missing
 from pipecd.controlplane.filestore.worker import finished
-from pipecd.model.errors import Conflict, PipecdError, StoreAway, UserMistake
+from pipecd.model.errors import Conflict, PipecdError, StorageUnavailable, UserMistake
 from pipecd.program.atomic_write import write_private
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class LocalFiles:
 def _failed(path: str, error: OSError) -> PipecdError:
     if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
         return Conflict(f"{path} cannot be a file and a directory at once")
-    return StoreAway(
+    return StorageUnavailable(
         f"the file {path} cannot be read or written: {error.strerror}",
         hint="look at the disk of the filestore and the rights of its directory",
     )

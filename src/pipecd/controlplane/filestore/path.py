@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which paths an object may have and what is said of one, the same in every filestore."""
 
-from pipecd.model.errors import NotFound, StoreAway, UserMistake
+from pipecd.model.errors import NotFound, StorageUnavailable, UserMistake
 
 # Half-written objects of a local filestore live here; no object may have such a path.
 INCOMING = ".incoming"
@@ -38,8 +38,8 @@ def missing(path: str) -> NotFound:
     return NotFound(f"file {path} is not found")
 
 
-def unusable(path: str, error: Exception) -> StoreAway:
-    return StoreAway(
+def unusable(path: str, error: Exception) -> StorageUnavailable:
+    return StorageUnavailable(
         f"the filestore cannot be used for {path}: {error}",
         hint="look at the bucket, the network and the rights of this server",
     )

@@ -72,7 +72,7 @@ class ChainController:
 
     async def sweep(self) -> None:
         """Looks at every chain that may still change."""
-        unfinished = [chain.id for chain in await self._stores.chains.unfinished()]
+        unfinished = [chain.id for chain in await self._stores.chains.list_unfinished()]
         for id in sorted({*unfinished, *self._open}):
             await self.update(id)
 
@@ -110,7 +110,7 @@ class ChainController:
 
     async def _deployments(self, chain: DeploymentChain) -> tuple[Deployment, ...]:
         """Those of the chain, and those in it that have begun a chain of their own."""
-        own = await self._stores.deployments.of_chain(chain.id)
+        own = await self._stores.deployments.list_by_chain(chain.id)
         shown = {
             node.deployment_ref.deployment_id
             for block in chain.blocks
@@ -185,7 +185,7 @@ class ChainController:
         ]
         applications = await self._stores.applications.get_many(tuple(cancelled))
         for piped in sorted({application.piped_id for application in applications.values()}):
-            for command in await self._stores.commands.unhandled_of(piped):
+            for command in await self._stores.commands.list_unhandled(piped):
                 if command.chain_sync_application.deployment_chain_id == chain.id:
                     await self._stores.commands.update(command.id, self._give_up)
                     await self._bus.publish(

@@ -25,7 +25,7 @@ async def time_out_orphans(commands: Commands, bus: Bus, *, now: Now = utc_now) 
             command.metadata.clear()
             command.handled_at = to_unix(moment)
 
-    orphans = await commands.unhandled_before(to_unix(moment - GIVEN_UP_AFTER))
+    orphans = await commands.list_unhandled_before(to_unix(moment - GIVEN_UP_AFTER))
     for orphan in orphans:
         await commands.update(orphan.id, give_up)
         for signal in signals_of(orphan):

@@ -45,7 +45,7 @@ class InstallationMetrics:
             ("pipecd_component", "project", "app_kind"),
             registry=registry,
         )
-        for project in await self._stores.projects.listed():
+        for project in await self._stores.projects.list():
             for kind, count in (await self._kinds(project.id)).items():
                 total.labels("ops", project.id, kind).set(count)
         return generate_latest(registry)

@@ -64,12 +64,12 @@ class Applications:
         scope = await self._access.scope(by, _LIST)
         check_project(by, wanted.project, "project")
         return await visible(
-            lambda part: self._stores.applications.listed(wanted, part), page, sight(scope)
+            lambda part: self._stores.applications.list(wanted, part), page, sight(scope)
         )
 
     async def enabled_of(self, *, by: PipedCaller) -> tuple[Application, ...]:
         """What this piped has to look after."""
-        return await self._stores.applications.enabled_of(by.project, by.piped)
+        return await self._stores.applications.list_enabled(by.project, by.piped)
 
     async def get(self, id: str, *, by: Subject) -> Application:
         return await self._access.application(id, by=by, permission=_GET)

@@ -129,7 +129,7 @@ class Chains:
     async def listed(self, page: PageRequest = EVERYTHING, *, by: User) -> Page[DeploymentChain]:
         """Newest update first."""
         await self._access.require(by, _LIST)
-        return await self._stores.chains.listed(by.project, page)
+        return await self._stores.chains.list(by.project, page)
 
     async def get(self, id: str, *, by: User) -> DeploymentChain:
         await self._access.require(by, _GET)
@@ -197,7 +197,7 @@ class Chains:
             name=matcher.name,
             labels=matcher.labels,
         )
-        listed = (await self._stores.applications.listed(wanted)).items
+        listed = (await self._stores.applications.list(wanted)).items
         for application in listed:
             if application.id in taken:
                 log.info("application is in the chain already", application=application.id)

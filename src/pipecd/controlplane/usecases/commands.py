@@ -55,7 +55,7 @@ class Commands:
 
     async def unhandled_of(self, *, by: PipedCaller) -> tuple[Command, ...]:
         """What this piped has not answered yet, oldest first."""
-        return await self._stores.commands.unhandled_of(by.piped)
+        return await self._stores.commands.list_unhandled(by.piped)
 
     async def handled(self, report: Handled, *, by: PipedCaller) -> None:
         await self._own(report.command_id, by)

@@ -61,7 +61,7 @@ class Deployments:
         scope = await self._access.scope(by, _LIST)
         check_project(by, wanted.project, "project")
         return await visible(
-            lambda part: self._stores.deployments.listed(wanted, part), page, sight(scope)
+            lambda part: self._stores.deployments.list(wanted, part), page, sight(scope)
         )
 
     async def traces(
@@ -69,11 +69,11 @@ class Deployments:
     ) -> TracePage:
         """Commits of source repositories with the deployments they led to, newest update first."""
         scope = await self._access.scope(by, _LIST)
-        found = await self._stores.traces.listed(by.project, commit_hash, page)
+        found = await self._stores.traces.list(by.project, commit_hash, page)
         traces: list[Trace] = []
         for trace in found.items:
             wanted = DeploymentFilter(project=by.project, trace_commit_hash=trace.commit_hash)
-            deployments = await self._stores.deployments.listed(wanted)
+            deployments = await self._stores.deployments.list(wanted)
             seen = tuple(d for d in deployments.items if scope.covers(d.labels))
             traces.append(Trace(trace, seen))
         return TracePage(tuple(traces), found.cursor)

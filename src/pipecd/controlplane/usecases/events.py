@@ -83,7 +83,7 @@ class Events:
         scope = await self._access.scope(by, _LIST)
         check_project(by, wanted.project, "project")
         return await visible(
-            lambda part: self._stores.events.listed(wanted, part), page, sight(scope)
+            lambda part: self._stores.events.list(wanted, part), page, sight(scope)
         )
 
     async def by_creation(
@@ -91,12 +91,12 @@ class Events:
     ) -> tuple[Event, ...]:
         """All that match, in the order of their creation."""
         check_project(by, wanted.project, "project")
-        return await self._stores.events.by_creation(wanted, descending=descending)
+        return await self._stores.events.list_by_creation(wanted, descending=descending)
 
     async def latest(self, name: str, labels: Mapping[str, str], *, by: PipedCaller) -> Event:
         """The newest event of that name with exactly these labels."""
         return await found(
-            self._stores.events.latest(by.project, name, event_key(name, labels)),
+            self._stores.events.get_latest(by.project, name, event_key(name, labels)),
             "no events found",
         )
 

@@ -83,7 +83,7 @@ class Pipeds:
     async def listed(self, *, by: User, enabled: bool | None = None) -> tuple[Piped, ...]:
         """The pipeds of the project, oldest first, with their connection status."""
         await self._access.require(by, _LIST)
-        pipeds = await self._stores.pipeds.listed(by.project, enabled=enabled)
+        pipeds = await self._stores.pipeds.list(by.project, enabled=enabled)
         statuses = await self._connections.statuses()
         for piped in pipeds:
             piped.status = statuses.get(piped.id, Piped.OFFLINE)
@@ -101,7 +101,7 @@ class Pipeds:
         sights: dict[str, Sight] = {}
         for piped in pipeds:
             check_project(by, piped.project_id, "piped")
-            waiting = await self._stores.commands.unhandled_of(piped.id)
+            waiting = await self._stores.commands.list_unhandled(piped.id)
             restarts = [command.id for command in waiting if command.HasField("restart_piped")]
             sights[piped.id] = Sight(heard.get(piped.id, 0), restarts[0] if restarts else "")
         return sights

@@ -41,7 +41,7 @@ class Previews:
         """One command for every enabled piped that watches the repository and base branch."""
         await self._access.require(by, _UPDATE)
         commands: list[str] = []
-        for piped in await self._stores.pipeds.listed(by.project, enabled=True):
+        for piped in await self._stores.pipeds.list(by.project, enabled=True):
             for repository in piped.repositories:
                 if (repository.remote, repository.branch) != (
                     wanted.repo_remote_url,

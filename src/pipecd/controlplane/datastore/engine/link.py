@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Protocol
 
 from pipecd.controlplane.datastore.database import Row, Value
-from pipecd.model.errors import StoreAway, Unavailable, UserMistake
+from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 
 Arguments = Sequence[Value]
 
@@ -59,20 +59,24 @@ def closed() -> Unavailable:
     return Unavailable("the database is closed")
 
 
-def full(text: str) -> StoreAway:
-    return StoreAway(f"the database has no room left: {text}", hint="look at its disk and limits")
+def full(text: str) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"the database has no room left: {text}", hint="look at its disk and limits"
+    )
 
 
-def not_permitted(text: str) -> StoreAway:
-    return StoreAway(f"the database refuses us: {text}", hint="look at the rights of its user")
+def not_permitted(text: str) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"the database refuses us: {text}", hint="look at the rights of its user"
+    )
 
 
 def cannot_hold(text: str) -> UserMistake:
     return UserMistake(f"the database cannot hold this: {text}")
 
 
-def too_slow(_text: str) -> StoreAway:
-    return StoreAway("the database took too long to answer", hint="try again later")
+def too_slow(_text: str) -> StorageUnavailable:
+    return StorageUnavailable("the database took too long to answer", hint="try again later")
 
 
 def locked_out(name: str, text: str) -> UserMistake:
@@ -82,8 +86,8 @@ def locked_out(name: str, text: str) -> UserMistake:
     )
 
 
-def unreachable(name: str, text: str) -> StoreAway:
-    return StoreAway(
+def unreachable(name: str, text: str) -> StorageUnavailable:
+    return StorageUnavailable(
         f"the database {name} cannot be reached: {text}",
         hint="check that the server runs and that the address is right",
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from pipecd.model.errors import PipecdError, StoreAway
+from pipecd.model.errors import PipecdError, StorageUnavailable
 
 # Networks forget connections over which nothing goes; servers move while old ones stay open.
 LONGEST_IDLE = 240.0
@@ -128,7 +128,7 @@ class Pool(Generic[L]):
     def _open(self) -> Held[L]:
         with self._lock:
             if self._clock() < self._refused_until:
-                raise StoreAway(self._refusal)
+                raise StorageUnavailable(self._refusal)
             generation = self._generation
         try:
             link = self._connect()
@@ -137,6 +137,6 @@ class Pool(Generic[L]):
                 self._refused_until = self._clock() + PAUSE
                 self._refusal = e.message
             # Whoever asks for data cannot help it, whatever the reason.
-            raise StoreAway(e.message, hint=e.hint) from e
+            raise StorageUnavailable(e.message, hint=e.hint) from e
         now = self._clock()
         return Held(link, generation, now, now)

@@ -33,7 +33,7 @@ from pipecd.controlplane.datastore.engine.statement import (
     OneQuestion,
     Statements,
 )
-from pipecd.model.errors import StoreAway, Unavailable
+from pipecd.model.errors import StorageUnavailable, Unavailable
 
 T = TypeVar("T")
 
@@ -211,8 +211,10 @@ class PooledDatabase:
         return outcome
 
 
-def no_answer(patience: float) -> StoreAway:
-    return StoreAway(f"the database gave no answer in {patience:g} s", hint="try again later")
+def no_answer(patience: float) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"the database gave no answer in {patience:g} s", hint="try again later"
+    )
 
 
 class InDoubt(Exception):
@@ -239,14 +241,14 @@ def for_the_caller(error: BaseException | None) -> BaseException | None:
     """The error in words for whoever asked, who knows nothing of connections."""
     match error:
         case Lost():
-            told = StoreAway(f"the database went away: {error}", hint="try again later")
+            told = StorageUnavailable(f"the database went away: {error}", hint="try again later")
         case InDoubt():
-            told = StoreAway(
+            told = StorageUnavailable(
                 f"the database went away before it confirmed the change: {error}",
                 hint="look whether it was stored, then try again",
             )
         case Collided():
-            told = StoreAway(
+            told = StorageUnavailable(
                 f"too many others use the same rows of the database: {error}",
                 hint="try again later",
             )

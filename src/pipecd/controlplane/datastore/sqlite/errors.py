@@ -5,12 +5,12 @@ import sqlite3
 from pathlib import Path
 
 from pipecd.controlplane.datastore.database import Duplicate
-from pipecd.model.errors import PipecdError, StoreAway, UserMistake
+from pipecd.model.errors import PipecdError, StorageUnavailable, UserMistake
 
 DUPLICATES = frozenset({sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE})
 
 
-class Locked(StoreAway):
+class Locked(StorageUnavailable):
     """Another process writes to the file."""
 
 
@@ -43,11 +43,11 @@ def while_running(error: sqlite3.Error, path: Path) -> Exception:
                 hint="end the other process, or try again later",
             )
         case sqlite3.SQLITE_FULL:
-            return StoreAway(
+            return StorageUnavailable(
                 f"the disk that holds the database {path} is full", hint="free some space on it"
             )
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            return StoreAway(
+            return StorageUnavailable(
                 f"the database {path} is damaged: {error}", hint="restore it from a backup"
             )
         case (
@@ -56,7 +56,7 @@ def while_running(error: sqlite3.Error, path: Path) -> Exception:
             | sqlite3.SQLITE_CANTOPEN
             | sqlite3.SQLITE_PERM
         ):
-            return StoreAway(
+            return StorageUnavailable(
                 f"the database {path} cannot be read or written: {error}",
                 hint="look at the disk and the rights of its files",
             )
@@ -76,7 +76,7 @@ def _refused_row(error: sqlite3.Error) -> Exception:
 def in_use(path: Path, owner: str) -> PipecdError:
     """The refusal to share the file with a second server."""
     by = f"process {owner}" if owner else "another process"
-    return StoreAway(
+    return StorageUnavailable(
         f"the database {path} is in use by {by}",
         hint="stop that process; several servers need MySQL or PostgreSQL instead of SQLite",
     )

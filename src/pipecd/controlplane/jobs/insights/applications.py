@@ -15,7 +15,7 @@ from pipecd.model.clock import Now, to_unix, utc_now
 async def collect_applications(stores: Stores, *, now: Now = utc_now) -> int:
     """One file for each project that ever had an application; answers how many there were."""
     books: dict[str, list[CountedApplication]] = {}
-    async for part in stores.applications.everywhere():
+    async for part in stores.applications.iterate_all():
         for application in part:
             # A project whose applications are all deleted has none, which the file must say.
             book = books.setdefault(application.project_id, [])

@@ -38,7 +38,7 @@ async def hand_on(stores: Stores, path: str, take: Take, *, now: Now = utc_now) 
     await milestone.read()
     since = max(end - int(FIRST_LOOK_BACK.total_seconds()), milestone.settled_before)
     handed_on = 0
-    async for part in stores.deployments.completed(since, end):
+    async for part in stores.deployments.iterate_completed(since, end):
         for project, deployments in _by_project(part).items():
             await take(project, deployments, milestone.settled_before)
         handed_on += len(part)

@@ -58,7 +58,7 @@ class ApiKeys:
     async def listed(self, *, by: User, enabled: bool | None = None) -> tuple[APIKey, ...]:
         """The keys of the project without their hashes, with the time of their last use."""
         await self._access.require(by, _LIST)
-        records = await self._stores.api_keys.listed(by.project, enabled=enabled)
+        records = await self._stores.api_keys.list(by.project, enabled=enabled)
         used = await self._stores.cache.fields(LAST_USED_KEY)
         for record in records:
             record.key_hash = keys.REDACTED

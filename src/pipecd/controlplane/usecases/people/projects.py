@@ -90,7 +90,7 @@ class Projects:
 
     async def listed(self) -> tuple[Project, ...]:
         """All stored projects, redacted; for whoever runs the control plane."""
-        return tuple(redacted(project) for project in await self._stores.projects.listed())
+        return tuple(redacted(project) for project in await self._stores.projects.list())
 
     async def reset_admin(self, id: str) -> StaticAdmin:
         """Gives the administrator a new password; for whoever runs the control plane."""

@@ -140,7 +140,7 @@ class Webhooks:
     async def pushed(self, project: str, push: Push, *, host: str) -> int:
         """Wakes the pipeds that watch the repository; how many of their repositories it was."""
         woken = 0
-        for piped in await self._stores.pipeds.listed(project, enabled=True):
+        for piped in await self._stores.pipeds.list(project, enabled=True):
             for repository in piped.repositories:
                 if push.concerns(repository):
                     woken += 1

@@ -26,7 +26,7 @@ class DeploymentReports:
 
     async def not_completed(self, *, by: PipedCaller) -> tuple[Deployment, ...]:
         """What this piped still has to bring to an end, oldest first."""
-        return await self._stores.deployments.not_completed_of(by.piped)
+        return await self._stores.deployments.list_not_completed(by.piped)
 
     async def create(self, deployment: Deployment, *, by: PipedCaller) -> None:
         await self._access.own_application(deployment.application_id, by=by)
