@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from pipecd.config.catalog import load_catalog
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Mirror, Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Mirror, Repository, open_mirrors
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 
@@ -141,11 +140,11 @@ async def looks(what: str, mirror: Mirror, count: int) -> None:
     for _ in range(count):
         await mirror.update()
     each = (cpu() - used) / count
-    share = each / mirror.look_every * 100
+    share = each / mirror.poll_interval * 100
     wait = (time.perf_counter() - began) / count
     print(
         f"a look over {what:<46} {wait * 1000:7.1f} ms  {each * 1000:7.2f} ms of processor,"
-        f" {share:.2f} % of a core at one every {mirror.look_every:.2g} s"
+        f" {share:.2f} % of a core at one every {mirror.poll_interval:.2g} s"
     )
 
 
@@ -170,11 +169,13 @@ async def look_at_servers(place: Path) -> None:
     commit(small, "small", {"a": b"a"})
     ssh: Any = importlib.import_module("servers.git_ssh").GitSsh()
     try:
-        access = GitAccess(ssh_key=ssh.private_key.encode())
+        credentials = GitCredentials(ssh_key=ssh.private_key.encode())
         with served_over_http(place) as http:
             for name, url, count in (("http", f"{http}/small", 50), ("ssh", ssh.url(small), 20)):
                 one = [Repository(name, url, "main")]
-                async with open_mirrors(one, directory=place / name, access=access) as mirrors:
+                async with open_mirrors(
+                    one, directory=place / name, credentials=credentials
+                ) as mirrors:
                     await looks(name, mirrors.of(name), count)
     finally:
         ssh.close()
@@ -183,9 +184,9 @@ async def look_at_servers(place: Path) -> None:
 def plain(mirror: Mirror, place: Path) -> tuple[float, float]:
     """Seconds and mebibytes of one working copy of everything."""
     began = time.perf_counter()
-    git(mirror.directory, "worktree", "add", "-q", "--detach", str(place), "main")
+    git(mirror.clone.directory, "worktree", "add", "-q", "--detach", str(place), "main")
     seconds, size = time.perf_counter() - began, disk(place)
-    git(mirror.directory, "worktree", "remove", "--force", str(place))
+    git(mirror.clone.directory, "worktree", "remove", "--force", str(place))
     return seconds, size
 
 
@@ -207,7 +208,9 @@ async def measure(root: Path, mebibytes: int) -> None:
     await asyncio.to_thread(generate, origin, mebibytes)
     await look_at_servers(root / "servers")
     repository = Repository("big", str(origin), "main")
-    async with open_mirrors([repository], directory=work / "git", access=GitAccess()) as mirrors:
+    async with open_mirrors(
+        [repository], directory=work / "git", credentials=GitCredentials()
+    ) as mirrors:
         mirror = mirrors.of("big")
         head, _ = await timed("the first mirror", mirror.update)
         print(f"{'  on disk':<58} {disk(work / 'git'):8.0f} MiB")

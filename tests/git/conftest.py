@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Mirror, Repository
-from pipecd.git.mirrors import open_mirrors
-from pipecd.git.push import Change, Draft
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Mirror, Repository, open_mirrors
+from pipecd.git.push import CommitDraft, PushRequest
 from servers.origin import Origin
 
 
@@ -23,9 +22,9 @@ def new_origin(tmp_path: Path) -> Callable[[str], Origin]:
 
 @pytest.fixture
 def origin(new_origin: Callable[[str], Origin]) -> Origin:
-    made = new_origin("origin")
-    made.commit({"README": "hello\n"}, "first")
-    return made
+    created = new_origin("origin")
+    created.commit({"README": "hello\n"}, "first")
+    return created
 
 
 Mirrored = Callable[..., AbstractAsyncContextManager[Mirror]]
@@ -37,11 +36,11 @@ def mirrored(tmp_path: Path) -> Mirrored:
 
     @asynccontextmanager
     async def opened(
-        remote: str, *, branch: str = "main", access: GitAccess | None = None
+        remote: str, *, branch: str = "main", credentials: GitCredentials | None = None
     ) -> AsyncGenerator[Mirror]:
         repository = Repository("web", remote, branch)
         async with open_mirrors(
-            [repository], directory=tmp_path / "m", access=access or GitAccess()
+            [repository], directory=tmp_path / "m", credentials=credentials or GitCredentials()
         ) as mirrors:
             yield mirrors.of("web")
 
@@ -49,15 +48,15 @@ def mirrored(tmp_path: Path) -> Mirrored:
 
 
 @pytest.fixture
-def change() -> Callable[..., Change]:
+def change() -> Callable[..., PushRequest]:
     """A change of some files of the main branch."""
 
-    def made(
+    def created(
         files: Mapping[str, bytes], *, branch: str = "main", trailers: dict[str, str] | None = None
-    ) -> Change:
-        async def edit(_: str) -> list[Draft]:
-            return [Draft(files, "by piped", trailers or {})]
+    ) -> PushRequest:
+        async def edit(_: str) -> list[CommitDraft]:
+            return [CommitDraft(files, "by piped", trailers or {})]
 
-        return Change(edit, "main", branch)
+        return PushRequest(edit, "main", branch)
 
-    return made
+    return created

@@ -11,19 +11,18 @@ from typing import Any
 
 import pytest
 
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
 
 
 async def written(mirror: Any, commit: str, into: Path) -> list[str]:
     await asyncio.to_thread(into.mkdir)
-    await mirror.materialise(commit, into)
+    await mirror.checkout.write(commit, into)
     return sorted(path.name for path in await asyncio.to_thread(lambda: list(into.iterdir())))
 
 
-async def test_a_commit_that_left_the_remote_stays_usable(
+async def test_a_commit_removed_from_the_remote_stays_usable(
     mirrored: Any, origin: Any, tmp_path: Path
 ) -> None:
     old = origin.commit({"a": "1"})
@@ -34,70 +33,72 @@ async def test_a_commit_that_left_the_remote_stays_usable(
         origin.git("reflog", "expire", "--expire=now", "--all")
         origin.git("gc", "-q", "--prune=now")
         assert (await mirror.update()).hash == new
-        await mirror.ensure(old)
+        await mirror.clone.ensure_commit(old)
         assert await written(mirror, old, tmp_path / "w") == ["README", "a"]
         shutil.rmtree(origin.path)
-        await mirror.ensure(old)
+        await mirror.clone.ensure_commit(old)
 
 
-async def test_packing_throws_nothing_away(
+async def test_repacking_deletes_no_object(
     mirrored: Any, origin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipecd.git.bare._TIDY_AFTER", 3)
+    monkeypatch.setattr("pipecd.git.clone._REPACK_AFTER_FETCHES", 3)
     async with mirrored(origin.remote) as mirror:
         kept: list[str] = []
         for i in range(6):
             kept.append(origin.commit({f"file-{i}": str(i)}))
             await mirror.update()
-            await mirror.tidy()
+            await mirror.clone.repack_if_due()
             origin.git("reset", "-q", "--hard", "HEAD^")
         for i, commit in enumerate(kept):
-            assert await mirror.read_file(commit, f"file-{i}") == str(i).encode()
-        packs = list((mirror.directory / "objects" / "pack").glob("*.pack"))
+            assert await mirror.objects.read_file(commit, f"file-{i}") == str(i).encode()
+        packs = list((mirror.clone.directory / "objects" / "pack").glob("*.pack"))
         assert 0 < len(packs) < 6
 
 
 @pytest.mark.parametrize("how", ["empty", "garbage", "gone"])
-async def test_a_broken_object_is_mended_when_it_is_needed(
+async def test_a_checkout_recovers_from_a_corrupt_object(
     mirrored: Any, origin: Any, tmp_path: Path, how: str
 ) -> None:
     head = origin.commit({"a": "content of a"})
     blob = origin.git("rev-parse", "HEAD:a")
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
-        break_object(mirror.directory, blob, how)
+        break_object(mirror.clone.directory, blob, how)
         names = await asyncio.gather(*(written(mirror, head, tmp_path / f"w{i}") for i in range(9)))
     assert names == [["README", "a"]] * 9
     assert (tmp_path / "w2" / "a").read_text() == "content of a"
 
 
 @pytest.mark.parametrize("how", ["empty", "garbage", "gone"])
-async def test_damage_that_a_reader_meets_is_mended_by_the_next_look(
+async def test_the_next_update_recovers_from_a_corrupt_object(
     mirrored: Any, origin: Any, how: str
 ) -> None:
     head = origin.commit({"a": "content of a"})
     blob = origin.git("rev-parse", "HEAD:a")
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
-        places = await mirror.locate(head, ["a"])
-        break_object(mirror.directory, blob, how)
+        places = await mirror.objects.locate(head, ["a"])
+        break_object(mirror.clone.directory, blob, how)
         with pytest.raises(Unavailable):
-            await mirror.read(places.values())
+            await mirror.objects.read(places.values())
         assert (await mirror.update()).hash == head
-        assert await mirror.read_file(head, "a") == b"content of a"
+        assert await mirror.objects.read_file(head, "a") == b"content of a"
 
 
-async def test_a_directory_that_cannot_be_read_is_no_empty_one(mirrored: Any, origin: Any) -> None:
+async def test_an_unreadable_directory_is_not_taken_for_an_empty_one(
+    mirrored: Any, origin: Any
+) -> None:
     head = origin.commit({"app/a": "1"})
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
         with pytest.raises(Unavailable, match="could not read the directory"):
-            await mirror.entry("f" * 40, "app/a")
-        break_object(mirror.directory, origin.git("rev-parse", "HEAD:app"), "gone")
+            await mirror.objects.entry("f" * 40, "app/a")
+        break_object(mirror.clone.directory, origin.git("rev-parse", "HEAD:app"), "gone")
         with pytest.raises(Unavailable, match="could not read the directory"):
-            await mirror.entry(head, "app/a")
+            await mirror.objects.entry(head, "app/a")
         await mirror.update()
-        assert await mirror.entry(head, "app/a") is not None
+        assert await mirror.objects.entry(head, "app/a") is not None
 
 
 def break_object(repository: Path, id_: str, how: str) -> None:
@@ -114,32 +115,30 @@ def break_object(repository: Path, id_: str, how: str) -> None:
         file.write_bytes(b"" if how == "empty" else b"junk")
 
 
-async def test_a_reader_that_was_killed_is_started_again(mirrored: Any, origin: Any) -> None:
+async def test_a_killed_cat_file_process_is_restarted(mirrored: Any, origin: Any) -> None:
     async with mirrored(origin.remote) as mirror:
         head = await mirror.update()
-        assert await mirror.read_file(head.hash, "README") == b"hello\n"
+        assert await mirror.objects.read_file(head.hash, "README") == b"hello\n"
         for process in children_named("cat-file"):
             os.kill(process, 9)
         with pytest.raises(Unavailable, match="git cannot read"):
             while True:
-                await mirror.read_file(head.hash, "README")
-        assert await mirror.read_file(head.hash, "README") == b"hello\n"
+                await mirror.objects.read_file(head.hash, "README")
+        assert await mirror.objects.read_file(head.hash, "README") == b"hello\n"
 
 
-async def test_a_question_that_is_given_up_does_not_spoil_the_next(
-    mirrored: Any, origin: Any
-) -> None:
+async def test_a_cancelled_read_does_not_disturb_the_next(mirrored: Any, origin: Any) -> None:
     origin.commit({f"file-{i}": str(i) * 5000 for i in range(50)})
     async with mirrored(origin.remote) as mirror:
         head = await mirror.update()
         paths = [f"file-{i}" for i in range(50)]
-        blobs = await mirror.locate(head.hash, paths)
+        blobs = await mirror.objects.locate(head.hash, paths)
         for pause in (0, 0.0005, 0.001, 0.002):
-            reading = asyncio.create_task(mirror.read(blobs.values()))
+            reading = asyncio.create_task(mirror.objects.read(blobs.values()))
             await asyncio.sleep(pause)
             reading.cancel()
             await asyncio.wait({reading})
-            assert await mirror.read_file(head.hash, "file-7") == b"7" * 5000
+            assert await mirror.objects.read_file(head.hash, "file-7") == b"7" * 5000
 
 
 def children_named(word: str) -> Iterator[int]:
@@ -165,13 +164,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-async def test_a_full_disk_is_told_and_recovered_from(
+async def test_a_full_disk_is_reported_and_recovered_from(
     origin: Any, small_disk: Path, tmp_path: Path
 ) -> None:
     first = origin.git("rev-parse", "HEAD")
     repository = Repository("web", origin.remote, "main")
     async with open_mirrors(
-        [repository], directory=small_disk / "git", access=GitAccess()
+        [repository], directory=small_disk / "git", credentials=GitCredentials()
     ) as mirrors:
         mirror = mirrors.of("web")
         await mirror.update()
@@ -182,7 +181,7 @@ async def test_a_full_disk_is_told_and_recovered_from(
             await mirror.update()
         assert mirror.head is not None
         assert mirror.head.hash == first
-        assert await mirror.read_file(first, "README") == b"hello\n"
+        assert await mirror.objects.read_file(first, "README") == b"hello\n"
         # No half of a pack keeps the disk full.
         used = sum(file.stat().st_size for file in (small_disk / "git").rglob("*"))
         assert used < 512 * 1024
@@ -201,14 +200,14 @@ async def test_a_huge_file_is_written_but_not_read(
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
         with pytest.raises(NotFound, match="is larger than 4 MiB"):
-            await mirror.read_file(head, "huge")
+            await mirror.objects.read_file(head, "huge")
         assert await written(mirror, head, tmp_path / "w") == ["README", "huge"]
 
 
-async def test_a_path_that_is_nowhere_is_told(mirrored: Any, origin: Any, tmp_path: Path) -> None:
+async def test_a_missing_path_is_reported(mirrored: Any, origin: Any, tmp_path: Path) -> None:
     async with mirrored(origin.remote) as mirror:
         head = await mirror.update()
         with pytest.raises(NotFound, match="was not found"):
-            await mirror.materialise(head.hash, tmp_path, paths=["nowhere"])
+            await mirror.checkout.write(head.hash, tmp_path, paths=["nowhere"])
         with pytest.raises(PipecdError):
-            await mirror.ensure("f" * 40)
+            await mirror.clone.ensure_commit("f" * 40)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.git.merge import MergeConflict
+from pipecd.git.merge import MergeConflict, merge_commits, resolve_commit
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 
 OLD_GIT = """#!/bin/sh
@@ -32,14 +32,14 @@ def git_that(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -
 def branch(origin: Any, files: dict[str, Any], name: str = "feature") -> str:
     """A branch with one commit; the main branch stays where it is."""
     origin.git("checkout", "-q", "-b", name)
-    made = origin.commit(files)
+    created = origin.commit(files)
     origin.git("checkout", "-q", "main")
-    return made
+    return created
 
 
 @pytest.mark.usefixtures("git_that")
 class TestMerge:
-    async def test_both_changes_are_in_the_merge_and_on_no_branch(
+    async def test_a_merge_has_both_changes_and_moves_no_branch(
         self, mirrored: Any, origin: Any
     ) -> None:
         origin.commit({"a": "1\n2\n3\n4\n5\n", "moved": "some\nlines\nhere\n"})
@@ -47,28 +47,31 @@ class TestMerge:
         main = origin.commit({"a": "one\n2\n3\n4\n5\n", "moved": None, "to": "some\nlines\nhere\n"})
         async with mirrored(origin.remote) as mirror:
             assert (await mirror.update()).hash == main
-            found = await mirror.find(feature[:10], "feature")
-            made = await mirror.merge(main, found, "on trial")
-            assert await mirror.read_file(made, "a") == b"one\n2\n3\n4\nfive\n"
-            assert set(await mirror.changed_files(main, made)) == {"a", "new"}
-            assert (await mirror.commit(made)).message == "on trial"
+            found = await resolve_commit(mirror.clone, feature[:10], "feature")
+            created = await merge_commits(mirror.clone, main, found, "on trial")
+            assert await mirror.objects.read_file(created, "a") == b"one\n2\n3\n4\nfive\n"
+            assert set(await mirror.objects.changed_files(main, created)) == {"a", "new"}
+            assert (await mirror.objects.commit(created)).message == "on trial"
             assert (await mirror.update()).hash == main, "the followed branch has not moved"
-            assert await mirror.merge(main, found, "on trial") == made
-            refs = [p for p in mirror.directory.glob("refs/**/*") if p.is_file()]
+            assert await merge_commits(mirror.clone, main, found, "on trial") == created
+            refs = [p for p in mirror.clone.directory.glob("refs/**/*") if p.is_file()]
             assert [ref.name for ref in refs] == ["main"]
-            assert not list(mirror.directory.glob("merge-*"))
+            assert not list(mirror.clone.directory.glob("merge-*"))
 
-    async def test_a_file_that_was_moved_takes_its_changes_along(
-        self, mirrored: Any, origin: Any
-    ) -> None:
+    async def test_a_merge_follows_renames(self, mirrored: Any, origin: Any) -> None:
         origin.commit({"old": "".join(f"line {n}\n" for n in range(20))})
         feature = branch(origin, {"old": "".join(f"line {n}\n" for n in range(20)) + "more\n"})
         origin.git("mv", "old", "new")
         main = origin.commit()
         async with mirrored(origin.remote) as mirror:
             await mirror.update()
-            made = await mirror.merge(main, await mirror.find(feature, "feature"), "on trial")
-            assert (await mirror.read_file(made, "new")).endswith(b"more\n")
+            created = await merge_commits(
+                mirror.clone,
+                main,
+                await resolve_commit(mirror.clone, feature, "feature"),
+                "on trial",
+            )
+            assert (await mirror.objects.read_file(created, "new")).endswith(b"more\n")
 
     async def test_conflicts_name_the_files(self, mirrored: Any, origin: Any) -> None:
         origin.commit({"a": "1\n", "b/c d": "1\n", "keep": "1\n"})
@@ -76,34 +79,32 @@ class TestMerge:
         main = origin.commit({"a": "3\n", "b/c d": None})
         async with mirrored(origin.remote) as mirror:
             await mirror.update()
-            found = await mirror.find(feature, "feature")
+            found = await resolve_commit(mirror.clone, feature, "feature")
             with pytest.raises(MergeConflict) as e:
-                await mirror.merge(main, found, "on trial")
+                await merge_commits(mirror.clone, main, found, "on trial")
             assert e.value.files == ("a", "b/c d")
-            assert not list(mirror.directory.glob("merge-*"))
+            assert not list(mirror.clone.directory.glob("merge-*"))
 
-    async def test_what_is_merged_already_stays_as_it_is(self, mirrored: Any, origin: Any) -> None:
+    async def test_merging_an_ancestor_returns_the_base(self, mirrored: Any, origin: Any) -> None:
         first = origin.git("rev-parse", "HEAD")
         main = origin.commit({"a": "1"})
         async with mirrored(origin.remote) as mirror:
             await mirror.update()
-            assert await mirror.merge(main, first, "on trial") == main
+            assert await merge_commits(mirror.clone, main, first, "on trial") == main
 
-    async def test_histories_without_a_common_commit_are_not_merged(
-        self, mirrored: Any, origin: Any
-    ) -> None:
+    async def test_unrelated_histories_are_not_merged(self, mirrored: Any, origin: Any) -> None:
         main = origin.git("rev-parse", "HEAD")
         origin.git("checkout", "-q", "--orphan", "feature")
         feature = origin.commit({"other": "1"})
         async with mirrored(origin.remote) as mirror:
             await mirror.update()
-            found = await mirror.find(feature, "feature")
+            found = await resolve_commit(mirror.clone, feature, "feature")
             with pytest.raises(PipecdError, match="unrelated histories"):
-                await mirror.merge(main, found, "on trial")
+                await merge_commits(mirror.clone, main, found, "on trial")
 
 
 @pytest.mark.parametrize(
-    ("commit", "name", "told"),
+    ("commit", "name", "expected"),
     [
         pytest.param("0" * 40, "main", "commit 0{40} is not in branch main", id="no such commit"),
         pytest.param("0" * 40, "gone", "has no branch gone", id="no such branch"),
@@ -111,18 +112,18 @@ class TestMerge:
         pytest.param("", "main", "'' is not the hash of a commit", id="nothing"),
     ],
 )
-async def test_what_cannot_be_found(
-    mirrored: Any, origin: Any, commit: str, name: str, told: str
+async def test_resolve_commit_reports_what_is_missing(
+    mirrored: Any, origin: Any, commit: str, name: str, expected: str
 ) -> None:
     async with mirrored(origin.remote) as mirror:
-        with pytest.raises(NotFound, match=told):
-            await mirror.find(commit, name)
+        with pytest.raises(NotFound, match=expected):
+            await resolve_commit(mirror.clone, commit, name)
 
 
 @pytest.mark.parametrize("name", ["--upload-pack=touch x", "a b", "a:b"])
-async def test_a_branch_name_that_is_none_reaches_no_program(
+async def test_an_invalid_branch_name_never_reaches_git(
     mirrored: Any, origin: Any, name: str
 ) -> None:
     async with mirrored(origin.remote) as mirror:
         with pytest.raises(UserMistake):
-            await mirror.find("0" * 40, name)
+            await resolve_commit(mirror.clone, "0" * 40, name)

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from pipecd.git.access import GitAccess
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import open_mirrors
 from pipecd.model.errors import Denied, NotFound, Unavailable, UserMistake
 
 
-async def test_the_head_is_a_commit_with_its_facts(mirrored: Any, origin: Any) -> None:
+async def test_the_head_commit_has_author_date_body_and_trailers(
+    mirrored: Any, origin: Any
+) -> None:
     origin.commit(
         {"a": "1"},
         "deploy: a thing\n\nWhy it is done.\n\nPipecd-Dev-Trace-Trigger-Commit-Hash: abc123\nX: y",
@@ -30,7 +32,7 @@ async def test_the_head_is_a_commit_with_its_facts(mirrored: Any, origin: Any) -
 
 
 @pytest.mark.parametrize("form", ["file://{}", "{}"], ids=["a file address", "a plain path"])
-async def test_a_push_is_noticed_without_asking_git(mirrored: Any, origin: Any, form: str) -> None:
+async def test_a_push_to_a_local_remote_is_noticed(mirrored: Any, origin: Any, form: str) -> None:
     async with mirrored(form.format(origin.path)) as mirror:
         first = await mirror.update()
         assert (await mirror.update()) is first
@@ -52,7 +54,7 @@ async def test_a_push_is_noticed_at_once(mirrored: Any, origin: Any) -> None:
         origin.commit({"a": "1"})
         start = time.perf_counter()
         await mirror.update()
-        assert mirror.look_every + time.perf_counter() - start < 1
+        assert mirror.poll_interval + time.perf_counter() - start < 1
 
 
 async def test_a_force_push_is_followed_and_the_old_commit_stays(
@@ -64,37 +66,37 @@ async def test_a_force_push_is_followed_and_the_old_commit_stays(
         origin.git("reset", "-q", "--hard", "HEAD~1")
         new = origin.commit({"b": "1"})
         assert (await mirror.update()).hash == new
-        assert await mirror.changed_files(old, new) == ("a", "b")
+        assert await mirror.objects.changed_files(old, new) == ("a", "b")
 
 
-async def test_a_commit_of_another_branch_is_fetched_when_needed(
-    mirrored: Any, origin: Any
-) -> None:
+async def test_a_commit_of_another_branch_is_fetched_on_demand(mirrored: Any, origin: Any) -> None:
     origin.git("config", "uploadpack.allowAnySHA1InWant", "true")
     origin.git("checkout", "-q", "-b", "side")
     side = origin.commit({"side": "1"})
     origin.git("checkout", "-q", "main")
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
-        assert not await mirror.has(side)
-        await mirror.ensure(side)
-        assert await mirror.read_file(side, "side") == b"1"
+        assert not await mirror.objects.has_commit(side)
+        await mirror.clone.ensure_commit(side)
+        assert await mirror.objects.read_file(side, "side") == b"1"
 
 
-async def test_a_commit_that_is_nowhere_is_told(mirrored: Any, origin: Any) -> None:
+async def test_a_commit_that_does_not_exist_is_reported(mirrored: Any, origin: Any) -> None:
     async with mirrored(origin.remote) as mirror:
         with pytest.raises(NotFound, match=r"commit 1{40} is not in repository 'web'.*force push"):
-            await mirror.ensure("1" * 40)
+            await mirror.clone.ensure_commit("1" * 40)
 
 
 @pytest.mark.parametrize("commit", ["", "HEAD", "--all", "main:x"])
-async def test_what_is_no_hash_is_not_asked_for(mirrored: Any, origin: Any, commit: str) -> None:
+async def test_only_hashes_can_be_fetched_as_commits(
+    mirrored: Any, origin: Any, commit: str
+) -> None:
     async with mirrored(origin.remote) as mirror:
         with pytest.raises(NotFound, match="is not the hash of a commit"):
-            await mirror.ensure(commit)
+            await mirror.clone.ensure_commit(commit)
 
 
-async def test_a_deleted_branch_is_told_and_comes_back(mirrored: Any, origin: Any) -> None:
+async def test_a_deleted_branch_is_reported_and_recovers(mirrored: Any, origin: Any) -> None:
     async with mirrored(origin.remote, branch="live") as mirror:
         with pytest.raises(UserMistake, match="the branch does not exist") as caught:
             await mirror.update()
@@ -106,27 +108,28 @@ async def test_a_deleted_branch_is_told_and_comes_back(mirrored: Any, origin: An
             await mirror.update()
 
 
-async def test_a_missing_repository_is_told(mirrored: Any, tmp_path: Path) -> None:
+async def test_a_missing_repository_is_reported(mirrored: Any, tmp_path: Path) -> None:
     async with mirrored(f"file://{tmp_path}/nowhere") as mirror:
         with pytest.raises(
-            UserMistake, match=r"repository 'web' \(file://.*nowhere\): there is no"
+            UserMistake,
+            match=r"repository 'web' \(file://.*nowhere\): the repository was not found",
         ):
             await mirror.update()
 
 
-async def test_an_unreachable_host_is_told_and_may_be_tried_again(mirrored: Any) -> None:
+async def test_an_unreachable_host_is_reported_as_retryable(mirrored: Any) -> None:
     async with mirrored("http://127.0.0.1:9/x.git") as mirror:
         with pytest.raises(Unavailable, match="repository 'web'"):
             await mirror.update()
 
 
-async def test_a_mirror_is_taken_over_by_the_next_start(
+async def test_a_mirror_is_reused_after_a_restart(
     mirrored: Any, origin: Any, git_http: Any
 ) -> None:
     url = git_http.url("origin/.git")
     async with mirrored(url) as mirror:
         await mirror.update()
-        (mirror.directory / "refs/heads/main.lock").touch()
+        (mirror.clone.directory / "refs/heads/main.lock").touch()
     git_http.requests.clear()
     async with mirrored(url) as mirror:
         await mirror.update()
@@ -137,15 +140,15 @@ async def test_a_mirror_is_taken_over_by_the_next_start(
         assert (await mirror.update()).hash == origin.git("rev-parse", "HEAD")
 
 
-async def test_a_damaged_mirror_is_made_anew(mirrored: Any, origin: Any) -> None:
+async def test_a_corrupt_mirror_is_cloned_again(mirrored: Any, origin: Any) -> None:
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
-        shutil.rmtree(mirror.directory / "objects")
-        (mirror.directory / "objects").mkdir()
+        shutil.rmtree(mirror.clone.directory / "objects")
+        (mirror.clone.directory / "objects").mkdir()
     origin.commit({"a": "1"})
     async with mirrored(origin.remote) as mirror:
         head = await mirror.update()
-        assert await mirror.read_file(head.hash, "README") == b"hello\n"
+        assert await mirror.objects.read_file(head.hash, "README") == b"hello\n"
 
 
 async def test_the_password_is_sent_on_every_operation(
@@ -153,38 +156,36 @@ async def test_the_password_is_sent_on_every_operation(
 ) -> None:
     git_http.require("ann", "s3cret")
     url = git_http.url("origin/.git")
-    access = GitAccess(username="ann", password="s3cret")
-    async with mirrored(url, access=access) as mirror:
+    credentials = GitCredentials(username="ann", password="s3cret")
+    async with mirrored(url, credentials=credentials) as mirror:
         await mirror.update()
         pushed = origin.commit({"a": "1"})
         assert (await mirror.update()).hash == pushed
         origin.git("checkout", "-q", "-b", "side")
         side = origin.commit({"b": "1"})
         origin.git("config", "uploadpack.allowAnySHA1InWant", "true")
-        await mirror.ensure(side)
+        await mirror.clone.ensure_commit(side)
 
 
 @pytest.mark.parametrize(
-    "access",
+    "credentials",
     [
-        pytest.param(GitAccess(), id="no password"),
-        pytest.param(GitAccess(username="ann", password="wr0ng"), id="a wrong password"),
+        pytest.param(GitCredentials(), id="no password"),
+        pytest.param(GitCredentials(username="ann", password="wr0ng"), id="a wrong password"),
     ],
 )
-async def test_refused_access_is_told_without_the_password(
-    mirrored: Any, origin: Any, git_http: Any, access: GitAccess
+async def test_denied_access_is_reported_without_the_password(
+    mirrored: Any, origin: Any, git_http: Any, credentials: GitCredentials
 ) -> None:
     git_http.require("ann", "s3cret")
-    async with mirrored(git_http.url("origin/.git"), access=access) as mirror:
-        with pytest.raises(Denied, match="access was refused") as caught:
+    async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
+        with pytest.raises(Denied, match="access was denied") as caught:
             await mirror.update()
     assert "git.password" in caught.value.hint
     assert "wr0ng" not in str(caught.value)
 
 
-async def test_a_token_in_the_address_is_not_told(
-    mirrored: Any, origin: Any, git_http: Any
-) -> None:
+async def test_a_token_in_the_url_is_not_shown(mirrored: Any, origin: Any, git_http: Any) -> None:
     git_http.require("ann", "s3cret")
     url = git_http.url("origin/.git").replace("http://", "http://ann:t0ken@")
     async with mirrored(url) as mirror:
@@ -201,25 +202,27 @@ async def test_a_repository_of_another_user_is_read(mirrored: Any, origin: Any) 
         assert (await mirror.update()).message == "first"
 
 
-async def test_copies_of_repositories_that_left_the_configuration_are_removed(
+async def test_mirrors_of_removed_repositories_are_deleted(
     mirrored: Any, origin: Any, tmp_path: Path
 ) -> None:
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
     (tmp_path / "m" / "something-else").mkdir()
-    async with open_mirrors([], directory=tmp_path / "m", access=GitAccess()):
+    async with open_mirrors([], directory=tmp_path / "m", credentials=GitCredentials()):
         pass
     assert [p.name for p in (tmp_path / "m").iterdir()] == ["something-else"]
 
 
-async def test_an_unknown_repository_is_the_users_mistake(tmp_path: Path) -> None:
-    async with open_mirrors([], directory=tmp_path / "git", access=GitAccess()) as mirrors:
+async def test_an_unknown_repository_is_a_user_mistake(tmp_path: Path) -> None:
+    async with open_mirrors(
+        [], directory=tmp_path / "git", credentials=GitCredentials()
+    ) as mirrors:
         with pytest.raises(UserMistake, match="repository 'x' is not in the configuration"):
             mirrors.of("x")
 
 
 @pytest.mark.parametrize("branch", ["", "--upload-pack=evil", "a b", "a*", "a:b"])
-async def test_what_is_no_branch_name_is_refused(mirrored: Any, branch: str) -> None:
+async def test_invalid_branch_names_are_refused(mirrored: Any, branch: str) -> None:
     with pytest.raises(UserMistake, match="is not the name of a branch"):
         async with mirrored("/nowhere", branch=branch):
             pass

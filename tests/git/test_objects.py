@@ -19,7 +19,7 @@ async def mirror(mirrored: Any, origin: Any) -> AsyncIterator[Mirror]:
         yield mirror
 
 
-async def test_files_are_located_and_read_in_one_go(mirror: Mirror, origin: Any) -> None:
+async def test_files_are_located_and_read_in_one_batch(mirror: Mirror, origin: Any) -> None:
     origin.commit({"app/a.yaml": "one", "app/empty": "", "b": b"\x00\xff\n"})
     (origin.path / "app" / "link").symlink_to("a.yaml")
     (origin.path / "app" / "out").symlink_to("../../secret")
@@ -30,17 +30,17 @@ async def test_files_are_located_and_read_in_one_go(mirror: Mirror, origin: Any)
     await mirror.update()
     wanted = ["app/a.yaml", "./app//empty", "b", "app/link", "app/out", "app/abs", "app/dead"]
     wanted += ["app/loop", "app", "none", "../x", "b/c", "a\nb"]
-    places = await mirror.locate(head, wanted)
+    places = await mirror.objects.locate(head, wanted)
     assert list(places) == wanted
-    contents = await mirror.read(p for p in places.values() if isinstance(p, Blob))
-    told = {k: contents[p.id] if isinstance(p, Blob) else p.reason for k, p in places.items()}
-    assert told == {
+    contents = await mirror.objects.read(p for p in places.values() if isinstance(p, Blob))
+    expected = {k: contents[p.id] if isinstance(p, Blob) else p.reason for k, p in places.items()}
+    assert expected == {
         "app/a.yaml": b"one",
         "./app//empty": b"",
         "b": b"\x00\xff\n",
         "app/link": b"one",
-        "app/out": "is a symbolic link to a place outside of the repository",
-        "app/abs": "is a symbolic link to a place outside of the repository",
+        "app/out": "is a symbolic link to a file outside of the repository",
+        "app/abs": "is a symbolic link to a file outside of the repository",
         "app/dead": "is a symbolic link to a file that does not exist",
         "app/loop": "is a symbolic link that leads back to itself",
         "app": "is a directory",
@@ -54,13 +54,13 @@ async def test_files_are_located_and_read_in_one_go(mirror: Mirror, origin: Any)
 async def test_a_huge_file_is_not_read(mirror: Mirror, origin: Any) -> None:
     head = origin.commit({"big": b"x" * (4 * 1024 * 1024 + 1)})
     await mirror.update()
-    assert await mirror.locate(head, ["big"]) == {"big": Missing("is larger than 4 MiB")}
+    assert await mirror.objects.locate(head, ["big"]) == {"big": Missing("is larger than 4 MiB")}
 
 
-async def test_a_missing_file_is_told_with_its_commit(mirror: Mirror, origin: Any) -> None:
+async def test_a_missing_file_is_reported_with_its_commit(mirror: Mirror, origin: Any) -> None:
     head = await mirror.update()
     with pytest.raises(NotFound, match=f"x.yaml was not found at commit {head.hash[:7]}"):
-        await mirror.read_file(head.hash, "x.yaml")
+        await mirror.objects.read_file(head.hash, "x.yaml")
 
 
 async def test_names_that_are_not_utf8_survive(mirror: Mirror, origin: Any) -> None:
@@ -68,27 +68,27 @@ async def test_names_that_are_not_utf8_survive(mirror: Mirror, origin: Any) -> N
     name = os.fsdecode(b"caf\xe9 \xf0.txt")
     second = origin.commit({name: "x", "with\nbreak": "y"})
     await mirror.update()
-    assert await mirror.changed_files(first, second) == (name, "with\nbreak")
-    assert [f.path for f in await mirror.files(second)] == ["README", name, "with\nbreak"]
+    assert await mirror.objects.changed_files(first, second) == (name, "with\nbreak")
+    assert [f.path for f in await mirror.objects.files(second)] == ["README", name, "with\nbreak"]
 
 
-async def test_a_moved_file_counts_at_both_places(mirror: Mirror, origin: Any) -> None:
+async def test_a_moved_file_changes_both_paths(mirror: Mirror, origin: Any) -> None:
     first = origin.commit({"app1/x": "a long enough content to be recognised\n" * 9})
     (origin.path / "app2").mkdir()
     (origin.path / "app1" / "x").rename(origin.path / "app2" / "x")
     second = origin.commit()
     await mirror.update()
-    assert await mirror.changed_files(first, second) == ("app1/x", "app2/x")
+    assert await mirror.objects.changed_files(first, second) == ("app1/x", "app2/x")
 
 
 async def test_files_below_a_directory(mirror: Mirror, origin: Any) -> None:
     head = origin.commit({"a/1": "", "a/b/2": "", "ab/3": "", "*/4": ""})
     await mirror.update()
-    assert [f.path for f in await mirror.files(head, "a")] == ["a/1", "a/b/2"]
-    assert [f.path for f in await mirror.files(head, "*")] == ["*/4"]
+    assert [f.path for f in await mirror.objects.files(head, "a")] == ["a/1", "a/b/2"]
+    assert [f.path for f in await mirror.objects.files(head, "*")] == ["*/4"]
 
 
-async def test_a_tree_is_written_out_with_modes_and_links(
+async def test_a_checkout_keeps_modes_and_links(
     mirror: Mirror, origin: Any, tmp_path: Path
 ) -> None:
     origin.commit({"app/run.sh": "#!/bin/sh\n", "app/x": "1"})
@@ -98,7 +98,7 @@ async def test_a_tree_is_written_out_with_modes_and_links(
     await mirror.update()
     into = tmp_path / "out"
     into.mkdir()
-    await mirror.materialise(head, into)
+    await mirror.checkout.write(head, into)
     assert sorted(str(p.relative_to(into)) for p in into.rglob("*")) == [
         "README",
         "app",
@@ -108,22 +108,22 @@ async def test_a_tree_is_written_out_with_modes_and_links(
     ]
     assert os.access(into / "app/run.sh", os.X_OK)
     assert (into / "app/link").is_symlink()
-    assert not list(mirror.directory.glob("index-*"))
+    assert not list(mirror.clone.directory.glob("index-*"))
 
 
-async def test_only_the_paths_asked_for_are_written(
+async def test_only_the_requested_paths_are_written(
     mirror: Mirror, origin: Any, tmp_path: Path
 ) -> None:
     head = origin.commit({"a/1": "", "b/2": "", "c": ""})
     await mirror.update()
     into = tmp_path / "out"
     into.mkdir()
-    await mirror.materialise(head, into, paths=["a", "c"])
+    await mirror.checkout.write(head, into, paths=["a", "c"])
     assert sorted(p.name for p in into.iterdir()) == ["a", "c"]
     with pytest.raises(NotFound):
-        await mirror.materialise(head, into, paths=["nothing"])
+        await mirror.checkout.write(head, into, paths=["nothing"])
     with pytest.raises(UserMistake):
-        await mirror.materialise(head, into, paths=["../../etc"])
+        await mirror.checkout.write(head, into, paths=["../../etc"])
 
 
 async def test_a_commit_without_files_is_an_empty_directory(
@@ -133,20 +133,20 @@ async def test_a_commit_without_files_is_an_empty_directory(
     await mirror.update()
     into = tmp_path / "out"
     into.mkdir()
-    await mirror.materialise(head, into)
+    await mirror.checkout.write(head, into)
     assert not list(into.iterdir())
 
 
-async def test_unknown_commits_are_told(mirror: Mirror, tmp_path: Path) -> None:
+async def test_unknown_commits_are_reported(mirror: Mirror, tmp_path: Path) -> None:
     await mirror.update()
     with pytest.raises(NotFound):
-        await mirror.commit("2" * 40)
+        await mirror.objects.commit("2" * 40)
     with pytest.raises(NotFound):
-        await mirror.changed_files("2" * 40, "HEAD")
+        await mirror.objects.changed_files("2" * 40, "HEAD")
     with pytest.raises(NotFound):
-        await mirror.files("2" * 40)
+        await mirror.objects.files("2" * 40)
     with pytest.raises(NotFound):
-        await mirror.materialise("2" * 40, tmp_path)
+        await mirror.checkout.write("2" * 40, tmp_path)
 
 
 async def test_a_commit_with_an_odd_author_and_no_message(mirror: Mirror, origin: Any) -> None:

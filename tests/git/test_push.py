@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipecd.git.access import GitAccess
-from pipecd.git.push import Change, Draft, whole_message
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.push import CommitDraft, PushRequest, message_with_trailers, push
 from pipecd.model.errors import Conflict, Denied, UserMistake
 
 
@@ -24,12 +24,13 @@ async def test_a_change_becomes_a_commit_of_the_configured_author(
     shared.git("update-index", "--chmod=+x", "run.sh")
     before = shared.git("commit", "-q", "-m", "executable") or shared.git("rev-parse", "HEAD")
     shared.git("checkout", "-q", "-f", "HEAD")
-    access = GitAccess(username="bot", email="bot@example.com")
-    async with mirrored(shared.remote, access=access) as mirror:
-        made = await mirror.push(
-            change({"run.sh": b"new", "a/b.yaml": b"x"}, trailers={"Z": "1", "A": "2"})
+    credentials = GitCredentials(username="bot", email="bot@example.com")
+    async with mirrored(shared.remote, credentials=credentials) as mirror:
+        created = await push(
+            mirror.clone,
+            change({"run.sh": b"new", "a/b.yaml": b"x"}, trailers={"Z": "1", "A": "2"}),
         )
-        assert (await mirror.update()).hash == made
+        assert (await mirror.update()).hash == created
     assert shared.git("rev-parse", "HEAD^") == before
     log = shared.git("log", "-1", "--format=%an <%ae> %cn <%ce>|%B")
     assert log == "bot <bot@example.com> bot <bot@example.com>|by piped\n\nA: 2\nZ: 1"
@@ -39,49 +40,49 @@ async def test_a_change_becomes_a_commit_of_the_configured_author(
     assert (shared.path / "a" / "b.yaml").read_text() == "x"
 
 
-async def test_nothing_is_pushed_when_nothing_is_different(
+async def test_nothing_is_pushed_when_no_file_differs(
     mirrored: Any, shared: Any, change: Any
 ) -> None:
     before = shared.git("rev-parse", "HEAD")
     async with mirrored(shared.remote) as mirror:
-        assert await mirror.push(change({"README": b"hello\n"})) is None
+        assert await push(mirror.clone, change({"README": b"hello\n"})) is None
     assert shared.git("rev-parse", "HEAD") == before
 
 
-async def test_whoever_was_faster_is_built_upon(mirrored: Any, shared: Any) -> None:
+async def test_a_push_is_retried_on_top_of_concurrent_pushes(mirrored: Any, shared: Any) -> None:
     asked: list[str] = []
 
-    async def edit(commit: str) -> list[Draft]:
+    async def edit(commit: str) -> list[CommitDraft]:
         asked.append(commit)
         if len(asked) < 3:
             shared.commit({f"others-{len(asked)}": "x"})
-        return [Draft({"count": str(len(asked)).encode()}, "by piped")]
+        return [CommitDraft({"count": str(len(asked)).encode()}, "by piped")]
 
     async with mirrored(shared.remote) as mirror:
-        made = await mirror.push(Change(edit, "main", "main"))
-    assert shared.git("rev-parse", "HEAD") == made
+        created = await push(mirror.clone, PushRequest(edit, "main", "main"))
+    assert shared.git("rev-parse", "HEAD") == created
     assert len(asked) == len(set(asked)) == 3
     assert (shared.path / "count").read_text() == "3"
     assert (shared.path / "others-2").exists()
 
 
-async def test_who_is_always_slower_gives_up(mirrored: Any, shared: Any) -> None:
-    async def edit(commit: str) -> list[Draft]:
+async def test_a_push_gives_up_after_repeated_conflicts(mirrored: Any, shared: Any) -> None:
+    async def edit(commit: str) -> list[CommitDraft]:
         shared.commit({"others": commit})
-        return [Draft({"count": b"1"}, "by piped")]
+        return [CommitDraft({"count": b"1"}, "by piped")]
 
     async with mirrored(shared.remote) as mirror:
-        with pytest.raises(Conflict, match="was moved by others"):
-            await mirror.push(Change(edit, "main", "main"))
+        with pytest.raises(Conflict, match="others pushed to branch main"):
+            await push(mirror.clone, PushRequest(edit, "main", "main"))
 
 
-async def test_a_new_branch_begins_at_the_watched_one(
+async def test_a_new_branch_starts_at_the_watched_one(
     mirrored: Any, shared: Any, change: Any
 ) -> None:
     before = shared.git("rev-parse", "main")
     async with mirrored(shared.remote) as mirror:
-        first = await mirror.push(change({"a": b"1"}, branch="updates/a"))
-        second = await mirror.push(change({"a": b"2"}, branch="updates/a"))
+        first = await push(mirror.clone, change({"a": b"1"}, branch="updates/a"))
+        second = await push(mirror.clone, change({"a": b"2"}, branch="updates/a"))
     assert shared.git("rev-parse", "main") == before
     assert shared.git("rev-parse", "updates/a", "updates/a^", "updates/a^^").split() == [
         second,
@@ -94,44 +95,44 @@ async def test_a_push_over_http_carries_the_password(
     mirrored: Any, shared: Any, git_http: Any, change: Any
 ) -> None:
     git_http.require("ann", "s3cret")
-    access = GitAccess(username="ann", password="s3cret")
-    async with mirrored(git_http.url("origin/.git"), access=access) as mirror:
-        made = await mirror.push(change({"a": b"1"}))
-    assert shared.git("rev-parse", "main") == made
+    credentials = GitCredentials(username="ann", password="s3cret")
+    async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
+        created = await push(mirror.clone, change({"a": b"1"}))
+    assert shared.git("rev-parse", "main") == created
 
 
-async def test_a_refused_push_is_told(mirrored: Any, origin: Any, change: Any) -> None:
+async def test_a_rejected_push_is_reported(mirrored: Any, origin: Any, change: Any) -> None:
     hook = origin.path / ".git" / "hooks" / "pre-receive"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho no pushes on Sunday >&2\nexit 1\n")
     hook.chmod(0o755)
     async with mirrored(origin.remote) as mirror:
-        with pytest.raises(Denied, match=r"was refused \(pre-receive hook declined"):
-            await mirror.push(change({"a": b"1"}))
+        with pytest.raises(Denied, match=r"was rejected \(pre-receive hook declined"):
+            await push(mirror.clone, change({"a": b"1"}))
 
 
-async def test_what_is_no_branch_or_no_path_is_refused(
+async def test_invalid_branches_and_paths_are_refused(
     mirrored: Any, shared: Any, change: Any
 ) -> None:
     async with mirrored(shared.remote) as mirror:
         with pytest.raises(UserMistake):
-            await mirror.push(change({"a": b"1"}, branch="--force"))
+            await push(mirror.clone, change({"a": b"1"}, branch="--force"))
         with pytest.raises(UserMistake):
-            await mirror.push(change({"../a": b"1"}))
+            await push(mirror.clone, change({"../a": b"1"}))
 
 
 async def test_several_commits_are_pushed_together(mirrored: Any, shared: Any) -> None:
-    async def edit(_: str) -> list[Draft]:
+    async def edit(_: str) -> list[CommitDraft]:
         return [
-            Draft({"a": b"1"}, "first"),
-            Draft({"a": b"1"}, "nothing new"),
-            Draft({"a": b"2", "b": b"1"}, "second"),
+            CommitDraft({"a": b"1"}, "first"),
+            CommitDraft({"a": b"1"}, "nothing new"),
+            CommitDraft({"a": b"2", "b": b"1"}, "second"),
         ]
 
     before = shared.git("rev-parse", "main")
     async with mirrored(shared.remote) as mirror:
-        made = await mirror.push(Change(edit, "main", "main"))
-    assert shared.git("rev-parse", "main", "main^^").split() == [made, before]
+        created = await push(mirror.clone, PushRequest(edit, "main", "main"))
+    assert shared.git("rev-parse", "main", "main^^").split() == [created, before]
     assert shared.git("log", "-2", "--format=%s").split() == ["second", "first"]
     assert shared.git("show", "main:a", "main^:a") == "21"
 
@@ -141,21 +142,21 @@ async def test_files_may_be_many_and_contain_anything(
 ) -> None:
     files = {f"many/{n}": bytes([n, 10, 0]) * n for n in range(256)}
     async with mirrored(shared.remote) as mirror:
-        made = await mirror.push(change(files))
-        assert {f.path for f in await mirror.files(made, "many")} == files.keys()
+        created = await push(mirror.clone, change(files))
+        assert {f.path for f in await mirror.objects.files(created, "many")} == files.keys()
     assert all((shared.path / name).read_bytes() == content for name, content in files.items())
 
 
 @pytest.mark.parametrize(
     ("draft", "message"),
     [
-        pytest.param(Draft({}, "one\n\ntwo\n"), "one\n\ntwo\n", id="without trailers"),
+        pytest.param(CommitDraft({}, "one\n\ntwo\n"), "one\n\ntwo\n", id="without trailers"),
         pytest.param(
-            Draft({}, "one", {"B": "x\n\nC: y", "A": "z"}),
+            CommitDraft({}, "one", {"B": "x\n\nC: y", "A": "z"}),
             "one\n\nA: z\nB: x C: y\n",
             id="a trailer of several lines becomes one line",
         ),
     ],
 )
-def test_a_message_ends_with_its_trailers(draft: Draft, message: str) -> None:
-    assert whole_message(draft) == message
+def test_a_message_ends_with_its_trailers(draft: CommitDraft, message: str) -> None:
+    assert message_with_trailers(draft) == message

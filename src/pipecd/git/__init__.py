@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repositories, by the git program."""
+"""Git repositories, read and written by the git program."""

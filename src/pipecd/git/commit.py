@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A commit as deployments need it."""
+"""A commit: hash, author, message, date and trailers."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from pipecd.model.clock import from_unix
 
-# Fields are divided by NUL, which no part of a commit can contain.
+# Fields are separated by NUL, which no part of a commit can contain.
 LOG_FORMAT = "%H%x00%an%x00%at%x00%s%x00%b"
 
 _TRAILER = re.compile(r"^([A-Za-z0-9][A-Za-z0-9-]*):[ \t]*(.*?)\s*$")
@@ -28,31 +28,24 @@ class Commit:
 
 
 def parse_commit(output: bytes) -> Commit:
-    """Reads what `git log --format=LOG_FORMAT` printed for one commit."""
-    hash_, author, created_at, subject, body = (
+    """Parses what `git log --format=LOG_FORMAT` printed for one commit."""
+    hash_, author, seconds, subject, body = (
         output.decode("utf-8", "replace").rstrip("\n").split("\0", 4)
     )
+    try:
+        created_at = from_unix(int(seconds))
+    except (ValueError, OverflowError, OSError):
+        # A commit can claim any date; one outside of the calendar counts as the oldest.
+        created_at = from_unix(0)
+    trailers: dict[str, str] = {}
+    for line in body.splitlines():
+        if match := _TRAILER.match(line):
+            trailers.setdefault(match[1], match[2])
     return Commit(
         hash=hash_,
         author=author,
         message=subject,
         body=body.strip(),
-        created_at=_moment(created_at),
-        trailers=_trailers(body),
+        created_at=created_at,
+        trailers=MappingProxyType(trailers),
     )
-
-
-def _moment(seconds: str) -> datetime:
-    try:
-        return from_unix(int(seconds))
-    except (ValueError, OverflowError, OSError):
-        # A commit can claim any date; one that no calendar knows counts as the oldest.
-        return from_unix(0)
-
-
-def _trailers(body: str) -> Mapping[str, str]:
-    found: dict[str, str] = {}
-    for line in body.splitlines():
-        if match := _TRAILER.match(line):
-            found.setdefault(match[1], match[2])
-    return MappingProxyType(found)

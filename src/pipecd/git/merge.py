@@ -1,117 +1,120 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merges on trial: the commit that a merge would make, in the copy only, on no branch."""
+"""Trial merges: the commit that merging a branch would create, in the local clone only."""
 
 import tempfile
 from pathlib import Path
 
-from pipecd.git.bare import check_hash
-from pipecd.git.push import Pushing
-from pipecd.git.remote.address import check_branch_name
+from pipecd.git.clone import Clone
+from pipecd.git.command import GitCommand
+from pipecd.git.validate import validate_branch, validate_hash
 from pipecd.model.clock import to_unix
 from pipecd.model.errors import NotFound, UserMistake
 
-_MERGE_AT_MOST = 600.0
-_CONFLICTS = 1
-# What the option parser of git says about an option that it does not have.
-_UNKNOWN_OPTION = 129
+_MERGE_TIMEOUT = 600.0
+_CONFLICTS_EXIT_CODE = 1
+# The exit code of git for an option that it does not have.
+_UNKNOWN_OPTION_EXIT_CODE = 129
 
 
 class MergeConflict(UserMistake):
-    """Two commits change the same lines; `files` are the paths that a person has to settle."""
+    """Two commits change the same lines; `files` are the paths with conflicts."""
 
     def __init__(self, files: tuple[str, ...]) -> None:
         super().__init__(f"there are conflicts in {', '.join(files)}")
         self.files = files
 
 
-class Merging(Pushing):
-    """A copy of a repository in which commits can be merged without a trace on any branch."""
+async def resolve_commit(clone: Clone, commit: str, branch: str) -> str:
+    """Returns the full hash of a commit; fetches its branch if the commit is not cloned yet."""
+    validate_hash(commit)
+    if not await clone.is_available(commit):
+        await _fetch_branch(clone, branch)
+    if not await clone.objects.has_commit(commit):
+        raise NotFound(
+            f"commit {commit} is not in branch {branch} of {clone.command.display_name}",
+            hint="push it, or correct the commit or the branch",
+        )
+    return (await clone.objects.commit(commit)).hash
 
-    async def find(self, commit: str, branch: str) -> str:
-        """The full hash of a commit, which is fetched with its branch if it is not here yet."""
-        check_hash(commit)
-        if not await self._is_here(commit):
-            await self._fetch_branch(branch)
-        if not await self.has(commit):
+
+async def merge_commits(clone: Clone, base: str, head: str, message: str) -> str:
+    """Returns the commit that merges `head` into `base`; the same merge has the same hash."""
+    git = clone.command
+    validate_hash(base)
+    validate_hash(head)
+    if (await git.run("merge-base", "--is-ancestor", head, base)).code == 0:
+        return base
+    tree = await _merged_tree(git, base, head)
+    seconds = max(0, to_unix((await clone.objects.commit(head)).created_at))
+    dates = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), f"@{seconds} +0000")
+    merged = await git.output(
+        *("commit-tree", tree, "-p", base, "-p", head),
+        stdin=message.encode(),
+        variables=git.author_variables() | dates,
+    )
+    return merged.decode().strip()
+
+
+async def _fetch_branch(clone: Clone, branch: str) -> None:
+    ref = validate_branch(branch)
+    async with clone.locked():
+        try:
+            await clone.fetch(ref)
+        except UserMistake as e:
+            if "remote ref" not in e.message:
+                raise
             raise NotFound(
-                f"commit {commit} is not in branch {branch} of {self.name}",
-                hint="push it, or correct the commit or the branch",
-            )
-        return (await self.commit(commit)).hash
+                f"{clone.command.display_name} has no branch {branch}",
+                hint="push it to the repository that piped watches",
+            ) from e
 
-    async def merge(self, base: str, head: str, message: str) -> str:
-        """The commit that merging `head` into `base` makes; the same merge is the same commit."""
-        if (await self._git("merge-base", "--is-ancestor", head, base)).code == 0:
-            return base
-        tree = await self._merged_tree(base, head)
-        seconds = max(0, to_unix((await self.commit(head)).created_at))
-        dates = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), f"@{seconds} +0000")
-        made = await self._told(
-            *("commit-tree", tree, "-p", base, "-p", head),
-            stdin=message.encode(),
-            variables=self._identity() | dates,
+
+async def _merged_tree(git: GitCommand, base: str, head: str) -> str:
+    done = await git.run(
+        *("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, head),
+        timeout_seconds=_MERGE_TIMEOUT,
+    )
+    if done.code == _UNKNOWN_OPTION_EXIT_CODE:
+        return await _merged_tree_by_worktree(git, base, head)
+    tree, *files = _split_names(done.stdout) or [""]
+    if done.code == _CONFLICTS_EXIT_CODE:
+        raise MergeConflict(tuple(files))
+    if done.code:
+        raise git.error(done)
+    return tree
+
+
+async def _merged_tree_by_worktree(git: GitCommand, base: str, head: str) -> str:
+    """The same for git before 2.38, which needs a working tree to merge."""
+    with tempfile.TemporaryDirectory(prefix="merge-", dir=git.directory) as directory:
+        # A repository that borrows the objects of the clone has branches of its own.
+        variables = {
+            **git.author_variables(),
+            "GIT_DIR": f"{directory}/.git",
+            "GIT_WORK_TREE": directory,
+            "GIT_OBJECT_DIRECTORY": str(git.directory / "objects"),
+        }
+        for command in (
+            ("init", "--quiet", "--template="),
+            ("read-tree", "--reset", "-u", base),
+            ("update-ref", "--no-deref", "HEAD", base),
+        ):
+            await git.output(*command, variables=variables)
+        done = await git.run(
+            *("merge", "--quiet", "--no-ff", "--no-commit", head),
+            cwd=Path(directory),
+            variables=variables,
+            timeout_seconds=_MERGE_TIMEOUT,
         )
-        return made.decode().strip()
-
-    async def _fetch_branch(self, branch: str) -> None:
-        check_branch_name(branch)
-        async with self._lock:
-            await self._prepare()
-            try:
-                await self._fetch(f"refs/heads/{branch}")
-            except UserMistake as e:
-                if "remote ref" not in e.message:
-                    raise
-                raise NotFound(
-                    f"{self.name} has no branch {branch}",
-                    hint="push it to the repository that piped watches",
-                ) from e
-
-    async def _merged_tree(self, base: str, head: str) -> str:
-        done = await self._git(
-            *("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, head),
-            at_most=_MERGE_AT_MOST,
+        unmerged = await git.output(
+            *("diff", "--name-only", "--diff-filter=U", "-z"), variables=variables
         )
-        if done.code == _UNKNOWN_OPTION:
-            return await self._merged_in_worktree(base, head)
-        tree, *files = _texts(done.stdout) or [""]
-        if done.code == _CONFLICTS:
+        if files := _split_names(unmerged):
             raise MergeConflict(tuple(files))
         if done.code:
-            raise self._failure(done)
-        return tree
-
-    async def _merged_in_worktree(self, base: str, head: str) -> str:
-        """The same with a git before 2.38, which needs files to merge."""
-        with tempfile.TemporaryDirectory(prefix="merge-", dir=self.directory) as directory:
-            # A repository that borrows the objects of this one has branches of its own.
-            variables = {
-                **self._identity(),
-                "GIT_DIR": f"{directory}/.git",
-                "GIT_WORK_TREE": directory,
-                "GIT_OBJECT_DIRECTORY": str(self.directory / "objects"),
-            }
-            await self._told("init", "--quiet", "--template=", variables=variables)
-            for command in (
-                ("read-tree", "--reset", "-u", base),
-                ("update-ref", "--no-deref", "HEAD", base),
-            ):
-                await self._told(*command, variables=variables)
-            done = await self._git(
-                *("merge", "--quiet", "--no-ff", "--no-commit", head),
-                cwd=Path(directory),
-                variables=variables,
-                at_most=_MERGE_AT_MOST,
-            )
-            unmerged = await self._told(
-                *("diff", "--name-only", "--diff-filter=U", "-z"), variables=variables
-            )
-            if files := _texts(unmerged):
-                raise MergeConflict(tuple(files))
-            if done.code:
-                raise self._failure(done)
-            return (await self._told("write-tree", variables=variables)).decode().strip()
+            raise git.error(done)
+        return (await git.output("write-tree", variables=variables)).decode().strip()
 
 
-def _texts(output: bytes) -> list[str]:
+def _split_names(output: bytes) -> list[str]:
     return [each.decode("utf-8", "replace") for each in output.split(b"\0") if each]

@@ -1,40 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading commits, trees and files from a bare repository on disk, without a checkout."""
+"""Reads commits, trees and files from a bare repository on disk, without a checkout.
 
+`git cat-file` runs in its batch modes as long as there are requests, so that reading an object
+does not cost a process.
+"""
+
+import asyncio
 import os
-import posixpath
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from pipecd.git.access import GitEnvironment
+from pipecd.git.command import GitCommand
 from pipecd.git.commit import LOG_FORMAT, Commit, parse_commit
-from pipecd.git.failure import is_damaged
-from pipecd.git.reader import Reader, Told
-from pipecd.model.errors import NotFound, Unavailable, UserMistake
-from pipecd.program.capture import Captured, capture
+from pipecd.git.errors import is_corrupt
+from pipecd.git.validate import validate_hash, validate_path
+from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
+from pipecd.program import group
+from pipecd.program.capture import Captured
 
-# Nobody writes an application configuration of this size by intention.
+# Nobody writes an application configuration of this size on purpose.
 FILE_LIMIT = 4 * 1024 * 1024
 
 _ABSENT = "was not found"
-_LINKS = {
-    b"symlink": "is a symbolic link to a place outside of the repository",
+_LINK_PROBLEMS = {
+    b"symlink": "is a symbolic link to a file outside of the repository",
     b"dangling": "is a symbolic link to a file that does not exist",
     b"loop": "is a symbolic link that leads back to itself",
     b"notdir": _ABSENT,
 }
 
-# Directories hardly change from one commit to the next, so those with this many names together
-# are remembered.
-_REMEMBERED_NAMES = 50_000
+# Directories hardly change from one commit to the next; those with this many names in total are
+# cached.
+_CACHED_NAMES = 50_000
 _DIRECTORY, _SYMLINK, _SUBMODULE = 0o40000, 0o120000, 0o160000
+
+_IDLE_SECONDS = 30.0
+_RESPONSE_TIMEOUT = 120.0
+_STDERR_LIMIT = 4096
 
 
 @dataclass(frozen=True)
 class Blob:
-    """The content of a file by its name in the object database: same id, same bytes."""
+    """A file in the object database: same id, same content."""
 
     id: str
     size: int
@@ -62,7 +71,7 @@ class TreeFile:
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """What a directory of a commit contains under one name."""
+    """One entry of a directory of a commit."""
 
     name: str
     mode: int
@@ -82,187 +91,278 @@ class TreeEntry:
 
 
 class Objects:
-    """What a bare repository on disk knows."""
+    """Reads the object database of a bare repository."""
 
-    def __init__(self, directory: Path, environment: GitEnvironment) -> None:
-        self.directory, self._environment = directory, environment
-        self._finder = Reader(
-            directory, ["--batch-check", "--follow-symlinks"], self._own_variables
-        )
-        self._contents = Reader(directory, ["--batch"], self._own_variables)
+    def __init__(self, command: GitCommand) -> None:
+        # Whether an object that must exist could not be read.
+        self.is_suspect = False
+        self._git = command
+        self._lookup = CatFile(command, "--batch-check", "--follow-symlinks")
+        self._contents = CatFile(command, "--batch")
         self._trees: OrderedDict[str, tuple[TreeEntry, ...]] = OrderedDict()
-        self._names = 0
-        # Something that must be here could not be read.
-        self._is_doubted = False
+        self._cached_names = 0
 
     async def close(self) -> None:
-        """Ends the programs that read from here."""
-        await self._finder.close()
+        """Ends the git processes that read from the repository."""
+        await self._lookup.close()
         await self._contents.close()
 
     async def commit(self, revision: str) -> Commit:
-        """The commit that a hash or ref names."""
-        done = await self._git(
+        """The commit that a hash or a full ref names."""
+        if not revision.startswith("refs/"):
+            validate_hash(revision)
+        done = await self._git.run(
             "log", "-1", "--no-show-signature", f"--format={LOG_FORMAT}", revision, "--"
         )
         if done.code:
             raise NotFound(f"commit {revision} was not found")
         return parse_commit(done.stdout)
 
-    async def has(self, commit: str) -> bool:
-        """Whether the commit is here."""
-        [told] = await self._ask(self._finder, [f"{commit}^{{commit}}".encode()])
-        return len(told.words) == 3 and told.words[1] == b"commit"
+    async def has_commit(self, commit: str) -> bool:
+        """Whether the repository has the commit."""
+        [response] = await self._request(
+            self._lookup, [f"{validate_hash(commit)}^{{commit}}".encode()]
+        )
+        return response.kind == b"commit"
 
     async def entries(self, tree: str) -> tuple[TreeEntry, ...]:
-        """What a directory contains, by the id of its tree, or as `commit:` the root."""
-        known = self._trees.get(tree)
-        if known is not None:
+        """The entries of a directory, by the id of its tree; `commit:` names the root."""
+        cached = self._trees.get(tree)
+        if cached is not None:
             self._trees.move_to_end(tree)
-            return known
-        [told] = await self._ask(self._contents, [tree.encode()])
-        if len(told.words) != 3 or told.words[1] != b"tree":
-            # A commit may never have been here, but a directory came out of one that is.
-            self._is_doubted |= not tree.endswith(":")
-            raise Unavailable(f"git could not read the directory {tree} from {self.directory}")
-        found = tuple(_entries(told.content, len(told.words[0]) // 2))
-        # Somebody else may have asked for the same in the meantime.
-        self._names += len(found) - len(self._trees.get(tree, ()))
-        self._trees[tree] = found
-        while self._names > _REMEMBERED_NAMES and len(self._trees) > 1:
-            self._names -= len(self._trees.popitem(last=False)[1])
-        return found
+            return cached
+        validate_hash(tree.removesuffix(":"))
+        [response] = await self._request(self._contents, [tree.encode()])
+        if response.kind != b"tree":
+            # A commit may never have been fetched, but a directory comes from one that was.
+            self.is_suspect |= not tree.endswith(":")
+            raise Unavailable(f"git could not read the directory {tree} from {self._git.directory}")
+        entries = tuple(_parse_tree(response.content, len(response.words[0]) // 2))
+        # Another task may have read the same directory in the meantime.
+        self._cached_names += len(entries) - len(self._trees.get(tree, ()))
+        self._trees[tree] = entries
+        while self._cached_names > _CACHED_NAMES and len(self._trees) > 1:
+            self._cached_names -= len(self._trees.popitem(last=False)[1])
+        return entries
 
     async def entry(self, commit: str, path: str) -> TreeEntry | None:
-        """What a commit has at a path, links not followed; the root is a directory like others."""
-        found = TreeEntry("", _DIRECTORY, f"{commit}:")
-        clean = inside(path)
+        """The entry of a commit at a path, links not followed; the root is a directory too."""
+        entry = TreeEntry("", _DIRECTORY, f"{validate_hash(commit)}:")
+        clean = validate_path(path)
         for name in () if clean == "." else clean.split("/"):
-            below = await self.entries(found.id) if found.is_directory else ()
+            below = await self.entries(entry.id) if entry.is_directory else ()
             match = next((each for each in below if each.name == name), None)
             if match is None:
                 return None
-            found = match
-        return found
+            entry = match
+        return entry
 
     async def changed_files(self, old: str, new: str) -> tuple[str, ...]:
-        """Paths that differ between two commits, old names of moved files included."""
-        done = await self._git("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new)
+        """The paths that differ between two commits, old names of moved files included."""
+        validate_hash(old)
+        validate_hash(new)
+        done = await self._git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new)
         if done.code:
-            raise NotFound(f"the commits {old} and {new} cannot be compared: {_said(done)}")
-        return _names(done.stdout)
+            raise NotFound(f"the commits {old} and {new} cannot be compared: {_cause(done)}")
+        return tuple(os.fsdecode(name) for name in done.stdout.split(b"\0") if name)
 
     async def files(self, commit: str, under: str = "") -> tuple[TreeFile, ...]:
         """Every file of a commit, or those below a directory; submodules are left out."""
-        where = ["--", f":(literal){inside(under)}"] if under else []
-        done = await self._git("ls-tree", "-r", "-z", "--full-tree", commit, *where)
+        pathspec = ["--", f":(literal){validate_path(under)}"] if under else []
+        done = await self._git.run(
+            "ls-tree", "-r", "-z", "--full-tree", validate_hash(commit), *pathspec
+        )
         if done.code:
-            raise NotFound(f"the files of commit {commit} cannot be listed: {_said(done)}")
-        return tuple(_tree_files(done.stdout))
+            raise NotFound(f"the files of commit {commit} cannot be listed: {_cause(done)}")
+        return tuple(_parse_ls_tree(done.stdout))
 
     async def locate(self, commit: str, paths: Iterable[str]) -> dict[str, Blob | Missing]:
         """Finds files at a commit, following links that stay inside of the repository."""
-        wanted = {path: _object_name(commit, path) for path in paths}
-        names = [name for name in wanted.values() if name is not None]
-        found = iter([_place(told) for told in await self._ask(self._finder, names)])
+        validate_hash(commit)
+        names = {path: _object_name(commit, path) for path in paths}
+        responses = await self._request(self._lookup, [name for name in names.values() if name])
+        blobs = iter([_parse_blob(response) for response in responses])
         return {
-            path: Missing("is not a path inside of the repository") if name is None else next(found)
-            for path, name in wanted.items()
+            path: next(blobs) if name else Missing("is not a path inside of the repository")
+            for path, name in names.items()
         }
 
     async def read(self, blobs: Iterable[Blob]) -> dict[str, bytes]:
         """The contents of located files, by the id of the blob."""
         ids = list({blob.id: None for blob in blobs})
-        told = await self._ask(self._contents, [id_.encode() for id_ in ids])
-        unread = [t.words for t in told if len(t.words) != 3 or t.words[1] != b"blob"]
-        if unread:
-            self._is_doubted = True
-            said = b" ".join(unread[0]).decode("utf-8", "replace")
-            raise Unavailable(f"git could not read files from {self.directory}: {said}")
-        return {id_: each.content for id_, each in zip(ids, told, strict=True)}
+        responses = await self._request(self._contents, [id_.encode() for id_ in ids])
+        for response in responses:
+            if response.kind != b"blob":
+                self.is_suspect = True
+                line = b" ".join(response.words).decode("utf-8", "replace")
+                raise Unavailable(f"git could not read files from {self._git.directory}: {line}")
+        return {id_: each.content for id_, each in zip(ids, responses, strict=True)}
 
     async def read_file(self, commit: str, path: str) -> bytes:
         """The content of one file at a commit."""
-        place = (await self.locate(commit, [path]))[path]
-        if isinstance(place, Missing):
-            raise NotFound(f"{path} {place.reason} at commit {commit[:7]}")
-        return (await self.read([place]))[place.id]
+        blob = (await self.locate(commit, [path]))[path]
+        if isinstance(blob, Missing):
+            raise NotFound(f"{path} {blob.reason} at commit {commit[:7]}")
+        return (await self.read([blob]))[blob.id]
 
     async def sizes(self, ids: Sequence[str]) -> dict[str, Blob | Missing]:
-        """How large files are, by the id of the blob."""
-        told = await self._ask(self._finder, [id_.encode() for id_ in ids])
-        return {id_: _place(each) for id_, each in zip(ids, told, strict=True)}
+        """The sizes of files, by the id of the blob."""
+        responses = await self._request(self._lookup, [id_.encode() for id_ in ids])
+        return {id_: _parse_blob(each) for id_, each in zip(ids, responses, strict=True)}
 
-    async def settings_in(self, commit: str, path: str) -> list[tuple[str, str]]:
+    async def git_config(self, commit: str, path: str) -> list[tuple[str, str]]:
         """The keys and values of a file in the format of git's own configuration."""
-        done = await self._git("config", "--blob", f"{commit}:{path}", "--null", "--list")
+        done = await self._git.run(
+            "config", "--blob", f"{validate_hash(commit)}:{path}", "--null", "--list"
+        )
         if done.code:
-            raise UserMistake(f"{path} cannot be read: {_said(done)}")
+            raise UserMistake(f"{path} cannot be parsed: {_cause(done)}")
         pairs = (os.fsdecode(each).partition("\n") for each in done.stdout.split(b"\0") if each)
         return [(key, value) for key, _, value in pairs]
 
-    async def _ask(self, reader: Reader, names: Sequence[bytes]) -> list[Told]:
+    async def _request(self, process: "CatFile", names: Sequence[bytes]) -> "list[CatFileResponse]":
         try:
-            return await reader.ask(names)
+            return await process.request(names)
         except Unavailable as e:
-            self._is_doubted |= is_damaged(e.message)
+            self.is_suspect |= is_corrupt(e.message)
             raise
 
-    async def _git(
-        self,
-        *arguments: str,
-        cwd: Path | None = None,
-        stdin: bytes = b"",
-        variables: dict[str, str] | None = None,
-        at_most: float = 60,
-    ) -> Captured:
-        return await capture(
-            ["git", *arguments],
-            cwd=cwd or self.directory,
-            env=self._own_variables() | (variables or {}),
-            stdin=stdin,
-            at_most=at_most,
-        )
 
-    def _own_variables(self) -> dict[str, str]:
-        return self._environment.of() | {"GIT_DIR": str(self.directory)}
+@dataclass(frozen=True)
+class CatFileResponse:
+    """The line that `git cat-file` printed for one name, and the content if there was one."""
+
+    words: tuple[bytes, ...]
+    content: bytes = b""
+
+    @property
+    def kind(self) -> bytes:
+        """The type of the object, or an empty string when there is none."""
+        return self.words[1] if len(self.words) == 3 else b""
 
 
-def inside(path: str) -> str:
-    """A clean path relative to the root of a repository; one that leaves it is refused."""
-    clean = posixpath.normpath(path) if path else "."
-    if clean.startswith(("/", "../")) or clean == ".." or "\0" in clean:
-        raise UserMistake(f"{path!r} is not a path inside of the repository")
-    return clean
+class CatFile:
+    """`git cat-file` in a batch mode, started on the first request and ended when idle."""
+
+    def __init__(self, command: GitCommand, *options: str) -> None:
+        self._git, self._options = command, options
+        self._lock = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def request(self, names: Iterable[bytes]) -> list[CatFileResponse]:
+        """The response to each name, in their order; no name may contain a line break."""
+        requested = list(names)
+        if not requested:
+            return []
+        async with self._lock:
+            process = await self._started()
+            try:
+                async with asyncio.timeout(_RESPONSE_TIMEOUT):
+                    responses = await self._exchange(process, requested)
+            except (EOFError, OSError, ValueError, TimeoutError) as e:
+                raise await self._failure(process) from e
+            except BaseException:
+                # The next request must not read the remaining responses to this one.
+                await self._end()
+                raise
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(_IDLE_SECONDS, self._end_idle)
+            return responses
+
+    async def close(self) -> None:
+        """Ends the process; the next request starts another one."""
+        async with self._lock:
+            await self._end()
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._process is None or self._process.returncode is not None:
+            pipe = asyncio.subprocess.PIPE
+            self._process = await group.start(
+                ["git", "cat-file", *self._options],
+                cwd=self._git.directory,
+                env=self._git.variables(),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+            )
+        return self._process
+
+    async def _exchange(
+        self, process: asyncio.subprocess.Process, names: list[bytes]
+    ) -> list[CatFileResponse]:
+        if process.stdin is None or process.stdout is None:
+            raise EOFError
+        # Not drained: git reads on only after its responses are read.
+        process.stdin.write(b"".join(name + b"\n" for name in names))
+        has_content = "--batch" in self._options
+        return [await _read_response(process.stdout, has_content) for _ in names]
+
+    async def _failure(self, process: asyncio.subprocess.Process) -> PipecdError:
+        stderr = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                stderr = await process.stderr.read(_STDERR_LIMIT) if process.stderr else b""
+        await self._end()
+        cause = stderr.decode("utf-8", "replace").strip() or "git cat-file ended without a message"
+        return Unavailable(f"git cannot read {self._git.directory}: {cause}")
+
+    def _end_idle(self) -> None:
+        # The process ends with its input; a request that comes now starts another one.
+        if self._process is not None and not self._lock.locked() and self._process.stdin:
+            self._process.stdin.close()
+            self._process = None
+
+    async def _end(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._process is not None:
+            process, self._process = self._process, None
+            await group.end(process, grace=1)
+            if process.stdout is not None:
+                # Reading to the end closes the pipe before the event loop may be closed.
+                await process.stdout.read()
+
+
+async def _read_response(reader: asyncio.StreamReader, has_content: bool) -> CatFileResponse:
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    words = tuple(line[:-1].split(b" "))
+    size = b""
+    if len(words) == 2 and words[0] in _LINK_PROBLEMS:
+        # The target of a broken link follows, as long as the second word says.
+        size = words[1]
+    elif has_content and len(words) == 3 and words[2].isdigit():
+        size = words[2]
+    return CatFileResponse(words, (await reader.readexactly(int(size) + 1))[:-1] if size else b"")
 
 
 def _object_name(commit: str, path: str) -> bytes | None:
     try:
-        clean = inside(path)
+        clean = validate_path(path)
     except UserMistake:
         return None
-    # Requests to git are lines, so a name with a line break cannot be asked for.
+    # Requests to git cat-file are lines, so a path must not contain a line break.
     return None if "\n" in clean else os.fsencode(f"{commit}:{clean}")
 
 
-def _place(told: Told) -> Blob | Missing:
-    words = told.words
-    if words[0] in _LINKS and len(words) == 2:
-        return Missing(_LINKS[words[0]])
-    if len(words) == 3 and words[1] == b"blob" and words[2].isdigit():
-        return _blob(words[0].decode(), int(words[2]))
-    if len(words) == 3 and words[1] == b"tree":
+def _parse_blob(response: CatFileResponse) -> Blob | Missing:
+    words = response.words
+    if words[0] in _LINK_PROBLEMS and len(words) == 2:
+        return Missing(_LINK_PROBLEMS[words[0]])
+    if response.kind == b"tree":
         return Missing("is a directory")
-    return Missing(_ABSENT)
-
-
-def _blob(id_: str, size: int) -> Blob | Missing:
-    if size > FILE_LIMIT:
+    if response.kind != b"blob" or not words[2].isdigit():
+        return Missing(_ABSENT)
+    if int(words[2]) > FILE_LIMIT:
         return Missing(f"is larger than {FILE_LIMIT // 1024 // 1024} MiB")
-    return Blob(id_, size)
+    return Blob(words[0].decode(), int(words[2]))
 
 
-def _entries(content: bytes, hash_size: int) -> Iterable[TreeEntry]:
+def _parse_tree(content: bytes, hash_size: int) -> Iterator[TreeEntry]:
     at = 0
     while at < len(content):
         space, end = content.index(b" ", at), content.index(b"\0", at)
@@ -271,18 +371,14 @@ def _entries(content: bytes, hash_size: int) -> Iterable[TreeEntry]:
         at = end + 1 + hash_size
 
 
-def _tree_files(output: bytes) -> Iterable[TreeFile]:
+def _parse_ls_tree(output: bytes) -> Iterator[TreeFile]:
     for entry in output.split(b"\0"):
-        about, _, name = entry.partition(b"\t")
-        words = about.split(b" ")
+        mode_type_id, _, name = entry.partition(b"\t")
+        words = mode_type_id.split(b" ")
         if len(words) == 3 and words[1] == b"blob":
             yield TreeFile(os.fsdecode(name), words[0] == b"120000")
 
 
-def _names(output: bytes) -> tuple[str, ...]:
-    return tuple(os.fsdecode(name) for name in output.split(b"\0") if name)
-
-
-def _said(done: Captured) -> str:
+def _cause(done: Captured) -> str:
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
     return lines[0].removeprefix("fatal: ") if lines else f"exit code {done.code}"

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from pipecd.commandline import configsource
 from pipecd.commandline.configsource import Read
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.errors import UserMistake
 
 Load = Callable[[], Awaitable[bytes]]
@@ -60,12 +59,14 @@ async def _following(flags: Mapping[str, str | bool], home: Path) -> AsyncGenera
     remote, branch = _needed(flags, "git-repo-url", _GIT), _needed(flags, "git-branch", _GIT)
     path = _needed(flags, "git-piped-config-file", _GIT)
     repository = Repository("configuration", remote, branch)
-    access = GitAccess(ssh_key=await asyncio.to_thread(_ssh_key, flags))
-    async with open_mirrors([repository], directory=home / "git", access=access) as mirrors:
+    credentials = GitCredentials(ssh_key=await asyncio.to_thread(_ssh_key, flags))
+    async with open_mirrors(
+        [repository], directory=home / "git", credentials=credentials
+    ) as mirrors:
         mirror = mirrors.of(repository.id)
 
         async def load() -> bytes:
-            return await mirror.read_file((await mirror.update()).hash, path)
+            return await mirror.objects.read_file((await mirror.update()).hash, path)
 
         yield load
 

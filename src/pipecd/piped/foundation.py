@@ -14,9 +14,8 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from pipecd.config.catalog import Catalog
 from pipecd.config.piped.credential import git_password, piped_key, ssh_key
 from pipecd.config.read import PipedConfig
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import Mirrors, open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Mirrors, Repository, open_mirrors
 from pipecd.observe.deployments import DeploymentStatuses
 from pipecd.observe.deploytraces import DeploymentTraces
 from pipecd.observe.metrics import Labelled
@@ -113,7 +112,7 @@ def share(
         metadata=metadata,
         tools=Toolbox(settings.tools_dir or settings.workspace / "tools"),
         logs=partial(logs_of, settings.workspace),
-        git=mirrors.environment.of,
+        git=mirrors.environment.variables,
     )
     if decrypter is not None:
         callbacks.masks.known = decrypter.known
@@ -177,13 +176,13 @@ def mirrors(settings: PipedSettings) -> AbstractAsyncContextManager[Mirrors]:
     return open_mirrors(
         [Repository(r.repo_id, r.remote, r.branch) for r in repositories],
         directory=settings.workspace / "git",
-        access=_git_access(settings),
+        credentials=_git_credentials(settings),
     )
 
 
-def _git_access(settings: PipedSettings) -> GitAccess:
+def _git_credentials(settings: PipedSettings) -> GitCredentials:
     git = settings.config.spec.git
-    return GitAccess(
+    return GitCredentials(
         username=git.username,
         email=git.email,
         password=git_password(git),

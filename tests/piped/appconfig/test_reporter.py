@@ -12,9 +12,8 @@ from structlog.testing import capture_logs
 
 from pipecd.config.application.filename import is_application_file
 from pipecd.config.catalog import load_catalog
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.appconfig.discovery import reported_directory
 from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.mirror.applications import ApplicationMirror
@@ -35,7 +34,7 @@ async def reporting(plane: Any, remote: str, **settings: Any) -> AsyncGenerator[
         open_mirrors(
             [Repository("site", remote, "main")],
             directory=plane.directory / "mirrors",
-            access=GitAccess(),
+            credentials=GitCredentials(),
         ) as mirrors,
     ):
         reporter = AppConfigReporter(

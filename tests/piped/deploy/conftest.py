@@ -25,9 +25,8 @@ from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.pipeds import Registered
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 from pipecd.model.errors import NotFound
@@ -296,7 +295,7 @@ class Stand:
                 insecure=True,
             ) as api,
             open_mirrors(
-                [repository], directory=self.directory / "mirrors", access=GitAccess()
+                [repository], directory=self.directory / "mirrors", credentials=GitCredentials()
             ) as mirrors,
         ):
             commands = CommandMirror(api, every=LOOK_EVERY)

@@ -14,9 +14,8 @@ from pipecd.config.catalog import load_catalog
 from pipecd.config.piped.watcher import EventWatcherRepoSpec
 from pipecd.controlplane.auth.subject import Person
 from pipecd.controlplane.datastore.events import EventFilter
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.clock import Now, utc_now
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.inbox import Inbox
@@ -91,7 +90,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
         remotes: Mapping[str, str],
         *,
         settings: EventWatcherRepoSpec | None = None,
-        access: GitAccess | None = None,
+        credentials: GitCredentials | None = None,
         directory: str = "mirrors",
         is_woken: bool = True,
         now: Now = utc_now,
@@ -100,7 +99,9 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
         place = tmp_path / directory
         async with (
             plane.api() as api,
-            open_mirrors(repositories, directory=place, access=access or GitAccess()) as mirrors,
+            open_mirrors(
+                repositories, directory=place, credentials=credentials or GitCredentials()
+            ) as mirrors,
         ):
             applications, heads = ApplicationMirror(api), RepositoryHeads(mirrors)
             configs, inbox = Configs(load_catalog()), Inbox(api, every=_POLL, now=now)

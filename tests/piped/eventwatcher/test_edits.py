@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.eventwatcher.definition import Definition
 from pipecd.piped.eventwatcher.edits import Edits, Task
 from pipecd.piped.eventwatcher.message import message_of
@@ -87,7 +86,9 @@ async def test_commits(
 ) -> None:
     head = origin.commit(dict.fromkeys("abc", "tag: v1\n"))
     repository = Repository("site", origin.remote, "main")
-    async with open_mirrors([repository], directory=tmp_path / "m", access=GitAccess()) as all_:
+    async with open_mirrors(
+        [repository], directory=tmp_path / "m", credentials=GitCredentials()
+    ) as all_:
         mirror = all_.of("site")
         await mirror.update()
         edits = Edits(mirror, tasks)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from pipecd.controlplane.usecases.events import EventReport
-from pipecd.git.access import GitAccess
+from pipecd.git.credentials import GitCredentials
 from pipecd.model.clock import utc_now
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.turn import Outcome
@@ -239,9 +239,9 @@ async def test_a_host_that_is_away_is_waited_for(
 ) -> None:
     shop.commit(FILES)
     git_http.require("ann", "s3cret")
-    access = GitAccess(username="ann", password="s3cret")
+    credentials = GitCredentials(username="ann", password="s3cret")
     remotes = {"site": git_http.url("shop/.git")}
-    async with open_plane() as plane, watching(plane, remotes, access=access) as inbox:
+    async with open_plane() as plane, watching(plane, remotes, credentials=credentials) as inbox:
         events = registry_of(plane)
         await eventually(lambda: inbox._wanted)
         git_http.answers_with = 503
@@ -257,15 +257,15 @@ async def test_a_password_that_is_wrong_is_a_failure(
     open_plane: Any, watching: Any, shop: Any, registry_of: Any, git_http: Any, eventually: Any
 ) -> None:
     shop.commit(FILES)
-    access = GitAccess(username="ann", password="wrong")
+    credentials = GitCredentials(username="ann", password="wrong")
     remotes = {"site": git_http.url("shop/.git")}
-    async with open_plane() as plane, watching(plane, remotes, access=access) as inbox:
+    async with open_plane() as plane, watching(plane, remotes, credentials=credentials) as inbox:
         events = registry_of(plane)
         await eventually(lambda: inbox._wanted)
         git_http.require("ann", "s3cret")
         told = await events.failed(await events.register("image", "v2"))
     assert told.startswith("Failed to push changed files: ")
-    assert "access was refused" in told
+    assert "access was denied" in told
     assert "wrong" not in told
     assert tag(shop) == "v1"
 
@@ -283,9 +283,9 @@ async def test_events_are_pushed_over_ssh(
     open_plane: Any, watching: Any, shop: Any, registry_of: Any, git_ssh: Any
 ) -> None:
     shop.commit(FILES)
-    access = GitAccess(ssh_key=git_ssh.private_key.encode())
+    credentials = GitCredentials(ssh_key=git_ssh.private_key.encode())
     remotes = {"site": git_ssh.url(shop.path)}
-    async with open_plane() as plane, watching(plane, remotes, access=access):
+    async with open_plane() as plane, watching(plane, remotes, credentials=credentials):
         events = registry_of(plane)
         await events.succeeded(await events.register("image", "v2"))
     assert tag(shop) == "v2"

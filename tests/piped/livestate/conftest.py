@@ -12,9 +12,8 @@ import pytest
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.application import SyncStatus
 from pipecd.model.errors import NotFound
 from pipecd.piped.deploy.metadata import MetadataStores
@@ -155,7 +154,7 @@ class Scene:
         spec = PluginSpec(name="shelf", deploy_targets=(target,))
         async with (
             self.plane.api() as api,
-            open_mirrors([site], directory=work / "git", access=GitAccess()) as mirrors,
+            open_mirrors([site], directory=work / "git", credentials=GitCredentials()) as mirrors,
         ):
             callbacks = Callbacks(
                 api,

@@ -131,7 +131,7 @@ async def test_a_history_that_was_rewritten_is_followed(open_scene: Any, eventua
             await eventually(lambda: mirror.head and mirror.head.hash == commit)
             for prune in (["reflog", "expire", "--expire=now", "--all"], ["gc", "--prune=now"]):
                 scene.origin.git(*prune)
-                scene.origin.git(f"--git-dir={mirror.directory}", *prune)
+                scene.origin.git(f"--git-dir={mirror.clone.directory}", *prune)
             scene.put("cart", a="2")
             await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC, commit[:7]))
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.mirror.heads import Head, RepositoryHeads, Rhythm
 
 
@@ -37,7 +36,9 @@ def test_the_pause_until_the_next_look(rhythm: Rhythm, pause: float) -> None:
 @asynccontextmanager
 async def heads_of(tmp_path: Path, **remotes: str) -> AsyncGenerator[RepositoryHeads]:
     repositories = [Repository(id_, remote, "main") for id_, remote in remotes.items()]
-    async with open_mirrors(repositories, directory=tmp_path / "m", access=GitAccess()) as mirrors:
+    async with open_mirrors(
+        repositories, directory=tmp_path / "m", credentials=GitCredentials()
+    ) as mirrors:
         yield RepositoryHeads(mirrors)
 
 
@@ -75,10 +76,12 @@ async def test_a_push_of_this_piped_is_seen_at_once(
     origin = new_origin("one")
     origin.commit({"a": "1"})
     repository = Repository("one", origin.remote, "main")
-    async with open_mirrors([repository], directory=tmp_path / "m", access=GitAccess()) as mirrors:
+    async with open_mirrors(
+        [repository], directory=tmp_path / "m", credentials=GitCredentials()
+    ) as mirrors:
         heads = RepositoryHeads(mirrors)
         for mirror in mirrors:
-            mirror._branch.every = 600.0
+            mirror._poller.interval = 600.0
         async with running(heads):
             await eventually(lambda: heads.of("one").commit)
             pushed = origin.commit({"a": "2"})
@@ -97,7 +100,7 @@ async def test_trouble_is_told_once_and_so_is_its_end(new_origin: Any, tmp_path:
             for _ in range(3):
                 head = await heads.look("one")
                 assert hash_of(head) == first
-                assert "there is no repository" in str(head.error)
+                assert "the repository was not found" in str(head.error)
             moved.rename(origin.path)
             await heads.look("one")
             await heads.look("one")

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.piped.planning.gather import Plan, Planning, Running
@@ -108,7 +107,7 @@ async def planning(
     registry = PluginRegistry([*known, hosted(WaitPlugin(), "wait")])
     repository = Repository("site", origin.remote, "main")
     async with open_mirrors(
-        [repository], directory=tmp_path / "mirrors", access=GitAccess()
+        [repository], directory=tmp_path / "mirrors", credentials=GitCredentials()
     ) as mirrors:
         targets = dict.fromkeys(names, ("dev",))
         made = Planning(Sources(mirrors, load_catalog()), registry, targets=targets)

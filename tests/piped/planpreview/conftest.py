@@ -14,9 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.duration import Duration
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.errors import NotFound
 from pipecd.piped.mirror.applications import ApplicationMirror
@@ -140,7 +139,7 @@ class Scene:
         directory = self.plane.directory / "mirrors"
         async with (
             self.plane.api() as api,
-            open_mirrors([site], directory=directory, access=GitAccess()) as mirrors,
+            open_mirrors([site], directory=directory, credentials=GitCredentials()) as mirrors,
         ):
             previewer = Previewer(
                 commands=CommandMirror(api, every=LOOK_EVERY),

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 
@@ -29,7 +28,7 @@ def sourced(origin: Any, tmp_path: Path) -> Sourced:
     async def opened() -> AsyncGenerator[Sources]:
         repository = Repository("site", origin.remote, "main")
         async with open_mirrors(
-            [repository], directory=tmp_path / "workspace" / "git", access=GitAccess()
+            [repository], directory=tmp_path / "workspace" / "git", credentials=GitCredentials()
         ) as mirrors:
             yield Sources(mirrors, load_catalog())
 

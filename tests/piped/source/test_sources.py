@@ -12,9 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from pipecd.config.catalog import load_catalog
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.piped.source.sources import Sources, config_path
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -35,7 +34,9 @@ async def sources_of(
     origin: Any, tmp_path: Path, *, decrypt: Callable[[str], str] | None = None
 ) -> AsyncGenerator[Sources]:
     repository = Repository("site", origin.remote, "main")
-    async with open_mirrors([repository], directory=tmp_path / "m", access=GitAccess()) as mirrors:
+    async with open_mirrors(
+        [repository], directory=tmp_path / "m", credentials=GitCredentials()
+    ) as mirrors:
         yield Sources(mirrors, load_catalog(), decrypt=decrypt)
 
 
@@ -287,7 +288,7 @@ async def test_trouble_with_templates_is_told(
         pytest.param(
             place(config_filename="link.yaml"),
             UserMistake,
-            "is a symbolic link to a place outside of the repository",
+            "is a symbolic link to a file outside of the repository",
             id="a link to the outside",
         ),
         pytest.param(

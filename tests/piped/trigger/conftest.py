@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.git.access import GitAccess
-from pipecd.git.mirror import Repository
-from pipecd.git.mirrors import open_mirrors
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.clock import utc_now
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.commands import CommandMirror
@@ -61,7 +60,9 @@ class Scene:
         directory = self.plane.directory / "mirrors"
         async with (
             self.plane.api() as api,
-            open_mirrors(repositories, directory=directory, access=GitAccess()) as mirrors,
+            open_mirrors(
+                repositories, directory=directory, credentials=GitCredentials()
+            ) as mirrors,
         ):
             applications = ApplicationMirror(api, every=LOOK_EVERY)
             deployments = DeploymentMirror(api, every=LOOK_EVERY)

@@ -94,7 +94,7 @@ async def test_a_broken_repository_holds_up_no_other(
         async with scene.triggering(Repository("broken", nowhere, "main"), site):
             await eventually(scene.has_made(1, cart))
             await eventually(reason)
-        assert "there is no repository" in await reason()
+        assert "the repository was not found" in await reason()
 
 
 async def test_an_application_whose_repository_is_not_configured_is_told(
@@ -131,7 +131,7 @@ async def test_a_link_out_of_the_repository_is_told_and_not_followed(
 
         async with scene.triggering(site):
             await eventually(reason)
-        assert "is a symbolic link to a place outside of the repository" in await reason()
+        assert "is a symbolic link to a file outside of the repository" in await reason()
         assert "s3cret" not in await reason()
 
 

@@ -8,7 +8,7 @@ from shutil import copytree
 
 import pytest
 
-from pipecd.git.access import GitAccess, git_environment
+from pipecd.git.credentials import GitCredentials, git_environment
 from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
 from pipecd.plugins.kubernetes.render import helm as helm_arguments
 from pipecd.plugins.kubernetes.render import kustomize as kustomize_arguments
@@ -158,7 +158,7 @@ async def test_kustomize_reads_bases_over_ssh_as_piped_does(
     (remote / "kustomization.yaml").write_text("resources: [a.yaml]\n")
     commit(remote)
     (directory / "kustomization.yaml").write_text(f"resources: ['{git_ssh.url(remote)}']\n")
-    key = GitAccess(ssh_key=git_ssh.private_key.encode())
+    key = GitCredentials(ssh_key=git_ssh.private_key.encode())
     with git_environment(key, directory=tmp_path / "access") as environment:
         loader = Loader(ChartSources(), tmp_path / "kept", environment.of)
         order = Order(source(directory), ManifestInput(), "web", NoInstaller())

@@ -10,8 +10,7 @@ import structlog
 from pipecd.config.application.filename import is_application_file
 from pipecd.config.read import ApplicationConfig
 from pipecd.git.commit import Commit
-from pipecd.git.mirror import Mirror
-from pipecd.git.mirrors import Mirrors
+from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.errors import PipecdError
 from pipecd.piped.appconfig.discovery import (
@@ -137,7 +136,7 @@ class AppConfigReporter:
         id_ = mirror.repository.id
         known = {config_path(a.git_path): a for a in self.applications.of_repository(id_)}
         candidates = unregistered(await self._list(mirror, head), known)
-        configs = await self.configs.at(mirror, head.hash, [*known, *candidates])
+        configs = await self.configs.at(mirror.objects, head.hash, [*known, *candidates])
         self._tell(
             id_,
             {
@@ -175,7 +174,9 @@ class AppConfigReporter:
     async def _list(self, mirror: Mirror, head: Commit) -> tuple[str, ...]:
         listing = self._listings.get(mirror.repository.id)
         if listing is None or listing.commit != head.hash:
-            files = [f.path for f in await mirror.files(head.hash) if is_application_file(f.path)]
+            files = [
+                f.path for f in await mirror.objects.files(head.hash) if is_application_file(f.path)
+            ]
             for path in files:
                 if not is_sendable(path):
                     log.warning(

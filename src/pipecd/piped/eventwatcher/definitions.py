@@ -54,7 +54,7 @@ class Definitions:
         self, commit: str, paths: Sequence[tuple[str, str]]
     ) -> list[Definition]:
         """Those of the files that can be read; of the others the trigger tells."""
-        configs = await self._configs.at(self._mirror, commit, [path for path, _ in paths])
+        configs = await self._configs.at(self._mirror.objects, commit, [path for path, _ in paths])
         found: list[Definition] = []
         for path, directory in paths:
             config = configs[path]
@@ -64,15 +64,15 @@ class Definitions:
         return found
 
     async def _of_directory(self, commit: str, mistakes: list[str]) -> list[Definition]:
-        files = [file.path for file in await self._mirror.files(commit, SHARED_CONFIG)]
+        files = [file.path for file in await self._mirror.objects.files(commit, SHARED_CONFIG)]
         try:
             kept = [path for path in files if self._is_kept(path.removeprefix(f"{SHARED_CONFIG}/"))]
         except UserMistake as e:
             mistakes.append(f"eventWatcher.gitRepos of the piped configuration: {e}")
             return []
-        places = await self._mirror.locate(commit, kept)
+        places = await self._mirror.objects.locate(commit, kept)
         blobs = {path: place for path, place in places.items() if isinstance(place, Blob)}
-        contents = await self._mirror.read(blobs.values())
+        contents = await self._mirror.objects.read(blobs.values())
         texts = {path: contents[blob.id] for path, blob in blobs.items()}
         return await asyncio.to_thread(self._parsed, texts, mistakes)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob, Missing
-from pipecd.git.push import Draft
+from pipecd.git.push import CommitDraft
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.piped.eventwatcher.definition import Definition
 from pipecd.piped.eventwatcher.message import Message, message_of
@@ -66,8 +66,8 @@ class _Page:
         self.trailers |= message.trailers
 
     @property
-    def draft(self) -> Draft:
-        return Draft(self.files, "\n\n".join(self.texts), self.trailers)
+    def draft(self) -> CommitDraft:
+        return CommitDraft(self.files, "\n\n".join(self.texts), self.trailers)
 
 
 class Edits:
@@ -81,14 +81,14 @@ class Edits:
         # Those that can share a commit stand together.
         self._tasks = sorted(tasks, key=lambda task: task.words)
         self.results: list[tuple[Task, Result]] = []
-        self._drafts: list[Draft] = []
+        self._drafts: list[CommitDraft] = []
 
     @property
     def message(self) -> str:
         """What the first of the commits says."""
         return self._drafts[0].message if self._drafts else ""
 
-    async def at(self, commit: str) -> list[Draft]:
+    async def at(self, commit: str) -> list[CommitDraft]:
         """The commits to put on top of one."""
         self.results, self._drafts = [], []
         files, pages = await self._read(commit), list[_Page]()
@@ -115,14 +115,15 @@ class Edits:
     async def _read(self, commit: str) -> dict[str, bytes | PipecdError]:
         """The files that are to be changed, or why they cannot be."""
         names = frozenset[str]().union(*(task.files for task in self._tasks))
-        places = await self._mirror.locate(commit, names)
+        objects = self._mirror.objects
+        places = await objects.locate(commit, names)
         blobs = [place for place in places.values() if isinstance(place, Blob)]
-        contents = await self._mirror.read(blobs)
+        contents = await objects.read(blobs)
         files: dict[str, bytes | PipecdError] = {}
         for name, place in places.items():
             if isinstance(place, Missing):
                 files[name] = NotFound(f"{name} {place.reason}")
-            elif (entry := await self._mirror.entry(commit, name)) is None or entry.is_symlink:
+            elif (entry := await objects.entry(commit, name)) is None or entry.is_symlink:
                 # A link would be replaced by a file; what it leads to has a name of its own.
                 files[name] = UserMistake(
                     f"{name} is reached by a symbolic link", hint="name the file it leads to"

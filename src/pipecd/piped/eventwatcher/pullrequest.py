@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import structlog
 
-from pipecd.git.remote.address import is_http, local_path, read_address
+from pipecd.git.remote import is_http, local_path, parse_remote
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.giturl import page_url
 
@@ -86,7 +86,7 @@ def call_of(wanted: Wanted, token: str) -> Call | None:
     """The request that opens it; None where the host, or the right to do so, is not known."""
     if not is_http(wanted.remote):
         return None
-    token = token or read_address(wanted.remote).password
+    token = token or parse_remote(wanted.remote).password
     page = urlsplit(page_url(wanted.remote))
     site, path = f"{page.scheme}://{page.netloc}", page.path.strip("/")
     match host_of(wanted.remote):

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from pipecd.git.mirror import Mirror
-from pipecd.git.push import Change
+from pipecd.git.push import PushRequest, push
 from pipecd.model.backoff import Backoff
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Conflict, PipecdError, Unavailable
@@ -138,8 +138,8 @@ class Scribe:
         error: PipecdError | None = None
         where = ""
         try:
-            change = Change(edits.at, self._mirror.repository.branch, branch)
-            commit = await self._mirror.push(change)
+            change = PushRequest(edits.at, self._mirror.repository.branch, branch)
+            commit = await push(self._mirror.clone, change)
         except PipecdError as e:
             log.warning(
                 "events not pushed", repository=self.repository_id, branch=branch, error=str(e)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipecd.config.read import ApplicationConfig
-from pipecd.git.mirrors import Mirrors
+from pipecd.git.mirror import Mirrors
 from pipecd.model.errors import PipecdError
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import Need, Source, Sources, config_path
@@ -59,7 +59,7 @@ class Grounds:
         """What an application needs at a commit; a wrong configuration is raised."""
         git_path = application.git_path
         mirror, path = self._mirrors.of(git_path.repo.id), config_path(git_path)
-        config = (await self._configs.at(mirror, commit, [path]))[path]
+        config = (await self._configs.at(mirror.objects, commit, [path]))[path]
         if isinstance(config, PipecdError):
             raise config
         return Ground(commit, config, await self._sources.need(git_path, commit, config))

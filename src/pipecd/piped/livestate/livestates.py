@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from pipecd.git.mirrors import Mirrors
+from pipecd.git.mirror import Mirrors
 from pipecd.piped.livestate.watcher import Tools, Watcher
 from pipecd.piped.mirror.applications import ApplicationMirror
 from pipecd.piped.mirror.changes import watch_any

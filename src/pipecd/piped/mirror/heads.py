@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import structlog
 
 from pipecd.git.commit import Commit
-from pipecd.git.mirror import Mirror
-from pipecd.git.mirrors import Mirrors
+from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError
 from pipecd.piped.mirror.changes import Changes, Watch
@@ -103,7 +102,7 @@ class RepositoryHeads:
         """How many seconds pass until the next look, unless somebody asks for one."""
         mirror = self._mirrors.of(repository_id)
         return Rhythm(
-            every=mirror.look_every * self._share(mirror),
+            every=mirror.poll_interval * self._share(mirror),
             failures=self._failures[repository_id],
             is_told=(self._is_streaming and not mirror.is_local and repository_id in self._told),
         ).pause
@@ -112,7 +111,7 @@ class RepositoryHeads:
         id_ = mirror.repository.id
         while True:
             self._failures[id_] = 0 if await self._look(mirror) else self._failures[id_] + 1
-            await mirror.tidy()
+            await mirror.clone.repack_if_due()
             await self._asked[id_].wait(self.pause_of(id_))
 
     async def _look(self, mirror: Mirror) -> bool:
@@ -138,7 +137,7 @@ class RepositoryHeads:
         """By how much looks are rarer because there are many repositories."""
         alike = sum(each.is_local == mirror.is_local for each in self._mirrors)
         rate = _LOCAL_LOOKS_PER_SECOND if mirror.is_local else _LOOKS_PER_SECOND
-        return max(1.0, alike / (rate * mirror.look_every))
+        return max(1.0, alike / (rate * mirror.poll_interval))
 
 
 def _tell(repository: str, before: Head, after: Head) -> None:

@@ -41,8 +41,8 @@ class Judgement:
         """The paths that differ between a commit and the head; many applications share it."""
         if last not in self._changed:
             try:
-                await self.mirror.ensure(last)
-                changed = await self.mirror.changed_files(last, self.head)
+                await self.mirror.clone.ensure_commit(last)
+                changed = await self.mirror.objects.changed_files(last, self.head)
             except NotFound:
                 changed = None
             self._changed[last] = changed

@@ -11,9 +11,8 @@ import structlog
 from pipecd.config.duration import Duration
 from pipecd.config.read import ApplicationConfig
 from pipecd.git.commit import Commit
-from pipecd.git.merge import MergeConflict
-from pipecd.git.mirror import Mirror
-from pipecd.git.mirrors import Mirrors
+from pipecd.git.merge import MergeConflict, merge_commits, resolve_commit
+from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.piped.mirror.applications import ApplicationMirror
@@ -103,9 +102,11 @@ class Builder:
             f"Plan-preview: merged {wanted.head_commit} commit from {wanted.head_branch} branch "
             f"into {wanted.base_branch} base branch"
         )
-        head = await mirror.find(wanted.head_commit, wanted.head_branch)
+        head = await resolve_commit(mirror.clone, wanted.head_commit, wanted.head_branch)
         try:
-            return await mirror.commit(await mirror.merge(base.hash, head, message))
+            return await mirror.objects.commit(
+                await merge_commits(mirror.clone, base.hash, head, message)
+            )
         except MergeConflict as e:
             raise UserMistake(
                 f"detected conflicts between commit {wanted.head_commit} at {wanted.head_branch} "
@@ -119,10 +120,10 @@ class Builder:
         """The applications that the merge would deploy, and those of which that is not known."""
         merged = change.merged.hash
         paths = {each.id: config_path(each.git_path) for each in applications}
-        configs = await self.configs.at(mirror, merged, paths.values())
+        configs = await self.configs.at(mirror.objects, merged, paths.values())
         judge = _Judge(
             Judgement(self.baselines, mirror, merged),
-            await mirror.changed_files(base.hash, merged),
+            await mirror.objects.changed_files(base.hash, merged),
             configs,
         )
         found = [(each, await judge.verdict(each, paths[each.id])) for each in applications]

@@ -23,14 +23,14 @@ class Configs:
         self._catalog = catalog
         self._known: OrderedDict[tuple[str, str], Read] = OrderedDict()
 
-    async def at(self, mirror: Objects, commit: str, paths: Iterable[str]) -> Mapping[str, Read]:
+    async def at(self, objects: Objects, commit: str, paths: Iterable[str]) -> Mapping[str, Read]:
         """The configuration at each path, or why there is none."""
-        places = await mirror.locate(commit, dict.fromkeys(paths))
+        places = await objects.locate(commit, dict.fromkeys(paths))
         found = {path: blob for path, blob in places.items() if isinstance(blob, Blob)}
         read = {p: known for p, b in found.items() if (known := self._recall(b, p)) is not None}
         unread = {path: blob for path, blob in found.items() if path not in read}
         if unread:
-            contents = await mirror.read(unread.values())
+            contents = await objects.read(unread.values())
             texts = {path: contents[blob.id] for path, blob in unread.items()}
             read |= await asyncio.to_thread(self._parse, texts)
             self._remember(unread, read)

@@ -14,8 +14,7 @@ from pipecd.config.application.filename import filename_of
 from pipecd.config.catalog import Catalog
 from pipecd.config.read import ApplicationConfig, read_application
 from pipecd.config.shared import SHARED_CONFIG
-from pipecd.git.mirror import Mirror
-from pipecd.git.mirrors import Mirrors
+from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.git.objects import Blob
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.piped.source.needs import Needs, literal_prefix
@@ -97,13 +96,13 @@ class Sources:
         in the directory of the application may be written to.
         """
         mirror, path = self._mirrors.of(git_path.repo.id), config_path(git_path, config_filename)
-        await mirror.ensure(commit)
+        await mirror.clone.ensure_commit(commit)
         text = await _read_config(mirror, path, commit)
         config = await asyncio.to_thread(read_application, text, file=path, catalog=self._catalog)
         await asyncio.to_thread(_make_empty, into)
         try:
             await self._write(mirror, commit, posixpath.normpath(git_path.path), config, into)
-            await mirror.lend_history(commit, into)
+            await mirror.checkout.link_history(commit, into)
             return await asyncio.to_thread(
                 self._prepare, _Read(commit, path, text, config), into / git_path.path, into
             )
@@ -115,17 +114,17 @@ class Sources:
     async def _write(
         self, mirror: Mirror, commit: str, directory: str, config: ApplicationConfig, into: Path
     ) -> None:
-        needed = await self._needs.of(mirror, commit, directory, named=_named(config))
+        needed = await self._needs.of(mirror.objects, commit, directory, named=_named(config))
         if needed is None and directory != _ROOT:
             async with self._turns:
-                await self._mirrors.whole.link(mirror, commit, into)
-            await mirror.complete(commit, into)
+                await self._mirrors.shared_checkouts.link(mirror.checkout, commit, into)
+            await mirror.checkout.add_submodules_and_lfs(commit, into)
             # What follows is written once more, so that the application owns these files alone.
             needed = (directory,)
         paths = needed or (_ROOT,)
         async with self._turns:
-            await mirror.checkout(commit, into, paths=paths)
-        await mirror.complete(commit, into, paths=paths)
+            await mirror.checkout.write_tree(commit, into, paths=paths)
+        await mirror.checkout.add_submodules_and_lfs(commit, into, paths=paths)
 
     async def need(
         self, git_path: ApplicationGitPath, commit: str, config: ApplicationConfig
@@ -133,22 +132,22 @@ class Sources:
         """Which content of a commit an application needs, found out without a working copy."""
         mirror = self._mirrors.of(git_path.repo.id)
         directory = posixpath.normpath(git_path.path)
-        paths = await self._needs.of(mirror, commit, directory, named=_named(config))
+        paths = await self._needs.of(mirror.objects, commit, directory, named=_named(config))
         found = hashlib.sha256()
         if paths is None:
-            for entry in await mirror.entries(f"{commit}:"):
+            for entry in await mirror.objects.entries(f"{commit}:"):
                 found.update(f"{entry.mode:o} {entry.id} {entry.name!r}\n".encode())
             return Need(found.hexdigest(), is_whole=True)
         for path in sorted({*paths, config_path(git_path)}):
-            if (at := await mirror.entry(commit, path)) is not None:
+            if (at := await mirror.objects.entry(commit, path)) is not None:
                 found.update(f"{at.mode:o} {at.id} {path!r}\n".encode())
         return Need(found.hexdigest(), is_whole=False)
 
     async def config(self, git_path: ApplicationGitPath, commit: str) -> ApplicationConfig:
         """The configuration of an application at a commit, without a working copy."""
         mirror, path = self._mirrors.of(git_path.repo.id), config_path(git_path)
-        await mirror.ensure(commit)
-        text = await mirror.read_file(commit, path)
+        await mirror.clone.ensure_commit(commit)
+        text = await mirror.objects.read_file(commit, path)
         return await asyncio.to_thread(read_application, text, file=path, catalog=self._catalog)
 
     async def changed_files(
@@ -156,9 +155,9 @@ class Sources:
     ) -> tuple[str, ...]:
         """The paths that differ between two commits of an application's repository."""
         mirror = self._mirrors.of(git_path.repo.id)
-        await mirror.ensure(old)
-        await mirror.ensure(new)
-        return await mirror.changed_files(old, new)
+        await mirror.clone.ensure_commit(old)
+        await mirror.clone.ensure_commit(new)
+        return await mirror.objects.changed_files(old, new)
 
     def _prepare(self, read: "_Read", application: Path, root: Path) -> Source:
         application, spec = inside(root, application), read.config.spec
@@ -216,9 +215,9 @@ def _make_empty(directory: Path) -> None:
 
 
 async def _read_config(mirror: Mirror, path: str, commit: str) -> bytes:
-    place = (await mirror.locate(commit, [path]))[path]
+    place = (await mirror.objects.locate(commit, [path]))[path]
     if isinstance(place, Blob):
-        return (await mirror.read([place]))[place.id]
+        return (await mirror.objects.read([place]))[place.id]
     if place.is_absent:
         raise NotFound(
             f"application config file {path} was not found",

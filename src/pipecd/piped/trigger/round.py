@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import structlog
 
 from pipecd.config.application.spec import ApplicationSpec
-from pipecd.git.bare import check_hash
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
+from pipecd.git.validate import validate_hash
 from pipecd.model.application import SyncStatus
 from pipecd.model.clock import Now, from_unix, to_unix
 from pipecd.model.command import CHAIN_COMMIT_KEY, CommandKind
@@ -70,7 +70,7 @@ class Round:
         if not wanted:
             return True
         paths = {id_: config_path(a.git_path) for id_, a in wanted.items()}
-        configs = await self.tools.configs.at(self.mirror, self.head.hash, paths.values())
+        configs = await self.tools.configs.at(self.mirror.objects, self.head.hash, paths.values())
         is_done = True
         for id_, application in wanted.items():
             config = configs[paths[id_]]
@@ -121,7 +121,7 @@ class Round:
     async def obey(self, application: Application, command: Command) -> None:
         """Does what a command asks for with the commit of this round, and nothing else."""
         path = config_path(application.git_path)
-        config = (await self.tools.configs.at(self.mirror, self.head.hash, [path]))[path]
+        config = (await self.tools.configs.at(self.mirror.objects, self.head.hash, [path]))[path]
         if isinstance(config, PipecdError):
             await self.tools.commands.refused(command, str(config))
         else:
@@ -134,12 +134,12 @@ class Round:
         """
         began = command.metadata.get(CHAIN_COMMIT_KEY, "")
         try:
-            check_hash(began)
+            validate_hash(began)
         except NotFound:
             return None
-        if began == self.head.hash or not await self.mirror.has(began):
+        if began == self.head.hash or not await self.mirror.objects.has_commit(began):
             return None
-        commit = await self.mirror.commit(began)
+        commit = await self.mirror.objects.commit(began)
         if to_unix(commit.created_at) < self.tools.baselines.of(application).at.written:
             return None
         return Round(self.tools, self.mirror, commit)

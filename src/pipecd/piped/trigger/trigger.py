@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from pipecd.git.mirror import Mirror
-from pipecd.git.mirrors import Mirrors
+from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.piped.control_plane_client import ControlPlaneClient

@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 
-from pipecd.git.access import GitAccess, git_environment
-from pipecd.git.remote.branch import HTTP_EVERY, OTHER_EVERY, remote_branch
-from pipecd.git.remote.smart import RefsOverHttp, Unsure
+from pipecd.git.branch_poller import (
+    HTTP_POLL_INTERVAL,
+    LS_REMOTE_POLL_INTERVAL,
+    SmartHttpClient,
+    UnexpectedResponse,
+    branch_poller,
+)
+from pipecd.git.credentials import GitCredentials, git_environment
 from pipecd.model.errors import Denied, Unavailable, UserMistake
 from servers.web import Answer, Request, WebServer
 
 
-async def test_a_look_is_one_request_over_one_connection(
+async def test_a_poll_is_one_request_over_one_connection(
     mirrored: Any, origin: Any, git_http: Any
 ) -> None:
     async with mirrored(git_http.url("origin/.git")) as mirror:
@@ -27,26 +32,26 @@ async def test_a_look_is_one_request_over_one_connection(
         assert git_http.requests == ["/origin/.git/git-upload-pack"] * 3
         pushed = origin.commit({"a": "1"})
         assert (await mirror.update()).hash == pushed
-        assert mirror.look_every == pytest.approx(HTTP_EVERY, rel=0.11)
+        assert mirror.poll_interval == pytest.approx(HTTP_POLL_INTERVAL, rel=0.11)
 
 
-async def test_a_server_of_the_older_protocol_is_understood(origin: Any, git_http: Any) -> None:
+async def test_a_server_of_protocol_0_is_supported(origin: Any, git_http: Any) -> None:
     origin.git("config", "protocol.version", "0")
     origin.git("branch", "other")
-    refs = RefsOverHttp(git_http.url("origin/.git"), "refs/heads/main")
-    older = RefsOverHttp(git_http.url("origin/.git"), "refs/heads/none")
+    refs = SmartHttpClient(git_http.url("origin/.git"), "refs/heads/main")
+    older = SmartHttpClient(git_http.url("origin/.git"), "refs/heads/none")
     try:
         # The client asks for the newer protocol; a server that does not know it lists every ref.
-        refs._opened().headers.pop("Git-Protocol")  # pyright: ignore[reportPrivateUsage]
-        assert await refs.look() == origin.git("rev-parse", "main")
-        with pytest.raises(Unsure):
-            await older.look()
+        refs._connection().headers.pop("Git-Protocol")  # pyright: ignore[reportPrivateUsage]
+        assert await refs.ref_hash() == origin.git("rev-parse", "main")
+        with pytest.raises(UnexpectedResponse):
+            await older.ref_hash()
     finally:
         await refs.close()
         await older.close()
 
 
-async def test_a_server_that_is_away_is_told_and_comes_back(
+async def test_an_unavailable_server_is_reported_and_recovers(
     mirrored: Any, origin: Any, git_http: Any
 ) -> None:
     async with mirrored(git_http.url("origin/.git")) as mirror:
@@ -59,19 +64,17 @@ async def test_a_server_that_is_away_is_told_and_comes_back(
         assert (await mirror.update()).hash == pushed
 
 
-async def test_credentials_that_are_withdrawn_are_told(
-    mirrored: Any, origin: Any, git_http: Any
-) -> None:
+async def test_revoked_credentials_are_reported(mirrored: Any, origin: Any, git_http: Any) -> None:
     git_http.require("ann", "old")
-    access = GitAccess(username="ann", password="old")
-    async with mirrored(git_http.url("origin/.git"), access=access) as mirror:
+    credentials = GitCredentials(username="ann", password="old")
+    async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
         await mirror.update()
         git_http.require("ann", "new")
-        with pytest.raises(Denied, match="access was refused"):
+        with pytest.raises(Denied, match="access was denied"):
             await mirror.update()
 
 
-async def test_a_deleted_branch_and_an_empty_repository_are_told(
+async def test_a_deleted_branch_and_an_empty_repository_are_reported(
     mirrored: Any, origin: Any, new_origin: Any, git_http: Any
 ) -> None:
     async with mirrored(git_http.url("origin/.git")) as mirror:
@@ -85,20 +88,20 @@ async def test_a_deleted_branch_and_an_empty_repository_are_told(
             await mirror.update()
 
 
-async def test_a_repository_that_was_renamed_is_told(
+async def test_a_renamed_repository_is_reported(
     mirrored: Any, origin: Any, git_http: Any, tmp_path: Path
 ) -> None:
     async with mirrored(git_http.url("origin/.git")) as mirror:
         head = await mirror.update()
         origin.path.rename(tmp_path / "renamed")
-        with pytest.raises(UserMistake, match="there is no repository"):
+        with pytest.raises(UserMistake, match="the repository was not found"):
             await mirror.update()
         # What is known stays usable.
-        assert await mirror.read_file(head.hash, "README") == b"hello\n"
+        assert await mirror.objects.read_file(head.hash, "README") == b"hello\n"
 
 
 class Redirects(WebServer):
-    """Sends everybody elsewhere and remembers what they told about themselves."""
+    """Sends everybody elsewhere and remembers what they expected about themselves."""
 
     def __init__(self) -> None:
         self.target = ""
@@ -118,7 +121,7 @@ def redirects() -> Iterator[Redirects]:
         yield server
 
 
-async def test_a_server_that_sends_elsewhere_is_followed(
+async def test_redirects_are_followed(
     mirrored: Any, origin: Any, git_http: Any, redirects: Redirects
 ) -> None:
     redirects.target = git_http.address
@@ -128,44 +131,48 @@ async def test_a_server_that_sends_elsewhere_is_followed(
         assert (await mirror.update()).hash == pushed
 
 
-async def test_another_server_does_not_hear_the_password(
+async def test_a_redirect_to_another_host_drops_the_password(
     mirrored: Any, git_http: Any, redirects: Redirects
 ) -> None:
     elsewhere = f"http://localhost:{redirects.port}"
-    access = GitAccess(username="ann", password="s3cret")
-    with git_environment(access, directory=git_http.root / "p", remotes=[git_http.url("x")]) as env:
+    credentials = GitCredentials(username="ann", password="s3cret")
+    with git_environment(
+        credentials, directory=git_http.root / "p", remotes=[git_http.url("x")]
+    ) as env:
         assert env.authorization(git_http.url("y"))
         assert not env.authorization(f"{elsewhere}/x")
-        refs = RefsOverHttp(
+        refs = SmartHttpClient(
             f"{redirects.address}/x",
             "refs/heads/main",
             authorization=env.authorization(git_http.url("x")),
         )
         redirects.target = elsewhere
-        with pytest.raises(Unsure):
-            await refs.look()
+        with pytest.raises(UnexpectedResponse):
+            await refs.ref_hash()
         await refs.close()
     assert redirects.heard[0].startswith("Basic ")
     assert set(redirects.heard[1:]) == {""}
 
 
-async def test_what_only_git_can_reach_is_left_to_git(
+async def test_remotes_that_need_git_settings_fall_back_to_ls_remote(
     origin: Any, git_http: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "gitconfig"
     own.write_text(f'[url "{git_http.address}/"]\n\tinsteadOf = http://127.0.0.1:9/\n')
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(own))
-    with git_environment(GitAccess(), directory=tmp_path / "p") as environment:
-        branch = remote_branch(
+    with git_environment(GitCredentials(), directory=tmp_path / "p") as environment:
+        branch = branch_poller(
             "http://127.0.0.1:9/origin/.git", "main", repository="web", environment=environment
         )
         for _ in range(4):
-            assert await branch.look() == origin.git("rev-parse", "main")
-        assert branch.every == pytest.approx(OTHER_EVERY, rel=0.11)
+            assert await branch.poll() == origin.git("rev-parse", "main")
+        assert branch.interval == pytest.approx(LS_REMOTE_POLL_INTERVAL, rel=0.11)
         await branch.close()
 
 
-async def test_an_untrusted_certificate_is_told(mirrored: Any, origin: Any, git_https: Any) -> None:
+async def test_an_untrusted_certificate_is_reported(
+    mirrored: Any, origin: Any, git_https: Any
+) -> None:
     async with mirrored(git_https.url("origin/.git")) as mirror:
         with pytest.raises(Unavailable, match="the certificate of the host is not trusted"):
             await mirror.update()
@@ -187,12 +194,12 @@ async def test_an_authority_of_this_machine_is_trusted(
         assert git_https.requests == ["/origin/.git/git-upload-pack"]
 
 
-async def test_a_password_is_in_no_argument_of_any_program(
+async def test_passwords_never_appear_in_arguments(
     mirrored: Any, origin: Any, git_http: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Git shows addresses to its helpers in their arguments, which every user can read."""
     trace = tmp_path / "trace"
-    monkeypatch.setattr("pipecd.git.access._KEPT_VARIABLES", ("GIT_TRACE",))
+    monkeypatch.setattr("pipecd.git.credentials._PRESERVED_VARIABLES", ("GIT_TRACE",))
     monkeypatch.setenv("GIT_TRACE", str(trace))
     git_http.require("ann", "t0ken")
     url = git_http.url("origin/.git").replace("http://", "http://ann:t0ken@")

@@ -3,55 +3,55 @@
 
 import pytest
 
-from pipecd.git.failure import explain, is_damaged
-from pipecd.git.remote.address import without_secrets
+from pipecd.git.errors import explain, is_corrupt
+from pipecd.git.remote import redact
 from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "told"),
+    ("said", "kind", "expected"),
     [
         pytest.param(
             "fatal: couldn't find remote ref refs/heads/live",
             UserMistake,
             "the branch does not exist",
-            id="a branch that is not there",
+            id="missing branch",
         ),
         pytest.param(
             "git@host: Permission denied (publickey).\nfatal: Could not read from remote repository.",
             Denied,
-            "access was refused",
-            id="an ssh key that the host does not know",
+            "access was denied",
+            id="unknown ssh key",
         ),
         pytest.param(
             "error: cannot run ssh: No such file or directory\nfatal: unable to fork",
             UserMistake,
             "the program ssh is not installed",
-            id="a machine without ssh",
+            id="ssh not installed",
         ),
         pytest.param(
             "Host key verification failed.\nfatal: Could not read from remote repository.",
             Denied,
-            "shows another key than before",
-            id="a host with another key",
+            "the host key is unknown or has changed",
+            id="changed host key",
         ),
         pytest.param(
             "fatal: unable to access 'https://h/': Could not resolve host: h",
             Unavailable,
-            "the name of the host is unknown",
-            id="a host without an address",
+            "the host name cannot be resolved",
+            id="unresolvable host",
         ),
         pytest.param(
             "fatal: unable to access 'https://h/': SSL certificate problem: self-signed",
             Unavailable,
             "certificate of the host is not trusted",
-            id="a certificate nobody vouches for",
+            id="untrusted certificate",
         ),
         pytest.param(
             "remote: Repository not found.\nfatal: repository 'https://h/x/' not found",
             UserMistake,
-            "there is no repository",
-            id="a repository that is hidden",
+            "the repository was not found",
+            id="missing repository",
         ),
         pytest.param(
             "fatal: write error: No space left on device",
@@ -59,21 +59,21 @@ from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
             "the disk of piped is full",
             id="a full disk",
         ),
-        pytest.param("", Unavailable, "git failed: no message", id="a silent failure"),
+        pytest.param("", Unavailable, "git failed: no message", id="no message"),
     ],
 )
-def test_meaning(said: str, kind: type[PipecdError], told: str) -> None:
+def test_explain(said: str, kind: type[PipecdError], expected: str) -> None:
     error = explain(said, repository="web", remote="https://ann:t0ken@h/x")
     assert type(error) is kind
-    assert told in error.message
+    assert expected in error.message
     assert error.message.startswith("repository 'web' (https://h/x): ")
 
 
-def test_addresses_lose_their_credentials() -> None:
+def test_redact_removes_credentials_from_urls() -> None:
     text = "cannot read https://ann:pw@h/x nor ssh://git@h/y"
-    assert without_secrets(text) == "cannot read https://h/x nor ssh://h/y"
+    assert redact(text) == "cannot read https://h/x nor ssh://h/y"
 
 
-def test_damage_is_told_apart_from_a_missing_remote() -> None:
-    assert is_damaged("error: object file ./objects/ab/cd is empty")
-    assert not is_damaged("fatal: 'x' does not appear to be a git repository")
+def test_corruption_is_distinguished_from_a_missing_remote() -> None:
+    assert is_corrupt("error: object file ./objects/ab/cd is empty")
+    assert not is_corrupt("fatal: 'x' does not appear to be a git repository")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipecd.git.access import GitAccess
-from pipecd.git.remote.address import nested_address
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.remote import submodule_remote
 from pipecd.model.errors import Denied, PipecdError, UserMistake
 
 LARGE = b"a large file" * 100_000
@@ -42,8 +42,8 @@ async def written(
     mirror: Any, commit: str, into: Path, paths: tuple[str, ...] = ()
 ) -> dict[str, bytes]:
     await asyncio.to_thread(into.mkdir)
-    await mirror.ensure(commit)
-    await mirror.materialise(commit, into, paths=paths)
+    await mirror.clone.ensure_commit(commit)
+    await mirror.checkout.write(commit, into, paths=paths)
     return content(into)
 
 
@@ -52,7 +52,7 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(file.relative_to(directory)): file.read_bytes() for file in files}
 
 
-async def test_submodules_are_written_with_their_own(
+async def test_nested_submodules_are_written(
     mirrored: Any, origin: Any, new_origin: Any, tmp_path: Path
 ) -> None:
     inner, middle = new_origin("inner"), new_origin("middle")
@@ -78,18 +78,18 @@ async def test_a_submodule_over_http_gets_the_password_of_its_host(
     library = new_origin("library")
     commit = library.commit({"x": "1"})
     head = add_submodule(origin, "lib", "../../library/.git", commit)
-    access = GitAccess(username="ann", password="s3cret")
-    async with mirrored(git_http.url("origin/.git"), access=access) as mirror:
+    credentials = GitCredentials(username="ann", password="s3cret")
+    async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
         assert (await written(mirror, head, tmp_path / "w"))["lib/x"] == b"1"
 
 
-async def test_a_submodule_that_cannot_be_had_only_matters_where_it_is_needed(
+async def test_a_missing_submodule_fails_only_where_it_is_requested(
     mirrored: Any, origin: Any, tmp_path: Path
 ) -> None:
     head = add_submodule(origin, "app/lib", "../gone", "1" * 40)
     async with mirrored(origin.remote) as mirror:
         assert "README" in await written(mirror, head, tmp_path / "whole")
-        with pytest.raises(PipecdError, match="there is no repository"):
+        with pytest.raises(PipecdError, match="the repository was not found"):
             await written(mirror, head, tmp_path / "part", ("app",))
 
 
@@ -105,26 +105,28 @@ async def test_a_submodule_that_cannot_be_had_only_matters_where_it_is_needed(
         pytest.param("/srv/a", "/srv/c", "/srv/c", id="a directory beside a directory"),
     ],
 )
-def test_the_address_of_a_submodule(parent: str, url: str, expected: str) -> None:
-    assert nested_address(parent, url) == expected
+def test_the_remote_of_a_submodule(parent: str, url: str, expected: str) -> None:
+    assert submodule_remote(parent, url) == expected
 
 
 @pytest.mark.parametrize(
     ("parent", "url"),
     [
-        pytest.param("https://h/a/b", "/etc", id="this machine"),
-        pytest.param("https://h/a/b", "file:///etc", id="this machine as an address"),
+        pytest.param("https://h/a/b", "/etc", id="a local path"),
+        pytest.param("https://h/a/b", "file:///etc", id="a local path as a URL"),
         pytest.param("https://h/a/b", "ext::sh -c id", id="a program"),
         pytest.param("https://h/a/b", "-u./x", id="an option"),
-        pytest.param("git@h:a", "../../../x", id="above the root"),
+        pytest.param("https://h/a/b", "ssh://-oProxyCommand=id/x", id="an option as a host"),
+        pytest.param("https://h/a/b", "git@-oProxyCommand=id:x", id="an option as an scp host"),
+        pytest.param("git@h:a", "../../../x", id="a relative path above the root"),
     ],
 )
-def test_an_address_that_a_repository_may_not_name(parent: str, url: str) -> None:
+def test_forbidden_remotes_of_submodules(parent: str, url: str) -> None:
     with pytest.raises(UserMistake):
-        nested_address(parent, url)
+        submodule_remote(parent, url)
 
 
-async def test_files_of_lfs_are_put_in_and_shared(
+async def test_lfs_files_are_written_and_shared(
     mirrored: Any, origin: Any, git_http: Any, tmp_path: Path
 ) -> None:
     git_http.require("ann", "s3cret")
@@ -139,8 +141,8 @@ async def test_files_of_lfs_are_put_in_and_shared(
         }
     )
     keep(git_http, LARGE, small)
-    access = GitAccess(username="ann", password="s3cret")
-    async with mirrored(git_http.url("origin/.git"), access=access) as mirror:
+    credentials = GitCredentials(username="ann", password="s3cret")
+    async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
         first = await written(mirror, head, tmp_path / "one", LFS_APP)
         asked = len(git_http.requests)
         second = await written(mirror, head, tmp_path / "two", LFS_APP)
@@ -154,7 +156,7 @@ async def test_files_of_lfs_are_put_in_and_shared(
     assert one.stat().st_ino != two.stat().st_ino
 
 
-async def test_a_missing_file_of_lfs_only_matters_where_it_is_needed(
+async def test_a_missing_lfs_file_fails_only_where_it_is_requested(
     mirrored: Any, origin: Any, git_http: Any, tmp_path: Path
 ) -> None:
     gone = note(b"nobody has it")
@@ -166,7 +168,7 @@ async def test_a_missing_file_of_lfs_only_matters_where_it_is_needed(
     assert whole["app/gone.bin"].decode() == gone
 
 
-async def test_lfs_without_its_program_is_told(
+async def test_a_missing_git_lfs_program_is_reported(
     mirrored: Any, origin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "bin"
@@ -175,12 +177,12 @@ async def test_lfs_without_its_program_is_told(
     head = origin.commit({".gitattributes": ATTRIBUTES, "app/a.bin": note(b"x")})
     monkeypatch.setenv("PATH", str(programs))
     async with mirrored(origin.remote) as mirror:
-        with pytest.raises(UserMistake, match=r"app/a.bin is kept in Git LFS") as caught:
+        with pytest.raises(UserMistake, match=r"app/a.bin is stored in Git LFS") as caught:
             await written(mirror, head, tmp_path / "w", LFS_APP)
     assert "install git-lfs" in caught.value.hint
 
 
-async def test_lfs_with_a_wrong_password_is_told(
+async def test_lfs_reports_a_wrong_password(
     mirrored: Any, origin: Any, git_http: Any, tmp_path: Path
 ) -> None:
     head = origin.commit({".gitattributes": ATTRIBUTES, "app/a.bin": note(LARGE)})
@@ -192,7 +194,7 @@ async def test_lfs_with_a_wrong_password_is_told(
             await written(mirror, head, tmp_path / "w", LFS_APP)
 
 
-async def test_a_note_without_the_attribute_is_a_file_like_others(
+async def test_a_pointer_without_the_lfs_attribute_is_a_regular_file(
     mirrored: Any, origin: Any, tmp_path: Path
 ) -> None:
     head = origin.commit({"app/a.bin": note(b"x")})
@@ -202,7 +204,7 @@ async def test_a_note_without_the_attribute_is_a_file_like_others(
 
 
 @pytest.mark.slow
-async def test_what_no_working_copy_has_needed_for_long_is_removed_at_the_next_start(
+async def test_unused_submodules_and_lfs_objects_are_removed_at_the_next_start(
     mirrored: Any, origin: Any, new_origin: Any, git_http: Any, tmp_path: Path
 ) -> None:
     library = new_origin("library")
@@ -214,7 +216,7 @@ async def test_what_no_working_copy_has_needed_for_long_is_removed_at_the_next_s
     async with mirrored(url) as mirror:
         first = await written(mirror, head, tmp_path / "one")
         [module] = (tmp_path / "m" / "modules").iterdir()
-        old, new = sorted(mirror.directory.glob("lfs/objects/??/??/*"))
+        old, new = sorted(mirror.clone.directory.glob("lfs/objects/??/??/*"))
     os.utime(module, (0, 0))
     os.utime(old, (0, 0))
     async with mirrored(url) as mirror:

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes commits from a clone into directories, with their submodules and files of Git LFS.
+
+Whole commits are written once and hard-linked: a file that two commits have in common, or that a
+working copy took from a commit, is one file with several names. A working copy then costs its
+directories, however large the repository is.
+"""
+
+import asyncio
+import os
+import shutil
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from pipecd.git.clone import Clone, CorruptClone
+from pipecd.git.errors import is_corrupt, is_missing
+from pipecd.git.lfs import LfsFiles
+from pipecd.git.submodules import find_submodules
+from pipecd.git.validate import validate_hash, validate_path
+from pipecd.model.errors import NotFound, PipecdError, Unavailable
+from pipecd.program.capture import Captured, capture
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_WRITE_TIMEOUT = 600.0
+# Running deployments ask for these again; an older commit is built from its neighbour.
+_CACHED_COMMITS = 4
+
+
+class Checkout:
+    """Writes files of commits from a clone; `submodule` returns the checkout of a remote."""
+
+    def __init__(self, clone: Clone, submodule: "Callable[[str], Checkout]") -> None:
+        self.clone, self._submodule = clone, submodule
+
+    async def write(self, commit: str, into: Path, *, paths: Sequence[str] = ()) -> None:
+        """Writes some paths of a commit, or all of it, into a directory, as `git clone` would."""
+        await self.write_tree(commit, into, paths=paths)
+        await self.add_submodules_and_lfs(commit, into, paths=paths)
+
+    async def write_tree(
+        self, commit: str, into: Path, *, paths: Sequence[str] = (), index: Path | None = None
+    ) -> None:
+        """Writes files as git stores them; with an earlier index, only those that differ.
+
+        If the clone turns out to be corrupt, it is cloned again, once.
+        """
+        validate_hash(commit)
+        generation = self.clone.generation
+        try:
+            await self._write_tree(commit, into, paths, index)
+        except PipecdError as e:
+            if not await self.clone.recover(generation, e):
+                raise
+            await self.clone.ensure_commit(commit)
+            await self._write_tree(commit, into, paths, index)
+
+    async def add_submodules_and_lfs(
+        self, commit: str, into: Path, *, paths: Sequence[str] = ()
+    ) -> None:
+        """Adds the submodules and the files of Git LFS to a written tree.
+
+        In a whole commit the application may not need them, so there a failure is only a warning.
+        """
+        command = self.clone.command
+        lfs = LfsFiles(command.display_name, command.directory, command.remote_variables())
+        for add in (self._add_submodules, lfs.replace_pointers):
+            try:
+                await add(commit, into, paths=paths)
+            except PipecdError as e:
+                if paths:
+                    raise
+                log.warning(
+                    "submodules or files of Git LFS are missing in a working copy",
+                    repository=command.repository_id,
+                    commit=commit,
+                    error=str(e),
+                )
+
+    async def link_history(self, commit: str, into: Path) -> None:
+        """Lets git commands in a working copy read its commit and the history before it.
+
+        There is no index: files that are not in the working copy would look deleted.
+        """
+        validate_hash(commit)
+        await asyncio.to_thread(_write_git_directory, self.clone.directory, commit, into / ".git")
+
+    async def _write_tree(
+        self, commit: str, into: Path, paths: Sequence[str], index: Path | None
+    ) -> None:
+        with temporary_index(self.clone.directory) as temporary:
+            used = index or temporary
+            variables = {"GIT_WORK_TREE": str(into), "GIT_INDEX_FILE": str(used)}
+            arguments, stdin = ["read-tree", "--reset", "-u", commit], b""
+            if paths:
+                arguments = ["checkout", "-q", "-f", commit]
+                arguments += ["--pathspec-from-file=-", "--pathspec-file-nul"]
+                stdin = b"\0".join(os.fsencode(validate_path(path)) for path in paths)
+                variables["GIT_LITERAL_PATHSPECS"] = "1"
+            done = await self.clone.command.run(
+                *arguments,
+                cwd=into,
+                stdin=stdin,
+                variables=variables,
+                timeout_seconds=_WRITE_TIMEOUT,
+            )
+        if done.code:
+            raise self._write_error(commit, done)
+
+    def _write_error(self, commit: str, done: Captured) -> PipecdError:
+        stderr = done.stderr.decode("utf-8", "replace")
+        cause = stderr.strip().partition("\n")[0].removeprefix("fatal: ").removeprefix("error: ")
+        if is_missing(stderr):
+            return NotFound(f"commit {commit} or a path in it was not found ({cause})")
+        if is_corrupt(stderr):
+            name = self.clone.command.display_name
+            return CorruptClone(f"the local clone of {name} is corrupt ({cause})")
+        return self.clone.command.error(done)
+
+    async def _add_submodules(self, commit: str, into: Path, *, paths: Sequence[str]) -> None:
+        for module in await find_submodules(
+            self.clone.objects, commit, remote=self.clone.command.remote, paths=paths
+        ):
+            checkout = self._submodule(module.remote)
+            await checkout.clone.ensure_commit(module.commit)
+            directory = into / module.path
+            await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+            await checkout.write(module.commit, directory, paths=module.paths)
+
+
+class SharedCheckouts:
+    """Caches the latest whole commits of every repository, as trees to hard-link from."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._cached: dict[Path, OrderedDict[str, Path]] = {}
+        self._locks: dict[Path, asyncio.Lock] = {}
+
+    async def link(self, checkout: Checkout, commit: str, into: Path) -> None:
+        """Fills an empty directory with every file of a commit, without copying any."""
+        async with self._locks.setdefault(checkout.clone.directory, asyncio.Lock()):
+            await _link(await self._tree(checkout, commit), into)
+
+    async def _tree(self, checkout: Checkout, commit: str) -> Path:
+        clone = checkout.clone.directory
+        cached = self._cached.setdefault(clone, OrderedDict())
+        latest = next(reversed(cached.values()), None)
+        tree = cached.pop(commit, None)
+        if tree is None:
+            tree = self._directory / clone.name / validate_hash(commit)
+            await asyncio.to_thread(_remove, tree)
+            await asyncio.to_thread(tree.mkdir, mode=0o700, parents=True)
+            if latest is not None:
+                await _link(latest, tree)
+                await asyncio.to_thread(shutil.copyfile, _index(latest), _index(tree))
+        try:
+            # A cached tree as well: a working copy may have written to a shared file.
+            await checkout.write_tree(commit, tree, index=_index(tree))
+        except BaseException:
+            await asyncio.to_thread(_remove, tree)
+            raise
+        cached[commit] = tree
+        while len(cached) > _CACHED_COMMITS:
+            await asyncio.to_thread(_remove, cached.popitem(last=False)[1])
+        return tree
+
+
+@contextmanager
+def temporary_index(repository: Path) -> Generator[Path]:
+    """An index file for one command."""
+    index = repository / f"index-{uuid.uuid4().hex}"
+    try:
+        yield index
+    finally:
+        index.unlink(missing_ok=True)
+        index.with_name(f"{index.name}.lock").unlink(missing_ok=True)
+
+
+async def _link(tree: Path, into: Path) -> None:
+    # Hard links do not cross file systems.
+    is_same = await asyncio.to_thread(lambda: tree.stat().st_dev == into.stat().st_dev)
+    mode = "-al" if is_same else "-a"
+    done = await capture(["cp", mode, f"{tree}/.", f"{into}/"], cwd=tree, at_most=_WRITE_TIMEOUT)
+    if done.code:
+        cause = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise Unavailable(f"a working copy could not be created: {cause}")
+
+
+def _index(tree: Path) -> Path:
+    return tree.with_name(f"{tree.name}.index")
+
+
+def _remove(tree: Path) -> None:
+    shutil.rmtree(tree, ignore_errors=True)
+    _index(tree).unlink(missing_ok=True)
+
+
+def _write_git_directory(repository: Path, commit: str, directory: Path) -> None:
+    for name in ("objects/info", "refs"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "HEAD").write_text(f"{commit}\n")
+    (directory / "config").write_text("[core]\n\trepositoryFormatVersion = 0\n\tbare = false\n")
+    (directory / "objects" / "info" / "alternates").write_text(f"{repository / 'objects'}\n")

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the git program on one bare repository."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipecd.git.credentials import GitEnvironment
+from pipecd.git.errors import explain
+from pipecd.git.remote import redact
+from pipecd.model.errors import PipecdError
+from pipecd.program.capture import Captured, capture
+
+_LOCAL_TIMEOUT = 60.0
+# The first fetch of a large repository takes long.
+REMOTE_TIMEOUT = 1800.0
+
+
+class GitCommand:
+    """Runs git commands in the bare repository `directory`, a clone of `remote`."""
+
+    def __init__(
+        self, repository_id: str, remote: str, *, directory: Path, environment: GitEnvironment
+    ) -> None:
+        self.repository_id, self.remote = repository_id, remote
+        self.directory, self.environment = directory, environment
+
+    @property
+    def display_name(self) -> str:
+        """The repository as log messages and errors name it, without credentials."""
+        return f"repository {self.repository_id!r} ({redact(self.remote)})"
+
+    def variables(self) -> dict[str, str]:
+        """The environment of a command that reads and writes only the local clone."""
+        return self.environment.variables() | {"GIT_DIR": str(self.directory)}
+
+    def remote_variables(self) -> dict[str, str]:
+        """The environment of a command that connects to the remote, credentials included."""
+        return self.environment.variables(self.remote) | {"GIT_DIR": str(self.directory)}
+
+    async def run(
+        self,
+        *arguments: str,
+        cwd: Path | None = None,
+        stdin: bytes = b"",
+        variables: Mapping[str, str] | None = None,
+        timeout_seconds: float = _LOCAL_TIMEOUT,
+    ) -> Captured:
+        """Runs a command on the local clone and returns its exit code and output."""
+        return await capture(
+            ["git", *arguments],
+            cwd=cwd or self.directory,
+            env=self.variables() | dict(variables or {}),
+            stdin=stdin,
+            at_most=timeout_seconds,
+        )
+
+    async def run_remote(self, *arguments: str) -> Captured:
+        """Runs a command that connects to the remote."""
+        return await capture(
+            ["git", *arguments],
+            cwd=self.directory,
+            env=self.remote_variables(),
+            at_most=REMOTE_TIMEOUT,
+        )
+
+    async def output(
+        self, *arguments: str, stdin: bytes = b"", variables: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Runs a command on the local clone; returns what it printed, raises if it failed."""
+        done = await self.run(*arguments, stdin=stdin, variables=variables)
+        if done.code:
+            raise self.error(done)
+        return done.stdout
+
+    def error(self, done: Captured) -> PipecdError:
+        """The error for a command that failed."""
+        stderr = done.stderr.decode("utf-8", "replace")
+        return explain(stderr, repository=self.repository_id, remote=self.remote)
+
+    def author_variables(self) -> dict[str, str]:
+        """The environment that makes piped author and committer of a new commit."""
+        name, email = self.environment.author
+        return {
+            f"GIT_{role}_{part}": value
+            for role in ("AUTHOR", "COMMITTER")
+            for part, value in (("NAME", name), ("EMAIL", email))
+        }
