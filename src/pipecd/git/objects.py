@@ -7,11 +7,11 @@ does not cost a process.
 
 import asyncio
 import os
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pipecd.cache import LruCache
 from pipecd.git.command import GitCommand
 from pipecd.git.commit import LOG_FORMAT, Commit, parse_commit
 from pipecd.git.errors import is_corrupt
@@ -99,8 +99,7 @@ class Objects:
         self._git = command
         self._lookup = CatFile(command, "--batch-check", "--follow-symlinks")
         self._contents = CatFile(command, "--batch")
-        self._trees: OrderedDict[str, tuple[TreeEntry, ...]] = OrderedDict()
-        self._cached_names = 0
+        self._trees = LruCache[str, tuple[TreeEntry, ...]](_CACHED_NAMES, size_of=len)
 
     async def close(self) -> None:
         """Ends the git processes that read from the repository."""
@@ -129,7 +128,6 @@ class Objects:
         """The entries of a directory, by the id of its tree; `commit:` names the root."""
         cached = self._trees.get(tree)
         if cached is not None:
-            self._trees.move_to_end(tree)
             return cached
         validate_hash(tree.removesuffix(":"))
         [response] = await self._request(self._contents, [tree.encode()])
@@ -138,11 +136,7 @@ class Objects:
             self.is_suspect |= not tree.endswith(":")
             raise Unavailable(f"git could not read the directory {tree} from {self._git.directory}")
         entries = tuple(_parse_tree(response.content, len(response.words[0]) // 2))
-        # Another task may have read the same directory in the meantime.
-        self._cached_names += len(entries) - len(self._trees.get(tree, ()))
-        self._trees[tree] = entries
-        while self._cached_names > _CACHED_NAMES and len(self._trees) > 1:
-            self._cached_names -= len(self._trees.popitem(last=False)[1])
+        self._trees.put(tree, entries)
         return entries
 
     async def entry(self, commit: str, path: str) -> TreeEntry | None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times: aware datetimes in the program, Unix seconds on the wire."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -11,8 +12,13 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def to_unix(time: datetime) -> int:
-    return int(time.timestamp())
+def seconds_clock(now: Now) -> Callable[[], float]:
+    """Returns the clock for TTLs in seconds: monotonic, unless tests inject another clock."""
+    return time.monotonic if now is utc_now else lambda: now().timestamp()
+
+
+def to_unix(at: datetime) -> int:
+    return int(at.timestamp())
 
 
 def from_unix(seconds: int) -> datetime:

@@ -2,10 +2,10 @@
 """Decrypts the secrets in application files with whichever of a piped's keys fits."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
+from pipecd.cache import LruCache
 from pipecd.config.piped.credential import key_pair, previous_key
 from pipecd.config.piped.secret import (
     AWS_KMS,
@@ -43,39 +43,32 @@ class Decrypter:
         self.known = KnownSecrets()
         """What was decrypted so far."""
         self._keys = tuple(keys)
-        self._opened: OrderedDict[bytes, bytes] = OrderedDict()
+        self._opened = LruCache[bytes, bytes](_REMEMBERED)
         self._lock = threading.Lock()
 
     def decrypt(self, text: str) -> str:
         """The secret in an encrypted text."""
         sealed = hybrid.read(text)
-        secret = sealed.opened(self._recall(sealed.key) or self._unwrap(sealed.key))
+        secret = sealed.opened(self._unwrap(sealed.key))
         self.known.add([secret])
         return secret
 
     def _unwrap(self, sealed_key: bytes) -> bytes:
+        with self._lock:
+            cached = self._opened.get(sealed_key)
+        if cached is not None:
+            return cached
         for key in self._keys:
             try:
                 opened = key.unwrap(sealed_key)
             except hybrid.WrongKey:
                 continue
-            self._remember(sealed_key, opened)
+            with self._lock:
+                self._opened.put(sealed_key, opened)
             return opened
         if len(self._keys) > 1:
             raise hybrid.WrongKey(f"none of the {len(self._keys)} keys of this piped")
         raise hybrid.WrongKey("another key than this piped has")
-
-    def _recall(self, sealed_key: bytes) -> bytes | None:
-        with self._lock:
-            if (opened := self._opened.get(sealed_key)) is not None:
-                self._opened.move_to_end(sealed_key)
-            return opened
-
-    def _remember(self, sealed_key: bytes, opened: bytes) -> None:
-        with self._lock:
-            self._opened[sealed_key] = opened
-            while len(self._opened) > _REMEMBERED:
-                self._opened.popitem(last=False)
 
 
 def open_decrypter(management: SecretManagementSpec) -> Decrypter:

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Throttling of failed attempts, and the cache with expiry."""
+"""Throttling of failed attempts."""
 
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 
 from pipecd.controlplane.auth import throttle
 from pipecd.controlplane.auth.throttle import Throttle
-from pipecd.controlplane.auth.ttl_cache import TtlCache
 from pipecd.model.clock import Now
 from pipecd.model.errors import Unavailable
 
@@ -44,18 +42,3 @@ def test_the_number_of_keys_is_bounded(monkeypatch: pytest.MonkeyPatch, now: Now
     with pytest.raises(Unavailable):
         limit.attempt("d", "too often")
     limit.attempt("a", "too often")
-
-
-def test_cached_values_expire_and_a_full_cache_evicts_the_oldest(
-    now: Now, advance: Callable[[float], None]
-) -> None:
-    cache: TtlCache[int] = TtlCache(timedelta(seconds=10), most=2, now=now)
-    cache.put("a", 1)
-    cache.put("b", 2)
-    cache.put("c", 3)
-    assert [cache.get(name) for name in "abc"] == [None, 2, 3]
-    cache.invalidate(lambda value: value == 3)
-    advance(9)
-    assert [cache.get(name) for name in "bc"] == [2, None]
-    advance(1)
-    assert cache.get("b") is None

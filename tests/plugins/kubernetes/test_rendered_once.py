@@ -10,10 +10,7 @@ from shutil import copytree
 import pytest
 
 from pipecd.plugins.kubernetes.application import HelmChart, HelmOptions, ManifestInput
-from pipecd.plugins.kubernetes.manifest.manifest import Manifest
-from pipecd.plugins.kubernetes.render import renderings
 from pipecd.plugins.kubernetes.render.load import Loader, Order
-from pipecd.plugins.kubernetes.render.renderings import Renderings
 from pipecd.plugins.kubernetes.target import ChartSources
 from pipecd.sdk import Source
 from pipecd.sdk.host import plain_git_variables
@@ -46,8 +43,9 @@ class Kitchen:
     loader: Loader = field(init=False)
 
     def __post_init__(self) -> None:
-        kept = Renderings(lambda: self.time)
-        self.loader = Loader(ChartSources(), self.place / "k", plain_git_variables, renderings=kept)
+        self.loader = Loader(
+            ChartSources(), self.place / "k", plain_git_variables, clock=lambda: self.time
+        )
         for name in ("helm", "kustomize"):
             self.install(name)
 
@@ -324,16 +322,3 @@ async def test_plain_files_are_read_again_when_they_changed(kitchen: Kitchen) ->
     kitchen.write(app__a_yaml=OBJECT.replace("one", "two"))
     with pytest.raises(AssertionError, match="two"):
         await kitchen.renders()
-
-
-def test_the_renderings_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renderings, "_OBJECTS", 5)
-    kept = Renderings()
-    two = [Manifest({}), Manifest({})]
-    for key in ("a", "b"):
-        kept.keep(key, two, is_open=False)
-    kept.keep("a", two, is_open=False)
-    kept.keep("c", two, is_open=False)
-    assert [kept.find(key) for key in "abc"] == [two, None, two]
-    kept.keep("large", two * 5, is_open=False)
-    assert [kept.find(key) for key in ("a", "c", "large")] == [None, None, two * 5]

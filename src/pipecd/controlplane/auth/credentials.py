@@ -5,20 +5,16 @@ A result is cached for a few seconds. It is invalidated at once when the piped o
 the use case that changes it in this process, and by a signal on the bus in every other replica.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
-from weakref import WeakValueDictionary
 
 import structlog
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller
 from pipecd.controlplane.auth.throttle import Throttle
-from pipecd.controlplane.auth.ttl_cache import TtlCache
 from pipecd.controlplane.auth.verified_keys import VerifiedKeys
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.model.clock import Now, to_unix, utc_now
+from pipecd.model.clock import Now, seconds_clock, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.piped_pb2 import Piped
@@ -27,7 +23,8 @@ from pipecd.wire.credentials import PipedToken
 
 log = structlog.get_logger()
 
-RESULT_TTL = timedelta(seconds=10)
+RESULT_TTL_SECONDS = 10.0
+MAX_RESULTS = 10_000
 MAX_WRONG_KEYS_PER_MINUTE = 10
 LAST_USED_KEY = "HASHKEY:PIPED:API_KEYS"
 
@@ -60,16 +57,16 @@ class Credentials:
     ) -> None:
         self._stores, self._config_projects, self._now = stores, config_projects, now
         self._verified = VerifiedKeys(stores.cache, secret, keys.key_matches)
-        self._results: TtlCache[_Result] = TtlCache(RESULT_TTL, now=now)
+        self._results = LruCache[str, _Result](
+            MAX_RESULTS, ttl=RESULT_TTL_SECONDS, clock=seconds_clock(now)
+        )
         self._wrong_keys = Throttle(MAX_WRONG_KEYS_PER_MINUTE, now=now)
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._last_used: dict[str, int] = {}
-        self._invalidations = 0
 
     async def piped(self, token: PipedToken) -> AuthenticatedPiped:
         """The piped with this token; Unauthenticated if it is wrong or the piped is disabled."""
         name = self._verified.digest("piped", token.project, token.piped, token.key)
-        result = await self._cached(name, lambda: self._check_piped(token))
+        result = await self._results.get_or_load(name, lambda: self._check_piped(token))
         if not isinstance(result.caller, AuthenticatedPiped):
             raise _unauthenticated()
         return result.caller
@@ -77,7 +74,7 @@ class Credentials:
     async def api_key(self, key: str) -> ApiKeyCaller:
         """The caller with this API key; Unauthenticated if the key is wrong or disabled."""
         name = self._verified.digest("api key", key)
-        result = await self._cached(name, lambda: self._check_api_key(key))
+        result = await self._results.get_or_load(name, lambda: self._check_api_key(key))
         if not isinstance(result.caller, ApiKeyCaller):
             raise _unauthenticated()
         await self._record_use(result.id)
@@ -96,27 +93,11 @@ class Credentials:
 
     def invalidate(self, id: str) -> None:
         """Drops the cached results of a piped or API key."""
-        self._invalidations += 1
         self._results.invalidate(lambda result: result.id == id)
 
     def invalidate_all(self) -> None:
         """Drops every cached result; the next calls read the datastore again."""
-        self._invalidations += 1
         self._results.clear()
-
-    async def _cached(self, name: str, check: Callable[[], Awaitable[_Result]]) -> _Result:
-        if (cached := self._results.get(name)) is not None:
-            return cached
-        # Concurrent calls with the same key share one comparison.
-        async with self._locks.setdefault(name, asyncio.Lock()):
-            if (cached := self._results.get(name)) is not None:
-                return cached
-            invalidations = self._invalidations
-            result = await check()
-            # A result read before an invalidation may be outdated, so it is not cached.
-            if invalidations == self._invalidations:
-                self._results.put(name, result)
-            return result
 
     async def _check_piped(self, token: PipedToken) -> _Result:
         try:

@@ -9,11 +9,11 @@ covers the stored hash, so it becomes worthless once that hash is replaced or de
 import asyncio
 import hashlib
 import hmac
-from collections import OrderedDict
 from collections.abc import Callable
 
 import structlog
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.cache import Cache
 from pipecd.model.errors import PipecdError
 
@@ -33,7 +33,7 @@ class VerifiedKeys:
         self._cache, self._compare = cache, compare
         # The label is part of the digests in the shared cache; another one would discard them.
         self._secret = hmac.digest(secret, b"pipecd credential proofs", hashlib.sha256)
-        self._digests: OrderedDict[str, None] = OrderedDict()
+        self._digests = LruCache[str, bool](MAX_VERIFIED_KEYS)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_COMPARISONS)
 
     def digest(self, *parts: str) -> str:
@@ -45,8 +45,7 @@ class VerifiedKeys:
     async def is_verified(self, key: str, hashed: str) -> bool:
         """Whether this replica or another one has already matched the key with the hash."""
         digest = self.digest(key, hashed)
-        if digest in self._digests:
-            self._digests.move_to_end(digest)
+        if self._digests.get(digest):
             return True
         try:
             shared = await self._cache.get(_cache_key(digest))
@@ -55,7 +54,7 @@ class VerifiedKeys:
             return False
         if shared is None:
             return False
-        self._add(digest)
+        self._digests.put(digest, True)
         return True
 
     async def verify(self, key: str, hashed: str) -> bool:
@@ -64,17 +63,12 @@ class VerifiedKeys:
             if not await asyncio.to_thread(self._compare, key, hashed):
                 return False
         digest = self.digest(key, hashed)
-        self._add(digest)
+        self._digests.put(digest, True)
         try:
             await self._cache.put(_cache_key(digest), b"1", ttl_seconds=SHARED_TTL_SECONDS)
         except PipecdError as e:
             log.warning("shared cache not writable, other replicas compare again", error=str(e))
         return True
-
-    def _add(self, digest: str) -> None:
-        self._digests[digest] = None
-        if len(self._digests) > MAX_VERIFIED_KEYS:
-            self._digests.popitem(last=False)
 
 
 def _cache_key(digest: str) -> str:

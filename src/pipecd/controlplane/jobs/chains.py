@@ -6,13 +6,13 @@ for their turn are woken. Now and then it looks at every open chain, in case a s
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from datetime import timedelta
 
 import structlog
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.chain_rules import ENDED, Place, advance, is_settled, unmet
@@ -52,7 +52,7 @@ class ChainController:
         self._stores, self._bus, self._now = stores, bus, now
         self._sweep_seconds = sweep_seconds
         # In which chains a deployment has a place never changes, so it is read once.
-        self._chains_of: OrderedDict[str, frozenset[str]] = OrderedDict()
+        self._chains_of = LruCache[str, frozenset[str]](MOST_REMEMBERED)
         self._open: set[str] = set()
 
     async def run(self) -> None:
@@ -164,14 +164,14 @@ class ChainController:
 
     async def _concerned(self, deployments: tuple[str, ...]) -> tuple[str, ...]:
         """The chains in which these deployments have a place."""
-        unknown = tuple(id for id in deployments if id not in self._chains_of)
+        cached = {id: self._chains_of.get(id) for id in deployments}
+        chains = {chain for of_one in cached.values() if of_one for chain in of_one}
+        unknown = tuple(id for id, of_one in cached.items() if of_one is None)
         if unknown:
             for id, deployment in (await self._stores.deployments.get_many(unknown)).items():
-                places = {deployment.deployment_chain_id, asking_chain(deployment)}
-                self._chains_of[id] = frozenset(places - {""})
-        chains = {chain for id in deployments for chain in self._chains_of.get(id, ())}
-        while len(self._chains_of) > MOST_REMEMBERED:
-            self._chains_of.popitem(last=False)
+                places = {deployment.deployment_chain_id, asking_chain(deployment)} - {""}
+                self._chains_of.put(id, frozenset(places))
+                chains |= places
         return tuple(sorted(chains))
 
     async def _withdraw(self, chain: DeploymentChain) -> None:

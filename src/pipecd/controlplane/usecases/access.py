@@ -7,18 +7,17 @@ person reaches only their project, and a person only what their roles grant ther
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import EVERYTHING, Permission, Scope
 from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller, Subject
-from pipecd.controlplane.auth.ttl_cache import TtlCache
 from pipecd.controlplane.datastore.documents import Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.model.clock import Now, utc_now
+from pipecd.model.clock import Now, seconds_clock, utc_now
 from pipecd.model.errors import Denied, NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -29,7 +28,8 @@ User = ApiKeyCaller | Person
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-PROJECT_TTL = timedelta(seconds=10)
+PROJECT_TTL_SECONDS = 10.0
+MAX_PROJECTS = 10_000
 
 
 class Foreign(Denied):
@@ -58,8 +58,9 @@ class Access:
         self, stores: Stores, *, config_projects: frozenset[str] = frozenset(), now: Now = utc_now
     ) -> None:
         self._stores, self._config_projects = stores, config_projects
-        self._projects: TtlCache[_Known] = TtlCache(PROJECT_TTL, now=now)
-        self._changes = 0
+        self._projects = LruCache[str, _Known](
+            MAX_PROJECTS, ttl=PROJECT_TTL_SECONDS, clock=seconds_clock(now)
+        )
 
     async def scope(
         self, by: Subject, permission: Permission, *, writes: bool | None = None
@@ -143,11 +144,9 @@ class Access:
 
     def invalidate(self, project: str) -> None:
         """Drops what is known about a project."""
-        self._changes += 1
         self._projects.invalidate(lambda known: known.project.id == project)
 
     def invalidate_all(self) -> None:
-        self._changes += 1
         self._projects.clear()
 
     async def _held(self, by: Person) -> tuple[ProjectRBACRole, ...]:
@@ -163,15 +162,11 @@ class Access:
             raise Denied("Permission Denied") from e
 
     async def _known(self, id: str) -> _Known:
-        if (kept := self._projects.get(id)) is not None:
-            return kept
-        changes = self._changes
-        project = await self._stores.projects.get(id)
-        known = _Known(project, rbac.roles_of(project))
-        # What was read before a change must not outlive it.
-        if changes == self._changes:
-            self._projects.put(id, known)
-        return known
+        async def load() -> _Known:
+            project = await self._stores.projects.get(id)
+            return _Known(project, rbac.roles_of(project))
+
+        return await self._projects.get_or_load(id, load)
 
 
 async def found(reading: Awaitable[T], message: str) -> T:

@@ -2,11 +2,10 @@
 """Stage logs: pipeds append, people read."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, Subject
-from pipecd.controlplane.auth.ttl_cache import TtlCache
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
 from pipecd.controlplane.datastore.stores import Stores
@@ -18,7 +17,8 @@ from pipecd.proto.model.logblock_pb2 import LogBlock
 _GET = Permission(Resource.DEPLOYMENT, Action.GET)
 
 # A deployment never changes hands, so its owner is asked for once.
-_OWNERS_TTL = timedelta(hours=1)
+_OWNERS_TTL_SECONDS = 3600.0
+_MAX_OWNERS = 10_000
 _EMPTY = StageLogPart(blocks=(), completed=False)
 
 
@@ -27,7 +27,7 @@ class Logs:
 
     def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
         self._stores, self._bus, self._access = stores, bus, access
-        self._owners: TtlCache[str] = TtlCache(_OWNERS_TTL)
+        self._owners = LruCache[str, str](_MAX_OWNERS, ttl=_OWNERS_TTL_SECONDS)
 
     async def append(self, run: StageRun, blocks: Sequence[LogBlock], *, by: PipedCaller) -> None:
         await self._check(run, by)

@@ -2,9 +2,9 @@
 """The configurations of many applications at one commit, read without a checkout."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
+from pipecd.cache import LruCache
 from pipecd.config.catalog import Catalog
 from pipecd.config.read import ApplicationConfig, read_application
 from pipecd.git.objects import Blob, Missing, Objects
@@ -21,19 +21,20 @@ class Configs:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._known: OrderedDict[tuple[str, str], Read] = OrderedDict()
+        self._known = LruCache[tuple[str, str], Read](_REMEMBERED)
 
     async def at(self, objects: Objects, commit: str, paths: Iterable[str]) -> Mapping[str, Read]:
         """The configuration at each path, or why there is none."""
         places = await objects.locate(commit, dict.fromkeys(paths))
         found = {path: blob for path, blob in places.items() if isinstance(blob, Blob)}
-        read = {p: known for p, b in found.items() if (known := self._recall(b, p)) is not None}
+        read = {p: known for p, b in found.items() if (known := self._known.get((b.id, p)))}
         unread = {path: blob for path, blob in found.items() if path not in read}
         if unread:
             contents = await objects.read(unread.values())
             texts = {path: contents[blob.id] for path, blob in unread.items()}
             read |= await asyncio.to_thread(self._parse, texts)
-            self._remember(unread, read)
+            for path, blob in unread.items():
+                self._known.put((blob.id, path), read[path])
         return {
             path: _absent(path, place) if isinstance(place, Missing) else read[path]
             for path, place in places.items()
@@ -47,18 +48,6 @@ class Configs:
             except PipecdError as e:
                 parsed[path] = e
         return parsed
-
-    def _remember(self, blobs: Mapping[str, Blob], read: Mapping[str, Read]) -> None:
-        for path, blob in blobs.items():
-            self._known[blob.id, path] = read[path]
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
-
-    def _recall(self, blob: Blob, path: str) -> Read | None:
-        known = self._known.get((blob.id, path))
-        if known is not None:
-            self._known.move_to_end((blob.id, path))
-        return known
 
 
 def _absent(path: str, missing: Missing) -> PipecdError:

@@ -7,10 +7,10 @@ leads upwards. When a file may reach anything, the whole repository is needed.
 """
 
 import posixpath
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pipecd.cache import LruCache
 from pipecd.config.shared import SHARED_CONFIG
 from pipecd.git.objects import Blob, Objects, TreeEntry
 from pipecd.piped.source.references import NONE, References, link_reference, references
@@ -49,7 +49,7 @@ class Needs:
     """Finds out what applications need; a file that was read once is not read again."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, References] = OrderedDict()
+        self._known = LruCache[str, References](_REMEMBERED)
 
     async def of(
         self, objects: Objects, commit: str, directory: str, *, named: Sequence[str] = ()
@@ -94,20 +94,17 @@ class Needs:
     async def _references(
         self, objects: Objects, files: dict[str, TreeEntry]
     ) -> dict[str, References]:
-        unknown = {e.id for e in files.values() if e.id not in self._known}
-        sizes = await objects.sizes(sorted(unknown))
+        cached = {e.id: self._known.get(e.id) for e in files.values()}
+        sizes = await objects.sizes(sorted(id for id, known in cached.items() if known is None))
         texts = [b for b in sizes.values() if isinstance(b, Blob) and b.size <= _LONGEST_TEXT]
         contents = await objects.read(texts)
         told: dict[str, References] = {}
         for path, entry in files.items():
-            known = self._known.get(entry.id)
+            known = cached[entry.id]
             if known is None:
                 known = _read(entry, contents.get(entry.id, b""))
-                self._known[entry.id] = known
-            self._known.move_to_end(entry.id)
+                self._known.put(entry.id, known)
             told[path] = known
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
         return told
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.auth.rbac import BUILT_IN_NAMES
 from pipecd.controlplane.auth.sso.id_token import (
     ExpectedToken,
@@ -24,8 +25,7 @@ from pipecd.controlplane.auth.sso.provider import (
     stray_roles,
     with_query,
 )
-from pipecd.controlplane.auth.ttl_cache import TtlCache
-from pipecd.model.clock import Now, utc_now
+from pipecd.model.clock import Now, seconds_clock, utc_now
 from pipecd.model.errors import Unauthenticated, Unavailable
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 
@@ -47,9 +47,7 @@ class OidcMetadataCache:
     """Caches discovery documents and signing keys of providers, as long as `max-age` allows."""
 
     def __init__(self, now: Now = utc_now) -> None:
-        self._documents: TtlCache[Any] = TtlCache(
-            DEFAULT_METADATA_TTL, most=_MAX_DOCUMENTS, now=now
-        )
+        self._documents = LruCache[str, Any](_MAX_DOCUMENTS, clock=seconds_clock(now))
 
     async def discovery(self, client: ProviderClient, issuer: str, via: str) -> Claims:
         """The discovery document of the issuer; `via` is the proxy it is fetched through."""
@@ -78,7 +76,7 @@ class OidcMetadataCache:
 
     def _put(self, key: str, document: Any, max_age: timedelta | None) -> None:
         ttl = DEFAULT_METADATA_TTL if max_age is None else min(max_age, MAX_METADATA_TTL)
-        self._documents.put(key, document, ttl=ttl)
+        self._documents.put(key, document, ttl=ttl.total_seconds())
 
 
 @dataclass(frozen=True)

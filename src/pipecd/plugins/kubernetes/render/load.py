@@ -4,6 +4,7 @@
 import asyncio
 import hashlib
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,13 +20,17 @@ from pipecd.plugins.kubernetes.render import helm, kustomize
 from pipecd.plugins.kubernetes.render.gitchart import GitCharts, GitVariables
 from pipecd.plugins.kubernetes.render.inputs import Inputs, digest, is_commit, is_pinned, merged
 from pipecd.plugins.kubernetes.render.plain import manifest_files, read_files
-from pipecd.plugins.kubernetes.render.renderings import Renderings
 from pipecd.plugins.kubernetes.render.repositories import Repositories
 from pipecd.plugins.kubernetes.render.tool import Installer, Programs
 from pipecd.plugins.kubernetes.target import ChartSources
 from pipecd.sdk import Source, UserMistake
+from pipecd.sdk.cache import LruCache
 from pipecd.sdk.host import program_variables
 
+# About as many rendered objects fit into 50 MB.
+MAX_CACHED_OBJECTS = 5000
+# A rendering that depends on the network is rendered again after this time.
+_NETWORK_TTL_SECONDS = 3600.0
 # What Helm says when it looks for something that may be in a newer index.
 _STALE = "helm repo update"
 
@@ -71,14 +76,16 @@ class Loader:
         git: GitVariables,
         *,
         ended: ProgramEnded = uncounted,
-        renderings: Renderings | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._charts = charts
         self._git_charts = GitCharts(charts.chart_repositories, directory / "charts", git)
         self._environment = {**program_variables(git), **_helm_variables(directory / "helm")}
         self._repositories = Repositories(charts, self._environment)
         self._programs = Programs(ended)
-        self._renderings = renderings or Renderings()
+        self._renderings = LruCache[str, tuple[Manifest, ...]](
+            MAX_CACHED_OBJECTS, size_of=len, clock=clock
+        )
         self._flights: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def load(self, order: Order) -> list[Manifest]:
@@ -87,15 +94,16 @@ class Loader:
         key, _ = await asyncio.to_thread(_key, order, method)
         # Several clusters, and several questions, ask for the same at the same time.
         async with self._flights.setdefault(key, asyncio.Lock()):
-            found = self._renderings.find(key)
+            found = self._renderings.get(key)
             if found is None:
                 manifests = await method.render()
                 namespace = order.wanted.namespace
-                found = [with_single_variables(_placed(m, namespace)) for m in manifests]
+                found = tuple(with_single_variables(_placed(m, namespace)) for m in manifests)
                 # A program may have put charts beside the files, where they are the next time.
                 after, is_open = await asyncio.to_thread(_key, order, method)
                 for each in {key, after}:
-                    self._renderings.keep(each, found, is_open=is_open)
+                    ttl = _NETWORK_TTL_SECONDS if is_open else None
+                    self._renderings.put(each, found, ttl=ttl)
         return list(found)
 
     async def _method(self, order: Order) -> _Method:
