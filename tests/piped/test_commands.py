@@ -15,9 +15,9 @@ from pipecd.config.read import read_piped
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
+from pipecd.piped import command_handlers
 from pipecd.piped.app import PipedSettings, run_piped
-from pipecd.piped.mirror import stagecommands
-from pipecd.piped.mirror.stagecommands import Verdict, verdict
+from pipecd.piped.command_handlers import CommandResult, stage_command_result
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -122,7 +122,7 @@ class Scene:
 async def scene(
     open_plane: Any, origin: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Scene]:
-    monkeypatch.setattr(stagecommands, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(command_handlers, "STAGE_CHECK_INTERVAL", 0.05)
     async with open_plane() as plane:
         yield Scene(plane, origin, eventually)
 
@@ -277,7 +277,7 @@ def deployment(
     status: "deployment_pb2.DeploymentStatus.ValueType",
     stage: "deployment_pb2.StageStatus.ValueType | None" = None,
 ) -> Deployment:
-    stages = [] if stage is None else [PipelineStage(id="s", status=stage)]
+    stages = [] if stage is None else [PipelineStage(id="s", name="WAIT_APPROVAL", status=stage)]
     return Deployment(id="d", status=status, stages=stages)
 
 
@@ -287,18 +287,18 @@ FAILED, SUCCEEDED = CommandStatus.FAILED, CommandStatus.SUCCEEDED
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        pytest.param(None, Verdict(FAILED, "the deployment does not exist"), id="nothing"),
+        pytest.param(None, CommandResult(FAILED, "the deployment does not exist"), id="nothing"),
         pytest.param(deployment(deployment_pb2.DEPLOYMENT_PENDING), None, id="one that is not planned yet"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING), Verdict(FAILED, "the deployment has no such stage"), id="one without the stage"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING), CommandResult(FAILED, "the deployment has no such stage"), id="one without the stage"),
         pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_NOT_STARTED_YET), None, id="a stage that comes later"),
         pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_RUNNING), None, id="a stage that runs"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SUCCESS), Verdict(SUCCEEDED), id="a stage that was approved"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SKIPPED), Verdict(SUCCEEDED), id="a stage that was skipped"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_ROLLING_BACK, deployment_pb2.STAGE_FAILURE), Verdict(FAILED, "the stage was over before: FAILURE"), id="a stage that failed"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_CANCELLED, deployment_pb2.STAGE_NOT_STARTED_YET), Verdict(FAILED, "the stage was over before: NOT_STARTED_YET"), id="a stage that never comes"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SUCCESS), CommandResult(SUCCEEDED), id="a stage that was approved"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SKIPPED), CommandResult(SUCCEEDED), id="a stage that was skipped"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_ROLLING_BACK, deployment_pb2.STAGE_FAILURE), CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: FAILURE"), id="a stage that failed"),
+        pytest.param(deployment(deployment_pb2.DEPLOYMENT_CANCELLED, deployment_pb2.STAGE_NOT_STARTED_YET), CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: NOT_STARTED_YET"), id="a stage that never comes"),
     ],
 )  # fmt: skip
 def test_what_a_command_to_a_stage_comes_to(
-    found: Deployment | None, expected: Verdict | None
+    found: Deployment | None, expected: CommandResult | None
 ) -> None:
-    assert verdict(Command(stage_id="s"), found) == expected
+    assert stage_command_result(Command(stage_id="s"), found) == expected

@@ -13,7 +13,8 @@ from pipecd.model.deployment import DeploymentStatus
 from servers.samples import WAITING_CART
 
 FILE = "cart/app.pipecd.yaml"
-INVALID, VALID = "configuration is invalid", "configuration is valid again"
+INVALID = "application configuration is invalid"
+VALID = "application configuration is valid again"
 
 
 def is_news(entry: Any) -> bool:

@@ -16,7 +16,7 @@ from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.observe import debug, spans
 from pipecd.observe.deploytraces import trace_id
-from pipecd.piped.mirror import presence
+from pipecd.piped.reporting import heartbeat as presence
 from pipecd.proto.gateway import otlp_pb2 as otlp
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.wire.server import grpc_server

@@ -13,10 +13,14 @@ from pipecd.config.catalog import load_catalog
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.log import hiding
 from pipecd.piped import foundation, wiring
+from pipecd.piped.command_handlers import (
+    RestartHandler,
+    RestartRequested,
+    StageCommandHandler,
+    UnknownApplicationHandler,
+)
 from pipecd.piped.foundation import PipedSettings
-from pipecd.piped.mirror.presence import Presence, piped_meta
-from pipecd.piped.mirror.restart import RestartRequested, RestartWatch
-from pipecd.piped.mirror.stagecommands import StageCommands
+from pipecd.piped.reporting.heartbeat import Heartbeat, piped_meta
 
 __all__ = ["PipedSettings", "run_piped"]
 
@@ -42,30 +46,30 @@ async def _run(
     api = await opened.enter_async_context(foundation.connect(settings))
     decrypter, catalog = await foundation.decrypter(settings), load_catalog()
     public_key = decrypter.public_key if decrypter else b""
-    presence = Presence(
+    heartbeat = Heartbeat(
         api=api,
         meta=piped_meta(settings.config, catalog, public_key=public_key),
         metrics=lambda: generate_latest(registry) if registry is not None else b"",
     )
-    notifier = await foundation.notifier(settings, await presence.introduce(), counted, opened)
+    notifier = await foundation.notifier(settings, await heartbeat.register(), counted, opened)
     mirrors = await opened.enter_async_context(foundation.mirrors(settings))
     shared = foundation.share(settings, api, mirrors, catalog, decrypter, notifier)
     opened.enter_context(hiding(shared.callbacks.masks.known.hide))
     counted.register(shared.telemetry.statuses)
     counted.register(shared.callbacks.tallies)
-    presence.on_reported = shared.telemetry.statuses.reported
+    heartbeat.on_reported = shared.telemetry.statuses.reported
     opened.push_async_callback(shared.spans.end)
     plugins = await wiring.plugins(shared, opened)
     reporter, events = wiring.reporter(shared), wiring.events(shared)
     parts = (
-        presence,
+        heartbeat,
         notifier,
         shared.applications,
         shared.deployments,
         shared.commands,
         shared.heads,
         shared.spans,
-        wiring.wakeups(shared, events.pace, presence.pace, reporter.pace),
+        wiring.wakeups(shared, events.schedule, heartbeat.schedule, reporter.schedule),
         wiring.trigger(shared),
         wiring.deployer(shared, plugins),
         shared.states,
@@ -73,8 +77,9 @@ async def _run(
         wiring.previewer(shared, plugins, counted),
         reporter,
         events,
-        RestartWatch(shared.commands),
-        StageCommands(api=api, commands=shared.commands),
+        RestartHandler(shared.commands),
+        StageCommandHandler(api=api, commands=shared.commands),
+        UnknownApplicationHandler(shared.commands, shared.applications),
     )
     async with asyncio.TaskGroup() as loops:
         for part in parts:

@@ -22,15 +22,14 @@ from pipecd.observe.metrics import Labelled
 from pipecd.observe.spans import Spans
 from pipecd.observe.telemetry import DeploymentTelemetry
 from pipecd.observe.version import build_version
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.deployments import DeploymentCache
+from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.desk import logs_of
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.livestate.announce import Announcer
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.commands import CommandMirror
-from pipecd.piped.mirror.deployments import DeploymentMirror
-from pipecd.piped.mirror.heads import RepositoryHeads
-from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.metrics import NotificationMetrics
 from pipecd.piped.notify.notice import Notices
@@ -41,6 +40,7 @@ from pipecd.piped.planning.seen import SeenCommits
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY
 from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import Sources
 from pipecd.program.dirlock import DirectoryInUse, lock_directory
@@ -79,9 +79,9 @@ class Shared:
     settings: PipedSettings
     api: ControlPlaneClient
     mirrors: Mirrors
-    applications: ApplicationMirror
-    deployments: DeploymentMirror
-    commands: CommandMirror
+    applications: ApplicationCache
+    deployments: DeploymentCache
+    commands: CommandCache
     heads: RepositoryHeads
     configs: Configs
     sources: Sources
@@ -103,9 +103,9 @@ def share(
     notices: Notices,
 ) -> Shared:
     """Makes what most parts need."""
-    commands, metadata = CommandMirror(api), MetadataStores(api)
+    commands, metadata = CommandCache(api), MetadataStores(api)
     spans = Spans(_resource(settings), api.export_traces)
-    applications, deployments = ApplicationMirror(api), DeploymentMirror(api)
+    applications, deployments = ApplicationCache(api), DeploymentCache(api)
     callbacks = Callbacks(
         api,
         commands=commands,

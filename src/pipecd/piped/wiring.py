@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry
 from pipecd.config.piped.credential import git_password
 from pipecd.config.piped.watcher import EventWatcherRepoSpec, PlanPreviewSpec
 from pipecd.piped.appconfig.reporter import AppConfigReporter
+from pipecd.piped.cache.refresh import RefreshSchedule
+from pipecd.piped.cache.wakeups import WakeupStream
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.inbox import Inbox
@@ -19,8 +21,6 @@ from pipecd.piped.livestate.ground import Grounds
 from pipecd.piped.livestate.livestates import LiveStates
 from pipecd.piped.livestate.look import Looking
 from pipecd.piped.livestate.watcher import Tools as WatcherTools
-from pipecd.piped.mirror.pace import Pace
-from pipecd.piped.mirror.wakeups import WakeupStream
 from pipecd.piped.planpreview.application import ApplicationPreviews
 from pipecd.piped.planpreview.builder import Builder
 from pipecd.piped.planpreview.metrics import PreviewMetrics
@@ -144,7 +144,7 @@ def reporter(shared: Shared) -> AppConfigReporter:
         heads=shared.heads,
         mirrors=shared.mirrors,
         configs=shared.configs,
-        pace=Pace(spec.app_config_sync_interval or _DEFAULT_EVERY),
+        schedule=RefreshSchedule(spec.app_config_sync_interval or _DEFAULT_EVERY),
         piped_id=spec.piped_id,
         selector=spec.app_selector,
     )
@@ -175,17 +175,17 @@ def events(shared: Shared) -> EventWatcher:
     return EventWatcher(inbox, scribes)
 
 
-def wakeups(shared: Shared, events: Pace, *others: Pace) -> WakeupStream:
-    applications, deployments = shared.applications.pace, shared.deployments.pace
-    commands = shared.commands.pace
+def wakeups(shared: Shared, events: RefreshSchedule, *others: RefreshSchedule) -> WakeupStream:
+    applications, deployments = shared.applications.schedule, shared.deployments.schedule
+    commands = shared.commands.schedule
     return WakeupStream(
         shared.api,
-        paces={
+        schedules={
             Wakeup.CONNECTED: (applications, deployments, commands, events, *others),
             Wakeup.APPLICATIONS: (applications,),
             Wakeup.DEPLOYMENTS: (deployments,),
             Wakeup.COMMANDS: (commands,),
             Wakeup.EVENTS: (events,),
         },
-        repositories=shared.heads,
+        heads=shared.heads,
     )

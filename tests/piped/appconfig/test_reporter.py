@@ -16,10 +16,10 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.appconfig.discovery import reported_directory
 from pipecd.piped.appconfig.reporter import AppConfigReporter
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.commands import CommandMirror
-from pipecd.piped.mirror.heads import RepositoryHeads
-from pipecd.piped.mirror.pace import Pace
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.heads import RepositoryHeads
+from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.source.configs import Configs
 
 
@@ -39,12 +39,12 @@ async def reporting(plane: Any, remote: str, **settings: Any) -> AsyncGenerator[
     ):
         reporter = AppConfigReporter(
             api=api,
-            applications=ApplicationMirror(api, every=0.03),
+            applications=ApplicationCache(api, interval=0.03),
             heads=RepositoryHeads(mirrors),
             mirrors=mirrors,
             configs=Configs(load_catalog()),
-            commands=CommandMirror(api, every=0.03),
-            pace=Pace(settings.pop("every", 1000.0)),
+            commands=CommandCache(api, interval=0.03),
+            schedule=RefreshSchedule(settings.pop("every", 1000.0)),
             piped_id=plane.registered.id,
             **settings,
         )
@@ -186,8 +186,8 @@ async def test_an_empty_list_is_sent_once(open_plane: Any, origin: Any, eventual
         async with reporting(plane, origin.remote, every=0.02) as reporter:
             name = "ReportUnregisteredApplicationConfigurations"
             await eventually(lambda: plane.gate.count(name))
-            reads = reporter.applications.reads
-            await eventually(lambda: reporter.applications.reads > reads + 5)
+            reads = reporter.applications.poll_count
+            await eventually(lambda: reporter.applications.poll_count > reads + 5)
             assert plane.gate.count(name) == 1
 
 

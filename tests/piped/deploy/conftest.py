@@ -31,13 +31,13 @@ from pipecd.model.clock import Now, utc_now
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 from pipecd.model.errors import NotFound
 from pipecd.model.ids import new_id
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.deploy.desk import logs_of
 from pipecd.piped.deploy.metadata import MetadataStores
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.commands import CommandMirror
-from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.notify.notice import Notice
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
@@ -298,7 +298,7 @@ class Stand:
                 [repository], directory=self.directory / "mirrors", credentials=GitCredentials()
             ) as mirrors,
         ):
-            commands = CommandMirror(api, every=LOOK_EVERY)
+            commands = CommandCache(api, interval=LOOK_EVERY)
             metadata = MetadataStores(api)
             tools = Toolbox(self.directory / "tools")
             callbacks = Callbacks(
@@ -317,9 +317,9 @@ class Stand:
             ) as plugins:
                 deployer = Deployer(
                     api=api,
-                    deployments=DeploymentMirror(api, every=LOOK_EVERY),
+                    deployments=DeploymentCache(api, interval=LOOK_EVERY),
                     commands=commands,
-                    applications=ApplicationMirror(api, every=LOOK_EVERY),
+                    applications=ApplicationCache(api, interval=LOOK_EVERY),
                     sources=Sources(mirrors, load_catalog()),
                     plugins=plugins,
                     callbacks=callbacks,

@@ -17,13 +17,13 @@ from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.clock import Now, utc_now
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.heads import RepositoryHeads
+from pipecd.piped.cache.wakeups import WakeupStream
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings
 from pipecd.piped.eventwatcher.watcher import EventWatcher
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.heads import RepositoryHeads
-from pipecd.piped.mirror.wakeups import WakeupStream
 from pipecd.piped.source.configs import Configs
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
@@ -103,7 +103,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
                 repositories, directory=place, credentials=credentials or GitCredentials()
             ) as mirrors,
         ):
-            applications, heads = ApplicationMirror(api), RepositoryHeads(mirrors)
+            applications, heads = ApplicationCache(api), RepositoryHeads(mirrors)
             configs, inbox = Configs(load_catalog()), Inbox(api, every=_POLL, now=now)
             around = Surroundings(inbox=inbox, heads=heads, applications=applications)
             scribes = [
@@ -115,12 +115,12 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
             watcher = EventWatcher(inbox, scribes)
             wakeups = WakeupStream(
                 api,
-                paces={
-                    Wakeup.CONNECTED: (watcher.pace, applications.pace),
-                    Wakeup.EVENTS: (watcher.pace,),
-                    Wakeup.APPLICATIONS: (applications.pace,),
+                schedules={
+                    Wakeup.CONNECTED: (watcher.schedule, applications.schedule),
+                    Wakeup.EVENTS: (watcher.schedule,),
+                    Wakeup.APPLICATIONS: (applications.schedule,),
                 },
-                repositories=heads,
+                heads=heads,
             )
             async with asyncio.TaskGroup() as tasks:
                 parts = (applications, heads, watcher, *([wakeups] if is_woken else []))

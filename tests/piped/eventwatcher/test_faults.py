@@ -171,7 +171,7 @@ async def test_two_pipeds_act_on_one_event(
             await events.succeeded(await events.register("image", "v2"))
         # The event is long dealt with when the second one hears of it.
         assert (tag(shop), tag(other)) == ("v2", "v1")
-        second.pace.soon()
+        second.schedule.refresh_soon()
         await eventually(lambda: tag(other) == "v2")
 
 

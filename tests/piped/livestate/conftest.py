@@ -16,21 +16,21 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.application import SyncStatus
 from pipecd.model.errors import NotFound
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.deployments import DeploymentCache
+from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.livestate.announce import Announcer, Recoveries
 from pipecd.piped.livestate.ground import Grounds
 from pipecd.piped.livestate.livestates import LiveStates
 from pipecd.piped.livestate.look import Looking
 from pipecd.piped.livestate.watcher import Rhythm, Tools
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.commands import CommandMirror
-from pipecd.piped.mirror.deployments import DeploymentMirror
-from pipecd.piped.mirror.heads import RepositoryHeads
-from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.notify.notice import Notice
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
@@ -158,12 +158,12 @@ class Scene:
         ):
             callbacks = Callbacks(
                 api,
-                commands=CommandMirror(api),
+                commands=CommandCache(api),
                 metadata=MetadataStores(api),
                 tools=Toolbox(work / "tools"),
             )
-            applications = ApplicationMirror(api, every=MIRROR_EVERY)
-            deployments = DeploymentMirror(api, every=MIRROR_EVERY)
+            applications = ApplicationCache(api, interval=MIRROR_EVERY)
+            deployments = DeploymentCache(api, interval=MIRROR_EVERY)
             heads = RepositoryHeads(mirrors)
             states = SyncStates(
                 api, applications, deployments, on_change=Announcer(self.heard).heard

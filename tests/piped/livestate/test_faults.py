@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trouble with one application ends in a state with a reason, and touches no other."""
+"""OutageLog with one application ends in a state with a reason, and touches no other."""
 
 import shutil
 from dataclasses import replace

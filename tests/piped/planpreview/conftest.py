@@ -18,9 +18,9 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.errors import NotFound
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.commands import CommandMirror
-from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.seen import SeenCommits
 from pipecd.piped.planpreview.application import ApplicationPreviews
@@ -124,7 +124,7 @@ class Scene:
     workers: int = 3
     within: float = 300
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    applications: ApplicationMirror | None = None
+    applications: ApplicationCache | None = None
     masks: Masks = field(default_factory=Masks)
 
     @property
@@ -142,9 +142,9 @@ class Scene:
             open_mirrors([site], directory=directory, credentials=GitCredentials()) as mirrors,
         ):
             previewer = Previewer(
-                commands=CommandMirror(api, every=LOOK_EVERY),
+                commands=CommandCache(api, interval=LOOK_EVERY),
                 builder=Builder(
-                    applications=ApplicationMirror(api, every=LOOK_EVERY),
+                    applications=ApplicationCache(api, interval=LOOK_EVERY),
                     heads=RepositoryHeads(mirrors),
                     mirrors=mirrors,
                     configs=Configs(load_catalog()),
@@ -229,8 +229,8 @@ class Scene:
     async def request(self, commit: str, branch: str = "feature", **more: Any) -> str:
         if self.applications is not None:
             # What was registered a moment ago has to be known first.
-            reads = self.applications.reads
-            while self.applications.reads < reads + 2:  # noqa: ASYNC110
+            reads = self.applications.poll_count
+            while self.applications.poll_count < reads + 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         wanted = RequestPlanPreviewRequest(
             repo_remote_url=self.origin.remote,

@@ -13,8 +13,8 @@ from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import NotFound, UserMistake
+from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.deploy.metadata import MetadataStores
-from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.tools import Toolbox
@@ -33,7 +33,7 @@ OpenPlane = Callable[[], AbstractAsyncContextManager[Any]]
 async def calling_back(plane: Any) -> AsyncGenerator[tuple[Callbacks, MetadataStores], None]:
     async with plane.api() as api:
         metadata = MetadataStores(api)
-        commands = CommandMirror(api, every=0.02)
+        commands = CommandCache(api, interval=0.02)
         tools = Toolbox(plane.directory / "tools")
         yield Callbacks(api, commands=commands, metadata=metadata, tools=tools), metadata
 

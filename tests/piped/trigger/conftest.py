@@ -14,14 +14,15 @@ from pipecd.config.catalog import load_catalog
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.clock import utc_now
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.commands import CommandMirror
-from pipecd.piped.mirror.deployments import DeploymentMirror
-from pipecd.piped.mirror.heads import RepositoryHeads
-from pipecd.piped.mirror.syncstates import SyncStates
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.deployments import DeploymentCache
+from pipecd.piped.cache.heads import RepositoryHeads
+from pipecd.piped.command_handlers import UnknownApplicationHandler
 from pipecd.piped.notify.notice import Notice
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.seen import SeenCommits
+from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -64,13 +65,13 @@ class Scene:
                 repositories, directory=directory, credentials=GitCredentials()
             ) as mirrors,
         ):
-            applications = ApplicationMirror(api, every=LOOK_EVERY)
-            deployments = DeploymentMirror(api, every=LOOK_EVERY)
+            applications = ApplicationCache(api, interval=LOOK_EVERY)
+            deployments = DeploymentCache(api, interval=LOOK_EVERY)
             trigger = Trigger(
                 api=api,
                 applications=applications,
                 deployments=deployments,
-                commands=CommandMirror(api, every=LOOK_EVERY),
+                commands=CommandCache(api, interval=LOOK_EVERY),
                 heads=RepositoryHeads(mirrors),
                 mirrors=mirrors,
                 configs=Configs(load_catalog()),
@@ -80,11 +81,17 @@ class Scene:
                 every=every,
                 now=now,
             )
-            mirrored = (applications, deployments, trigger.commands, trigger.heads)
+            components = (
+                applications,
+                deployments,
+                trigger.commands,
+                trigger.heads,
+                trigger.states,
+                trigger,
+                UnknownApplicationHandler(trigger.commands, applications),
+            )
             async with asyncio.TaskGroup() as loops:
-                tasks = [
-                    loops.create_task(part.run()) for part in (*mirrored, trigger.states, trigger)
-                ]
+                tasks = [loops.create_task(component.run()) for component in components]
                 yield trigger
                 for task in tasks:
                     task.cancel()

@@ -154,7 +154,7 @@ async def test_a_deleted_branch_is_told_until_it_is_back(
             await eventually(lambda: is_status(SyncStatus.INVALID_CONFIG))
             assert "the branch does not exist" in (await state()).reason
             origin.git("branch", "-m", "gone", "main")
-            trigger.heads.look_soon("site")
+            trigger.heads.push_announced("site")
             # What is under way is told again.
             await eventually(lambda: is_status(SyncStatus.DEPLOYING))
             await scene.settle()

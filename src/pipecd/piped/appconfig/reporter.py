@@ -21,12 +21,12 @@ from pipecd.piped.appconfig.discovery import (
     mistake_in,
     unregistered,
 )
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.changes import watch_any
+from pipecd.piped.cache.commands import REASON_KEY, CommandCache
+from pipecd.piped.cache.heads import Head, RepositoryHeads
+from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.changes import watch_any
-from pipecd.piped.mirror.commands import REASON_KEY, CommandMirror
-from pipecd.piped.mirror.heads import Head, RepositoryHeads
-from pipecd.piped.mirror.pace import Pace
 from pipecd.piped.source.configs import Configs
 from pipecd.piped.source.sources import config_path
 from pipecd.proto.model.command_pb2 import Command
@@ -54,12 +54,12 @@ class AppConfigReporter:
     """Scans a repository when its head or its applications change, and now and then anyway."""
 
     api: ControlPlaneClient
-    applications: ApplicationMirror
+    applications: ApplicationCache
     heads: RepositoryHeads
     mirrors: Mirrors
     configs: Configs
-    commands: CommandMirror
-    pace: Pace
+    commands: CommandCache
+    schedule: RefreshSchedule
     piped_id: str
     selector: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -71,7 +71,7 @@ class AppConfigReporter:
         self._scanning = asyncio.Lock()
 
     async def run(self) -> None:
-        await self.applications.read()
+        await self.applications.wait_until_loaded()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._on_changes(), name="application files that change")
             tasks.create_task(self._on_pace(), name="application files now and then")
@@ -86,7 +86,7 @@ class AppConfigReporter:
 
     async def _on_pace(self) -> None:
         while True:
-            await self.pace.wait()
+            await self.schedule.wait()
             # The control plane keeps the list in its cache only and may have lost it.
             await self._scan(again=True)
 
@@ -106,7 +106,7 @@ class AppConfigReporter:
         elif repository not in self.mirrors:
             await self._refuse(command, "the application or its repository is unknown here")
         else:
-            await self.heads.look(repository)
+            await self.heads.poll(repository)
             await self._scan(again=True)
             await self.commands.report(command, CommandStatus.SUCCEEDED)
 

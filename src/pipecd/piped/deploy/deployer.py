@@ -13,16 +13,16 @@ from pathlib import Path
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind
 from pipecd.observe.telemetry import DeploymentTelemetry
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.changes import Watch
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.desk import Desk
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.deploy.stop import Stop, stop_of
 from pipecd.piped.deploy.waiting import WaitingRoom
 from pipecd.piped.deploy.work import Hold, carry_out
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.changes import Watch
-from pipecd.piped.mirror.commands import CommandMirror
-from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.plan.turns import next_turns
@@ -57,9 +57,9 @@ class Deployer:
     """Plans and carries out deployments."""
 
     api: ControlPlaneClient
-    deployments: DeploymentMirror
-    commands: CommandMirror
-    applications: ApplicationMirror
+    deployments: DeploymentCache
+    commands: CommandCache
+    applications: ApplicationCache
     sources: Sources
     plugins: PluginRegistry
     targets: KnownTargets = field(default_factory=dict[str, tuple[str, ...]])
@@ -85,7 +85,7 @@ class Deployer:
         for mirror in (self.deployments, self.commands):
             mirror.changes.add(self._woken)
         for watch in (self._news, self._woken):
-            self.deployments.pace.wakeups.add(watch)
+            self.deployments.schedule.wakeups.add(watch)
         async with asyncio.TaskGroup() as works:
             works.create_task(self._correct_deploying(), name="deploying")
             waiting = WaitingRoom(desk=desk, works=works, settled=self._settled, woken=self._woken)
@@ -151,12 +151,12 @@ class Deployer:
 
     async def _correct_deploying(self) -> None:
         """An application that lost its piped amid a deployment may say forever that it deploys."""
-        await self.applications.read()
+        await self.applications.wait_until_loaded()
         applications = self.applications.all
         # The deployments must be newer than the applications, which may have begun to deploy.
-        await self.deployments.refreshed()
+        await self.deployments.refresh()
         for application in applications:
-            if application.deploying and not self.deployments.open_of(application.id):
+            if application.deploying and not self.deployments.not_completed_of(application.id):
                 await self.api.report_application_deploying_status(
                     ReportApplicationDeployingStatusRequest(application_id=application.id)
                 )

@@ -9,10 +9,10 @@ from pathlib import Path
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.observe.telemetry import DeploymentTelemetry
+from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.deploy.reports import Reports
-from pipecd.piped.mirror.commands import CommandMirror
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.plan.targets import KnownTargets
 from pipecd.piped.planning.masked import MaskedSources
@@ -40,7 +40,7 @@ class Desk:
     """The control plane, the sources, the plugins and a place to work."""
 
     api: ControlPlaneClient
-    commands: CommandMirror
+    commands: CommandCache
     sources: Sources
     plugins: PluginRegistry
     targets: KnownTargets

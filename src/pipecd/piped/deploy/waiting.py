@@ -12,8 +12,8 @@ from structlog.contextvars import bound_contextvars
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
+from pipecd.piped.cache.changes import Watch
 from pipecd.piped.deploy.desk import Desk
-from pipecd.piped.mirror.changes import Watch
 from pipecd.piped.plan.turns import superseded, waits_for
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment

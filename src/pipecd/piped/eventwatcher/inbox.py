@@ -11,11 +11,10 @@ import structlog
 
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.piped.cache.changes import Changes, Watch
+from pipecd.piped.cache.refresh import OutageLog, RefreshSchedule
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.eventwatcher.turn import TOO_OLD, Arrival, Outcome, together
-from pipecd.piped.mirror.changes import Changes, Watch
-from pipecd.piped.mirror.pace import Pace
-from pipecd.piped.mirror.trouble import Trouble
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.service import piped_pb2 as pb
@@ -47,7 +46,7 @@ class Inbox:
 
     def __init__(self, api: ControlPlaneClient, *, every: float, now: Now = utc_now) -> None:
         self._api, self._now = api, now
-        self.pace = Pace(every)
+        self.schedule = RefreshSchedule(every)
         self.changes = Changes()
         self._began = to_unix(now())
         self._newest = to_unix(now() - _SKEW)
@@ -61,13 +60,13 @@ class Inbox:
         self._settled: dict[str, dict[str, Outcome]] = {}
         self._reports: dict[str, Outcome] = {}
         self._to_report = Watch()
-        self._trouble = Trouble("events")
+        self._trouble = OutageLog("events")
 
     def want(self, repository_id: str, keys: frozenset[str]) -> None:
         """From now on a repository acts on the events of these keys."""
         if keys - self._all_wanted():
             self._is_new_wanted = True
-            self.pace.soon()
+            self.schedule.refresh_soon()
         before = self._wanted.get(repository_id)
         since = 0 if before is None else to_unix(self._now())
         self._wanted[repository_id] = {key: (before or {}).get(key, since) for key in keys}
@@ -116,10 +115,10 @@ class Inbox:
 
     async def _follow(self) -> None:
         while True:
-            await self.pace.wait()
+            await self.schedule.wait()
             if self._all_wanted() and not await self._refresh():
                 await asyncio.sleep(_RETRY)
-                self.pace.soon()
+                self.schedule.refresh_soon()
 
     async def _refresh(self) -> bool:
         deep, self._is_new_wanted = self._is_new_wanted, False
@@ -127,9 +126,9 @@ class Inbox:
             found = await self._listed(deep=deep)
         except PipecdError as e:
             self._is_new_wanted |= deep
-            self._trouble.met(e)
+            self._trouble.failed(e)
             return False
-        self._trouble.over()
+        self._trouble.succeeded()
         wanted, is_new = self._all_wanted(), False
         now = to_unix(self._now())
         for event in found.values():

@@ -14,15 +14,15 @@ from pipecd.git.push import PushRequest, push
 from pipecd.model.backoff import Backoff
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Conflict, PipecdError, Unavailable
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.changes import watch_any
+from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.eventwatcher.definition import Definition
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.edits import Edits, Result, Task
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.pullrequest import Wanted, asked_for
 from pipecd.piped.eventwatcher.turn import Arrival, Outcome, choose, together
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.changes import watch_any
-from pipecd.piped.mirror.heads import RepositoryHeads
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
 
@@ -41,7 +41,7 @@ class Surroundings:
 
     inbox: Inbox
     heads: RepositoryHeads
-    applications: ApplicationMirror
+    applications: ApplicationCache
     token: str = ""
     """What opens pull requests: the password of Git over HTTP."""
 
@@ -67,7 +67,7 @@ class Scribe:
         watch = watch_any(
             self._inbox.changes, heads.changes_of(self.repository_id), applications.changes
         )
-        await applications.read()
+        await applications.wait_until_loaded()
         pauses = iter(_BACKOFF)
         while True:
             if await self._round():

@@ -4,9 +4,9 @@
 import asyncio
 from collections.abc import Sequence
 
+from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.scribe import Scribe
-from pipecd.piped.mirror.pace import Pace
 
 
 class EventWatcher:
@@ -16,9 +16,9 @@ class EventWatcher:
         self._inbox, self._scribes = inbox, scribes
 
     @property
-    def pace(self) -> Pace:
+    def schedule(self) -> RefreshSchedule:
         """When it looks for events."""
-        return self._inbox.pace
+        return self._inbox.schedule
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -3,8 +3,8 @@
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.piped.mirror.syncstates import Verdict
 from pipecd.piped.notify.notice import Notice, NoticeKind, Notices
+from pipecd.piped.reporting.sync_states import SyncState
 from pipecd.proto.model import application_pb2
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
@@ -28,7 +28,7 @@ class Announcer:
         self._notices, self._now = notices, now
         self._last: dict[str, SyncStatus] = {}
 
-    def heard(self, application: Application, before: Verdict, after: Verdict) -> None:
+    def heard(self, application: Application, before: SyncState, after: SyncState) -> None:
         """The state of an application is another."""
         if before.status in _COMPARED:
             self._last.setdefault(application.id, before.status)

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from pipecd.git.mirror import Mirrors
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.changes import watch_any
 from pipecd.piped.livestate.watcher import Tools, Watcher
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.changes import watch_any
 from pipecd.proto.model.application_pb2 import Application
 
 _EVERY = 60.0
@@ -27,7 +27,7 @@ class _Post:
 class LiveStates:
     """Watches each application in a task of its own, so that a slow one holds up no other."""
 
-    applications: ApplicationMirror
+    applications: ApplicationCache
     mirrors: Mirrors
     tools: Tools
     _posts: dict[str, _Post] = field(init=False, default_factory=dict[str, _Post])
@@ -42,8 +42,8 @@ class LiveStates:
 
     async def run(self) -> None:
         await self.tools.grounds.forget_all()
-        await self.applications.read()
-        await self.tools.deployments.read()
+        await self.applications.wait_until_loaded()
+        await self.tools.deployments.wait_until_loaded()
         watch = watch_any(self.applications.changes, self.tools.deployments.changes)
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -73,8 +73,8 @@ class LiveStates:
     def _follow_deployments(self) -> None:
         """A deployment that began or ended is a reason to look."""
         for id_, post in self._posts.items():
-            now, before = self.tools.deployments.open_of(id_), self._open.get(id_, frozenset())
-            if now != before:
+            now = self.tools.deployments.not_completed_of(id_)
+            if now != self._open.get(id_, frozenset()):
                 self._open[id_] = now
                 post.watcher.ask()
         for gone in self._open.keys() - self._posts:

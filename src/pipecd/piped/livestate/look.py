@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pipecd.model.errors import PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.piped.livestate.ground import Ground, Grounds
 from pipecd.piped.livestate.merge import merged
-from pipecd.piped.mirror.syncstates import Verdict
 from pipecd.piped.plan.targets import KnownTargets, deploy_targets
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.registry import PluginRegistry
+from pipecd.piped.reporting.sync_states import SyncState
 from pipecd.piped.source.sources import Source
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.livestate_pb2 import ResourceState
@@ -34,7 +34,7 @@ class Sight:
     `is_told` means that the plugins tell of each change by themselves.
     """
 
-    verdict: Verdict
+    verdict: SyncState
     resources: tuple[ResourceState, ...] | None = None
     is_told: bool = True
 
@@ -128,12 +128,12 @@ def _masked(error: PipecdError, masking: Masking) -> PipecdError:
     return UserMistake(told) if isinstance(error, UserMistake) else Unavailable(told)
 
 
-def _verdict(answer: GetLivestateResponse, masking: Masking) -> Verdict:
-    verdict = Verdict.of(answer.sync_state)
+def _verdict(answer: GetLivestateResponse, masking: Masking) -> SyncState:
+    verdict = SyncState.of(answer.sync_state)
     reason = masking.hide(verdict.reason)
     if len(reason) > _LONGEST_REASON:
         reason = f"{reason[:_LONGEST_REASON]}\n... (the rest is left out)"
-    return Verdict(verdict.status, masking.hide(verdict.short_reason), reason)
+    return SyncState(verdict.status, masking.hide(verdict.short_reason), reason)
 
 
 def _resources(answer: GetLivestateResponse, masking: Masking) -> Sequence[ResourceState]:

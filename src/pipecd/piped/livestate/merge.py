@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from pipecd.model.application import SyncStatus
-from pipecd.piped.mirror.syncstates import Verdict
+from pipecd.piped.reporting.sync_states import SyncState
 
 # The first one that any plugin says counts.
 _ORDER = (
@@ -17,12 +17,12 @@ _ORDER = (
 _WITHOUT_REASON = (SyncStatus.DEPLOYING, SyncStatus.SYNCED)
 
 
-def merged(verdicts: Sequence[Verdict]) -> Verdict:
+def merged(verdicts: Sequence[SyncState]) -> SyncState:
     """The worst of the verdicts, with what all plugins have to say; of none nothing is known."""
     status = min((each.status for each in verdicts), key=_ORDER.index, default=SyncStatus.UNKNOWN)
     if status in _WITHOUT_REASON:
-        return Verdict(status)
-    return Verdict(
+        return SyncState(status)
+    return SyncState(
         status,
         "\n".join(each.short_reason for each in verdicts if each.short_reason),
         "\n".join(each.reason for each in verdicts if each.reason),

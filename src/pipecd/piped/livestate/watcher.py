@@ -13,16 +13,16 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.backoff import Backoff
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
+from pipecd.piped.cache.changes import Watch
+from pipecd.piped.cache.deployments import DeploymentCache
+from pipecd.piped.cache.heads import RepositoryHeads
+from pipecd.piped.cache.refresh import OutageLog
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.livestate.announce import Recoveries
 from pipecd.piped.livestate.ground import Ground, Grounds
 from pipecd.piped.livestate.look import Looking, Sight
 from pipecd.piped.livestate.snapshot import snapshot_of, tidied
-from pipecd.piped.mirror.changes import Watch
-from pipecd.piped.mirror.deployments import DeploymentMirror
-from pipecd.piped.mirror.heads import RepositoryHeads
-from pipecd.piped.mirror.syncstates import SyncStates, Verdict
-from pipecd.piped.mirror.trouble import Trouble
+from pipecd.piped.reporting.sync_states import SyncState, SyncStates
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.livestate_pb2 import ResourceState
 from pipecd.proto.service.piped_pb2 import ReportApplicationLiveStateRequest
@@ -57,7 +57,7 @@ class Tools:
     """What all watchers share."""
 
     api: ControlPlaneClient
-    deployments: DeploymentMirror
+    deployments: DeploymentCache
     heads: RepositoryHeads
     grounds: Grounds
     looking: Looking
@@ -65,7 +65,7 @@ class Tools:
     recoveries: Recoveries
     now: Now = utc_now
     rhythm: Rhythm = field(default_factory=Rhythm)
-    trouble: Trouble = field(default_factory=lambda: Trouble("live states"))
+    trouble: OutageLog = field(default_factory=lambda: OutageLog("live states"))
     chance: Callable[[float, float], float] = random.uniform
 
 
@@ -158,7 +158,7 @@ class Watcher:
         return True
 
     async def _look(self, ground: Ground) -> None:
-        deploying = self._tools.deployments.open_of(self.application.id)
+        deploying = self._tools.deployments.not_completed_of(self.application.id)
         sight = await self._tools.looking.look(self.application, ground)
         if sight.resources is None and (self._sight is None or self._sight.resources is not None):
             # Nobody tells what runs, so nobody needs a working copy any more.
@@ -170,8 +170,8 @@ class Watcher:
         if sight.resources is not None:
             await self._ship(sight.resources)
         # What is seen amid a deployment is neither what was nor what will be.
-        if not deploying and not self._tools.deployments.open_of(self.application.id):
-            self._tools.states.seen(self.application, sight.verdict)
+        if not deploying and not self._tools.deployments.not_completed_of(self.application.id):
+            self._tools.states.set_live(self.application, sight.verdict)
 
     async def _ship(self, resources: tuple[ResourceState, ...]) -> None:
         now, clock = to_unix(self._tools.now()), asyncio.get_running_loop().time()
@@ -190,10 +190,10 @@ class Watcher:
                 ReportApplicationLiveStateRequest(snapshot=snapshot)
             )
         except PipecdError as e:
-            self._tools.trouble.met(e)
+            self._tools.trouble.failed(e)
             self._unheard += 1
             return
-        self._tools.trouble.over()
+        self._tools.trouble.succeeded()
         self._tools.recoveries.heard(self.application, snapshot.health_status)
         self._shipped, self._unheard = _Shipped(self.application, tidy, clock), 0
 
@@ -215,16 +215,16 @@ class Watcher:
         if is_mistake or not self._sight or now - self._failing_since >= self._tools.rhythm.doubt:
             self._sight = None
             status = SyncStatus.INVALID_CONFIG if is_mistake else SyncStatus.UNKNOWN
-            verdict = Verdict.because(status, self._error)
-            if not self._tools.deployments.open_of(self.application.id):
-                self._tools.states.seen(self.application, verdict)
+            verdict = SyncState.because(status, self._error)
+            if not self._tools.deployments.not_completed_of(self.application.id):
+                self._tools.states.set_live(self.application, verdict)
 
     def _pause(self) -> float:
         """Until the next look, unless somebody asks for one; not all come at the same time."""
         rhythm = self._tools.rhythm
         is_told = self._sight is not None and self._sight.is_told
         pause = rhythm.net if is_told else rhythm.every
-        if not is_told and self._tools.deployments.open_of(self.application.id):
+        if not is_told and self._tools.deployments.not_completed_of(self.application.id):
             pause = min(pause, rhythm.busy)
         if failures := self._failures or self._unheard:
             pause = Backoff(rhythm.again, pause).after(failures)

@@ -15,8 +15,8 @@ from pipecd.git.merge import MergeConflict, merge_commits, resolve_commit
 from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.heads import RepositoryHeads
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.plan import reason
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.judgement import Judgement, mistake_in
@@ -40,7 +40,7 @@ Results = list[ApplicationPlanPreviewResult]
 class Builder:
     """Builds previews with what this piped knows and has at hand."""
 
-    applications: ApplicationMirror
+    applications: ApplicationCache
     heads: RepositoryHeads
     mirrors: Mirrors
     configs: Configs
@@ -88,7 +88,7 @@ class Builder:
 
     async def _base(self, wanted: Command.BuildPlanPreview) -> Commit:
         """The head of the base branch; who asks for a preview means what is pushed by now."""
-        head = await self.heads.look(wanted.repository_id)
+        head = await self.heads.poll(wanted.repository_id)
         if head.error is not None:
             raise head.error
         if head.commit is None:

@@ -15,7 +15,7 @@ from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.document import to_json
 from pipecd.model.errors import PipecdError, Unavailable
-from pipecd.piped.mirror.commands import CommandMirror
+from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.planpreview.builder import Builder
 from pipecd.piped.planpreview.metrics import PreviewMetrics
 from pipecd.piped.planpreview.result import fit
@@ -38,7 +38,7 @@ class Previewer:
     A piped that stops leaves the ones at work unanswered, and the next one builds them anew.
     """
 
-    commands: CommandMirror
+    commands: CommandCache
     builder: Builder
     workspace: Path
     workers: int
@@ -49,7 +49,7 @@ class Previewer:
     async def run(self) -> None:
         await asyncio.to_thread(shutil.rmtree, self._place, ignore_errors=True)
         # Before these are known, nothing is known about what a change touches.
-        await self.builder.applications.read()
+        await self.builder.applications.wait_until_loaded()
         await self.builder.baselines.read()
         watch, begun = self.commands.changes.watch(), set[str]()
         turns = asyncio.Semaphore(self.workers)

@@ -5,16 +5,11 @@ import structlog
 
 from pipecd.model.command import TRIGGERED_KEY, CommandKind, CommandStatus
 from pipecd.model.deployment import IN_CHAIN, SyncStrategy
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.changes import watch_any
-from pipecd.piped.mirror.commands import REASON_KEY, CommandMirror
+from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.planning.deployment import SUMMARIES, Cause
 from pipecd.proto.model.command_pb2 import Command
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
-
-_WAIT, _SOON = 60.0, 0.2
 
 
 def cause_of(command: Command) -> Cause:
@@ -49,7 +44,7 @@ def _strategy(number: int) -> SyncStrategy:
 class SyncCommands:
     """The waiting commands that ask for a deployment."""
 
-    def __init__(self, commands: CommandMirror) -> None:
+    def __init__(self, commands: CommandCache) -> None:
         self._commands = commands
         self.changes = commands.changes
 
@@ -71,33 +66,4 @@ class SyncCommands:
 
     async def refused(self, command: Command, reason: str) -> None:
         """The command cannot be followed; whoever waits for it learns why."""
-        log.warning("command refused", command=command.id, reason=reason)
-        await self._commands.report(command, CommandStatus.FAILED, metadata={REASON_KEY: reason})
-
-
-class StrayCommands:
-    """Answers commands for applications that this piped does not have."""
-
-    def __init__(self, commands: SyncCommands, applications: ApplicationMirror) -> None:
-        self._commands, self._applications = commands, applications
-        # How often the applications had been read when a command was first found to be astray.
-        self._since: dict[str, int] = {}
-
-    async def run(self) -> None:
-        watch = watch_any(self._commands.changes, self._applications.changes)
-        while True:
-            strays = [c for c in self._commands.all if self._is_astray(c)]
-            if any(command.id not in self._since for command in strays):
-                # The application may be newer than our copy; a fresh copy decides.
-                self._applications.refresh_soon()
-            self._since = {c.id: self._since.get(c.id, self._applications.reads) for c in strays}
-            for command in strays:
-                if self._applications.reads > self._since[command.id]:
-                    await self._commands.refused(
-                        command, "the application is unknown to this piped, or disabled"
-                    )
-            # A copy equal to the last one is not told as a change.
-            await watch.wait(_SOON if strays else _WAIT)
-
-    def _is_astray(self, command: Command) -> bool:
-        return self._applications.get(command.application_id) is None
+        await self._commands.reject(command, reason)

@@ -12,8 +12,8 @@ from pipecd.git.mirror import Repository
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import AlreadyExists, PipecdError
+from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.mirror.deployments import DeploymentMirror
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.transition import triggered
 from pipecd.piped.planning.baseline import Baselines
@@ -38,7 +38,7 @@ class Creation:
     def __init__(
         self,
         api: ControlPlaneClient,
-        deployments: DeploymentMirror,
+        deployments: DeploymentCache,
         baselines: Baselines,
         notices: Notices,
         *,

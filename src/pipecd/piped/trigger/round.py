@@ -19,11 +19,11 @@ from pipecd.model.command import CHAIN_COMMIT_KEY, CommandKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.plan import reason
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.deployment import Cause, commit_cause, drift_cause
 from pipecd.piped.planning.judgement import Judgement, mistake_in
+from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import Configs, Read
 from pipecd.piped.source.sources import config_path
 from pipecd.piped.trigger.commands import SyncCommands, cause_of
@@ -64,7 +64,7 @@ class Round:
     async def run(self, applications: tuple[Application, ...]) -> bool:
         """Looks at every application; whether all of them could be decided on.
 
-        Trouble with one does not touch the others.
+        OutageLog with one does not touch the others.
         """
         wanted = {a.id: a for a in applications if self._is_worth_a_look(a)}
         if not wanted:
@@ -88,7 +88,7 @@ class Round:
         return (
             self.tools.baselines.of(application).commit != self.head.hash
             or self.tools.states.of(application).status is SyncStatus.OUT_OF_SYNC
-            or self.tools.states.is_invalid(application)
+            or self.tools.states.has_invalid_config(application)
             or bool(self.tools.commands.of(application.id))
         )
 
@@ -96,16 +96,16 @@ class Round:
         """Deploys the application if there is a reason to; what is wrong with it, if anything."""
         mistake = mistake_in(application, config)
         if mistake or isinstance(config, PipecdError):
-            self.tools.states.invalid(application, mistake)
+            self.tools.states.set_config_error(application, mistake)
             for command in self.tools.commands.of(application.id):
                 await self.tools.commands.refused(command, mistake)
             return mistake
         # Commits cannot be judged by broken patterns, but what a person asks for can be done.
         unclear = reason.pattern_mistake(config.spec.trigger.on_commit)
         if unclear:
-            self.tools.states.invalid(application, unclear)
+            self.tools.states.set_config_error(application, unclear)
         else:
-            self.tools.states.valid(application)
+            self.tools.states.set_config_error(application, "")
         for command in self.tools.commands.of(application.id):
             if (then := await self._at_beginning(application, command)) is not None:
                 await then.obey(application, command)

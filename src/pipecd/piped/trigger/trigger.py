@@ -9,17 +9,17 @@ import structlog
 from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.changes import watch_any
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.deployments import DeploymentCache
+from pipecd.piped.cache.heads import Head, RepositoryHeads
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.mirror.applications import ApplicationMirror
-from pipecd.piped.mirror.changes import watch_any
-from pipecd.piped.mirror.commands import CommandMirror
-from pipecd.piped.mirror.deployments import DeploymentMirror
-from pipecd.piped.mirror.heads import Head, RepositoryHeads
-from pipecd.piped.mirror.syncstates import SyncStates
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.planning.baseline import Baselines
+from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import Configs
-from pipecd.piped.trigger.commands import StrayCommands, SyncCommands
+from pipecd.piped.trigger.commands import SyncCommands
 from pipecd.piped.trigger.creation import Creation
 from pipecd.piped.trigger.failures import TriggerFailures
 from pipecd.piped.trigger.round import Round, Tools
@@ -35,9 +35,9 @@ class Trigger:
     """Follows every repository in a task of its own, so that a broken one holds up no other."""
 
     api: ControlPlaneClient
-    applications: ApplicationMirror
-    deployments: DeploymentMirror
-    commands: CommandMirror
+    applications: ApplicationCache
+    deployments: DeploymentCache
+    commands: CommandCache
     heads: RepositoryHeads
     mirrors: Mirrors
     configs: Configs
@@ -49,7 +49,6 @@ class Trigger:
 
     def __post_init__(self) -> None:
         self._commands = SyncCommands(self.commands)
-        self._strays = StrayCommands(self._commands, self.applications)
         self._tools = Tools(
             api=self.api,
             configs=self.configs,
@@ -65,12 +64,11 @@ class Trigger:
 
     async def run(self) -> None:
         # Before these are known, nothing is known about what was triggered before.
-        await self.applications.read()
-        await self.deployments.read()
+        await self.applications.wait_until_loaded()
+        await self.deployments.wait_until_loaded()
         await self._tools.creation.take_up(self.applications.all, self.deployments.all)
         await self.baselines.load()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._strays.run(), name="commands for strangers")
             tasks.create_task(self._tend_homeless(), name="applications without a repository")
             for mirror in self.mirrors:
                 tasks.create_task(self._follow(mirror), name=f"trigger {mirror.repository.id}")
@@ -102,7 +100,7 @@ class Trigger:
         head = self.heads.of(id_)
         if any(self._commands.of(application.id) for application in applications):
             # Who asks for a sync means what is pushed by now.
-            head = await self.heads.look(id_)
+            head = await self.heads.poll(id_)
         if head.error is not None and not isinstance(head.error, Unavailable):
             await self._refuse(applications, str(head.error))
         elif head.commit is not None:
@@ -127,6 +125,6 @@ class Trigger:
 
     async def _refuse(self, applications: tuple[Application, ...], why: str) -> None:
         for application in applications:
-            self.states.invalid(application, why)
+            self.states.set_config_error(application, why)
             for command in self._commands.of(application.id):
                 await self._commands.refused(command, why)

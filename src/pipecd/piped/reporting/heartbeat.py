@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the control plane that this piped is there: what it is, and how it does."""
+"""Registers this piped with the control plane and sends its heartbeat with its metrics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +13,8 @@ from pipecd.config.piped.secret import KEY_PAIR
 from pipecd.config.read import PipedConfig
 from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version
+from pipecd.piped.cache.refresh import OutageLog, RefreshSchedule
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.mirror.pace import Pace
-from pipecd.piped.mirror.trouble import Trouble
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import (
@@ -26,13 +25,13 @@ from pipecd.proto.service.piped_pb2 import (
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_EVERY = 60.0
+_INTERVAL = 60.0
 
 
 def piped_meta(
     config: PipedConfig, catalog: Catalog, *, public_key: bytes
 ) -> ReportPipedMetaRequest:
-    """What a piped tells about itself when it starts; secrets are masked."""
+    """Returns what piped reports about itself when it starts; secrets are masked."""
     spec = config.spec
     if public_key:
         encryption = Piped.SecretEncryption(type=KEY_PAIR, public_key=public_key.decode())
@@ -45,7 +44,7 @@ def piped_meta(
             ApplicationGitRepository(id=r.repo_id, remote=r.remote, branch=r.branch)
             for r in spec.repositories
         ],
-        platform_providers=_providers(config, catalog),
+        platform_providers=_platform_providers(config, catalog),
         plugins=[
             Piped.Plugin(name=p.name, deploy_targets=[t.name for t in p.deploy_targets])
             for p in spec.plugins
@@ -54,8 +53,8 @@ def piped_meta(
     )
 
 
-def _providers(config: PipedConfig, catalog: Catalog) -> list[Piped.PlatformProvider]:
-    """The deploy targets of a first-generation piped by the name they have in its file."""
+def _platform_providers(config: PipedConfig, catalog: Catalog) -> list[Piped.PlatformProvider]:
+    """Returns the deploy targets of a v0 configuration under the name that they have there."""
     if config.generation is not Generation.V0:
         return []
     return [
@@ -67,31 +66,33 @@ def _providers(config: PipedConfig, catalog: Catalog) -> list[Piped.PlatformProv
 
 
 @dataclass(kw_only=True)
-class Presence:
-    """Introduces this piped once and then reports that it is alive."""
+class Heartbeat:
+    """Reports what this piped is once, and its metrics every minute."""
 
     api: ControlPlaneClient
     meta: ReportPipedMetaRequest
     metrics: Callable[[], bytes]
     on_reported: Callable[[], None] = lambda: None
-    """Called when the metrics have arrived."""
-    # The control plane takes a piped without a report for gone, so this does not slow down.
-    pace: Pace = field(default_factory=lambda: Pace(_EVERY, net=(_EVERY, _EVERY)))
+    """Called when the control plane has received the metrics."""
+    # The control plane shows a piped without reports as offline, so wake-ups do not slow this down.
+    schedule: RefreshSchedule = field(
+        default_factory=lambda: RefreshSchedule(_INTERVAL, resync=(_INTERVAL, _INTERVAL))
+    )
 
-    async def introduce(self) -> ReportPipedMetaResponse:
-        """Tells the control plane what this piped is; a refused key ends piped here."""
-        answer = await self.api.report_piped_meta(self.meta)
-        log.info("control plane knows this piped", name=answer.name)
-        return answer
+    async def register(self) -> ReportPipedMetaResponse:
+        """Reports version, configuration and plugins; raises if the piped key is not accepted."""
+        response = await self.api.report_piped_meta(self.meta)
+        log.info("registered with the control plane", name=response.name)
+        return response
 
     async def run(self) -> None:
-        trouble = Trouble("statistics")
+        outage = OutageLog("statistics")
         while True:
             try:
                 await self.api.report_stat(ReportStatRequest(piped_stats=self.metrics()))
             except PipecdError as e:
-                trouble.met(e)
+                outage.failed(e)
             else:
-                trouble.over()
+                outage.succeeded()
                 self.on_reported()
-            await self.pace.wait()
+            await self.schedule.wait()

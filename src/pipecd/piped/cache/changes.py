@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telling others that something changed, without saying what: they look for themselves."""
+"""Notifications that something changed; they carry no data, the receiver reads it itself."""
 
 import asyncio
 from contextlib import suppress
@@ -7,23 +7,23 @@ from weakref import WeakSet
 
 
 class Watch:
-    """One waiter's view: remembers whether something changed since it last waited."""
+    """Remembers whether something changed since its owner last waited."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
     def mark(self) -> None:
-        """Something changed."""
+        """Records a change."""
         self._changed.set()
 
     def taken(self) -> bool:
-        """Whether something changed since this was last asked; does not wait."""
+        """Returns whether something changed since the last call or wait, without waiting."""
         changed = self._changed.is_set()
         self._changed.clear()
         return changed
 
     async def wait(self, at_most: float) -> bool:
-        """Returns True after a change since the last wait, False when the time has passed."""
+        """Returns True after a change since the last wait, False after `at_most` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most):
                 await self._changed.wait()
@@ -31,10 +31,10 @@ class Watch:
 
 
 class Changes:
-    """Where changes of one thing are told; each waiter has a watch of its own."""
+    """Notifies all its watches of changes to one thing."""
 
     def __init__(self) -> None:
-        # A watch lives as long as the one who waits with it.
+        # A watch lives as long as its owner.
         self._watches: WeakSet[Watch] = WeakSet()
 
     def notify(self) -> None:
@@ -45,16 +45,15 @@ class Changes:
         return watch_any(self)
 
     def add(self, watch: Watch) -> None:
-        """Lets a watch also hear of these changes."""
+        """Lets an existing watch follow these changes too."""
         self._watches.add(watch)
 
     def remove(self, watch: Watch) -> None:
-        """Forgets a watch whose owner has ended."""
         self._watches.discard(watch)
 
 
 def watch_any(*changes: Changes) -> Watch:
-    """A watch that hears of the changes of several things."""
+    """Returns a watch that follows the changes of several things."""
     watch = Watch()
     for each in changes:
         each.add(watch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No change is lost, and every waiter hears of it."""
+"""No change is lost, and each watch sees it."""
 
 import asyncio
 import gc
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pipecd.piped.mirror.changes import Changes, watch_any
+from pipecd.piped.cache.changes import Changes, watch_any
 
 
 async def test_a_change_before_the_wait_is_not_lost() -> None:
@@ -18,7 +18,7 @@ async def test_a_change_before_the_wait_is_not_lost() -> None:
     assert not await watch.wait(0)
 
 
-async def test_every_waiter_has_its_own_view() -> None:
+async def test_each_watch_sees_every_change() -> None:
     changes = Changes()
     first, second = changes.watch(), changes.watch()
     changes.notify()
@@ -29,7 +29,7 @@ async def test_every_waiter_has_its_own_view() -> None:
     assert not await second.wait(0)
 
 
-async def test_a_waiter_wakes_at_once() -> None:
+async def test_a_change_ends_a_wait_at_once() -> None:
     changes = Changes()
     watch = changes.watch()
     waiting = asyncio.create_task(watch.wait(30))
@@ -40,11 +40,11 @@ async def test_a_waiter_wakes_at_once() -> None:
     assert time.perf_counter() - started < 0.1
 
 
-async def test_the_time_ends_a_wait() -> None:
+async def test_a_wait_times_out() -> None:
     assert not await Changes().watch().wait(0.01)
 
 
-async def test_one_watch_hears_of_several_things() -> None:
+async def test_one_watch_follows_several_sources() -> None:
     first, second = Changes(), Changes()
     watch = watch_any(first, second)
     second.notify()
@@ -54,7 +54,7 @@ async def test_one_watch_hears_of_several_things() -> None:
 
 
 @pytest.mark.slow
-async def test_forgotten_watches_are_not_kept() -> None:
+async def test_removed_and_collected_watches_are_dropped() -> None:
     changes = Changes()
     watch = changes.watch()
     changes.remove(watch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following the heads of repositories: how often, how patiently, and what is told of trouble."""
+"""Repository heads: how often remotes are polled, and what a failing one logs."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,26 +11,38 @@ from structlog.testing import capture_logs
 
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
-from pipecd.piped.mirror.heads import Head, RepositoryHeads, Rhythm
+from pipecd.piped.cache.heads import Head, PollInterval, RepositoryHeads
 
 
 @pytest.mark.parametrize(
-    ("rhythm", "pause"),
+    ("interval", "seconds"),
     [
-        pytest.param(Rhythm(every=1), 1, id="usually as often as the remote allows"),
-        pytest.param(Rhythm(every=1, is_told=True), 30, id="a safety net where pushes are told of"),
-        pytest.param(Rhythm(every=45, is_told=True), 45, id="never more often than allowed"),
-        pytest.param(Rhythm(every=0.25, failures=1), 1, id="a second after the first failure"),
+        pytest.param(PollInterval(every=1), 1, id="usually as often as the remote allows"),
         pytest.param(
-            Rhythm(every=3, failures=1), 3, id="a failure never makes looks more frequent"
+            PollInterval(every=1, is_announced=True),
+            30,
+            id="a safety net where pushes are announced",
         ),
-        pytest.param(Rhythm(every=1, failures=4), 8, id="longer after each failure"),
-        pytest.param(Rhythm(every=1, failures=99), 30, id="and half a minute at most"),
-        pytest.param(Rhythm(every=1, failures=2, is_told=True), 2, id="trouble is not left alone"),
+        pytest.param(
+            PollInterval(every=45, is_announced=True), 45, id="never more often than allowed"
+        ),
+        pytest.param(
+            PollInterval(every=0.25, failures=1), 1, id="a second after the first failure"
+        ),
+        pytest.param(
+            PollInterval(every=3, failures=1), 3, id="a failure never makes polls more frequent"
+        ),
+        pytest.param(PollInterval(every=1, failures=4), 8, id="longer after each failure"),
+        pytest.param(PollInterval(every=1, failures=99), 30, id="and half a minute at most"),
+        pytest.param(
+            PollInterval(every=1, failures=2, is_announced=True),
+            2,
+            id="a failing remote is polled again although its pushes are announced",
+        ),
     ],
 )
-def test_the_pause_until_the_next_look(rhythm: Rhythm, pause: float) -> None:
-    assert rhythm.pause == pause
+def test_the_time_until_the_next_poll(interval: PollInterval, seconds: float) -> None:
+    assert interval.seconds == seconds
 
 
 @asynccontextmanager
@@ -46,7 +58,7 @@ def hash_of(head: Head) -> str:
     return head.commit.hash if head.commit else ""
 
 
-async def test_heads_survive_a_remote_that_goes_and_comes_back(
+async def test_a_head_survives_a_remote_that_fails_and_recovers(
     new_origin: Any, running: Any, eventually: Any, tmp_path: Path
 ) -> None:
     origin = new_origin("one")
@@ -65,12 +77,12 @@ async def test_heads_survive_a_remote_that_goes_and_comes_back(
             await eventually(lambda: heads.of("one").error)
             assert hash_of(heads.of("one")) == pushed
             origin.git("branch", "-m", "other", "main")
-            heads.look_soon("one")
-            heads.look_soon("unknown")
+            heads.push_announced("one")
+            heads.push_announced("unknown")
             await eventually(lambda: heads.of("one").error is None)
 
 
-async def test_a_push_of_this_piped_is_seen_at_once(
+async def test_a_push_of_this_piped_is_fetched_at_once(
     new_origin: Any, tmp_path: Path, running: Any, eventually: Any
 ) -> None:
     origin = new_origin("one")
@@ -89,53 +101,55 @@ async def test_a_push_of_this_piped_is_seen_at_once(
             await eventually(lambda: hash_of(heads.of("one")) == pushed)
 
 
-async def test_trouble_is_told_once_and_so_is_its_end(new_origin: Any, tmp_path: Path) -> None:
+async def test_a_failing_remote_is_logged_once_and_so_is_its_recovery(
+    new_origin: Any, tmp_path: Path
+) -> None:
     origin = new_origin("one")
     first = origin.commit({"a": "1"})
     moved = tmp_path / "moved"
     async with heads_of(tmp_path, one=origin.remote) as heads:
-        await heads.look("one")
+        await heads.poll("one")
         with capture_logs() as logs:
             origin.path.rename(moved)
             for _ in range(3):
-                head = await heads.look("one")
+                head = await heads.poll("one")
                 assert hash_of(head) == first
                 assert "the repository was not found" in str(head.error)
             moved.rename(origin.path)
-            await heads.look("one")
-            await heads.look("one")
+            await heads.poll("one")
+            await heads.poll("one")
     assert [entry["event"] for entry in logs] == [
-        "repository cannot be followed",
-        "repository is followed again",
+        "repository cannot be fetched",
+        "repository can be fetched again",
     ]
 
 
 @pytest.mark.slow
-async def test_a_server_is_asked_less_often_where_wakeups_tell_of_pushes(
+async def test_a_remote_is_polled_less_often_where_wakeups_announce_pushes(
     new_origin: Any, git_http: Any, running: Any, eventually: Any, tmp_path: Path
 ) -> None:
     origin = new_origin("one")
     origin.commit({"a": "1"})
     async with heads_of(tmp_path, one=git_http.url("one/.git")) as heads, running(heads):
         await eventually(lambda: heads.of("one").commit)
-        heads.streaming(True)
+        heads.set_streaming(True)
         pushed = origin.commit({"a": "2"})
-        heads.look_soon("one")
+        heads.push_announced("one")
         await eventually(lambda: hash_of(heads.of("one")) == pushed)
-        assert heads.pause_of("one") == 30
-        # A push that nobody told of.
+        assert heads.poll_interval("one") == 30
+        # A push that no wake-up announced.
         missed = origin.commit({"a": "3"})
-        await heads.look("one")
+        await heads.poll("one")
         assert hash_of(heads.of("one")) == missed
-        assert heads.pause_of("one") < 2
-        # A push that was told of before it can be seen.
-        heads.look_soon("one")
-        await heads.look("one")
-        assert heads.pause_of("one") < 2
-        heads.look_soon("one")
-        assert heads.pause_of("one") == 30
-        # A push of this piped, which it is told of too.
+        assert heads.poll_interval("one") < 2
+        # A push that was announced before it is visible.
+        heads.push_announced("one")
+        await heads.poll("one")
+        assert heads.poll_interval("one") < 2
+        heads.push_announced("one")
+        assert heads.poll_interval("one") == 30
+        # A push of this piped, which a wake-up announces too.
         heads.pushed("one")
-        assert heads.pause_of("one") == 30
-        heads.streaming(False)
-        assert heads.pause_of("one") < 2
+        assert heads.poll_interval("one") == 30
+        heads.set_streaming(False)
+        assert heads.poll_interval("one") < 2

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Local copies of control-plane facts: applications, deployments, commands, events."""

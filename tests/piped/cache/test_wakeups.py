@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wake-up stream refreshes caches at once; without it they poll."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import open_mirrors
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.heads import RepositoryHeads
+from pipecd.piped.cache.refresh import RefreshSchedule
+from pipecd.piped.cache.wakeups import WakeupStream
+from pipecd.proto.service.wakeups_pb2 import Wakeup
+
+NEVER = 1000.0
+
+
+@asynccontextmanager
+async def no_heads(tmp_path: Path) -> AsyncGenerator[RepositoryHeads]:
+    async with open_mirrors([], directory=tmp_path / "m", credentials=GitCredentials()) as mirrors:
+        yield RepositoryHeads(mirrors)
+
+
+async def test_a_wakeup_refreshes_the_cache_it_is_for(
+    open_plane: Any, origin: Any, running: Any, eventually: Any, tmp_path: Path
+) -> None:
+    async with open_plane() as plane, plane.api() as api, no_heads(tmp_path) as heads:
+        await plane.add_repository("site", origin.remote)
+        cache = ApplicationCache(api, interval=NEVER)
+        stream = WakeupStream(
+            api,
+            schedules={
+                Wakeup.CONNECTED: (cache.schedule,),
+                Wakeup.APPLICATIONS: (cache.schedule,),
+            },
+            heads=heads,
+        )
+        async with running(cache, stream):
+            await eventually(lambda: stream.is_up)
+            await plane.add_application("cart")
+            # Without the stream this would take a thousand seconds.
+            await eventually(lambda: len(cache.all) == 1)
+
+
+async def test_without_the_stream_piped_polls(
+    open_plane: Any, running: Any, eventually: Any, tmp_path: Path
+) -> None:
+    async with open_plane() as plane, plane.api() as api, no_heads(tmp_path) as heads:
+        plane.gate.refusals["WatchWakeups"] = grpc.StatusCode.UNIMPLEMENTED
+        cache = CommandCache(api, interval=0.02)
+        stream = WakeupStream(api, schedules={Wakeup.COMMANDS: (cache.schedule,)}, heads=heads)
+        async with running(cache, stream):
+            await eventually(lambda: plane.gate.count("ListUnhandledCommands") > 3)
+            assert not stream.is_up
+            # A control plane of upstream has no stream; it is not tried again for ten minutes.
+            assert plane.gate.count("WatchWakeups") == 1
+
+
+async def test_a_stream_that_fails_is_opened_again(
+    open_plane: Any, running: Any, eventually: Any, tmp_path: Path
+) -> None:
+    async with open_plane() as plane, plane.api() as api, no_heads(tmp_path) as heads:
+        plane.gate.refusals["WatchWakeups"] = grpc.StatusCode.UNAVAILABLE
+        stream = WakeupStream(api, schedules={}, heads=heads, chance=lambda: 0.0)
+        async with running(stream):
+            await eventually(lambda: plane.gate.count("WatchWakeups") > 2)
+            assert not heads._is_streaming
+            del plane.gate.refusals["WatchWakeups"]
+            await eventually(lambda: stream.is_up)
+            assert heads._is_streaming
+
+
+async def test_polls_are_frequent_without_and_a_safety_net_with_the_stream() -> None:
+    ranges: list[tuple[float, float]] = []
+
+    def chance(low: float, high: float) -> float:
+        ranges.append((low, high))
+        return 150.0
+
+    schedule = RefreshSchedule(0.01, chance=chance)
+    await schedule.wait()
+    assert ranges == []
+    schedule.set_streaming(True)
+    await schedule.wait()
+    assert ranges == [(120.0, 300.0)]
