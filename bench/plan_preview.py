@@ -29,8 +29,8 @@ from pipecd.config.controlplane.storage import (
     FilestoreSpec,
 )
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
-from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.errors import NotFound
 from pipecd.observe.log import configure
 from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference
@@ -40,7 +40,7 @@ from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
 from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 from rig.cluster import NotInstalled, cluster, program
 
-ADMIN = Person("bench", "ann", ("Admin",))
+ADMIN = User("bench", "ann", ("Admin",))
 ASKED = 30.0
 MANIFESTS = 10
 APP = """\

@@ -36,10 +36,10 @@ from pipecd.config.controlplane.storage import (
     FilestoreSpec,
 )
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.signal import Topic
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.observe.log import configure
 from pipecd.proto.model.application_pb2 import Application
@@ -49,7 +49,7 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 GitHttp: Any = importlib.import_module("servers.git_http").GitHttp
 
-ADMIN = Person("bench", "ann", ("Admin",))
+ADMIN = User("bench", "ann", ("Admin",))
 APP = """\
 apiVersion: pipecd.dev/v1beta1
 kind: Application

@@ -26,8 +26,8 @@ from pipecd.config.controlplane.storage import (
     FilestoreSpec,
 )
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
-from pipecd.controlplane.auth.subject import Person
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.errors import AlreadyExists
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.secrets import keys
@@ -47,7 +47,7 @@ SLOW_FILES = (
     "controlplane/datastore/*",
     "controlplane/filestore/test_buckets.py",
     "controlplane/filestore/test_files.py",
-    "controlplane/owner/*",
+    "controlplane/operator/*",
     "controlplane/sso/*",
     "controlplane/test_replicas.py",
     "e2e/*",
@@ -138,7 +138,7 @@ class Plane:
     running: ControlPlane
     address: str
     api_key: str
-    admin: Person
+    admin: User
     password: str
 
 
@@ -166,7 +166,7 @@ def start_plane(tmp_path: Path) -> StartPlane:
             spec, key, host="127.0.0.1", port=port, insecure_cookie=True, grace_period=1, **settings
         )
         async with control_plane(chosen) as running:
-            admin = Person(project="demo", name="admin", roles=("Admin",))
+            admin = User(project="demo", name="admin", roles=("Admin",))
             with suppress(AlreadyExists):
                 await running.cases.projects.add("demo", "", StaticAdmin("admin", "hello-demo"))
             api_key = await running.cases.api_keys.generate("tests", APIKey.READ_WRITE, by=admin)

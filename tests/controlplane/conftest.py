@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.sqlite.database import open_sqlite
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import UseCases, build_use_cases
-from pipecd.controlplane.usecases.people.projects import ConfigProject, StaticAdmin
 from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.projects import ConfigProject, StaticAdmin
 from pipecd.model.clock import Now
 from pipecd.model.ids import new_id
 from pipecd.proto.model import common_pb2 as common
@@ -86,21 +86,21 @@ async def static_admin(cases: UseCases) -> StaticAdmin:
 
 
 @pytest.fixture
-def admin(static_admin: StaticAdmin) -> Person:
-    return Person(PROJECT, static_admin.username, ("Admin",))
+def admin(static_admin: StaticAdmin) -> User:
+    return User(PROJECT, static_admin.username, ("Admin",))
 
 
 @pytest.fixture
-def viewer(static_admin: StaticAdmin) -> Person:
+def viewer(static_admin: StaticAdmin) -> User:
     del static_admin
-    return Person(PROJECT, "vera", ("Viewer",))
+    return User(PROJECT, "vera", ("Viewer",))
 
 
 @pytest.fixture
-def stranger(static_admin: StaticAdmin) -> Person:
+def stranger(static_admin: StaticAdmin) -> User:
     """The administrator of another project."""
     del static_admin
-    return Person("declared", "root", ("Admin",))
+    return User("declared", "root", ("Admin",))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def meta() -> ReportPipedMetaRequest:
 
 
 @pytest.fixture
-async def registered(cases: UseCases, admin: Person, meta: ReportPipedMetaRequest) -> Registered:
+async def registered(cases: UseCases, admin: User, meta: ReportPipedMetaRequest) -> Registered:
     """A piped of the project that has reported once."""
     made = await cases.pipeds.register("dev", "the dev cluster", by=admin)
     await cases.pipeds.meta_reported(meta, by=PipedCaller(PROJECT, made.id))
@@ -132,7 +132,7 @@ def piped(registered: Registered) -> PipedCaller:
 
 
 @pytest.fixture
-async def other_piped(cases: UseCases, admin: Person) -> PipedCaller:
+async def other_piped(cases: UseCases, admin: User) -> PipedCaller:
     """Another piped of the same project."""
     made = await cases.pipeds.register("prod", "the prod cluster", by=admin)
     return PipedCaller(PROJECT, made.id)
@@ -154,7 +154,7 @@ def draft(registered: Registered) -> Application:
 
 
 @pytest.fixture
-async def application(cases: UseCases, draft: Application, admin: Person) -> Application:
+async def application(cases: UseCases, draft: Application, admin: User) -> Application:
     """A registered application of the piped."""
     id = await cases.applications.add(draft, by=admin)
     return await cases.applications.get(id, by=admin)

@@ -20,10 +20,10 @@ from pipecd.config.controlplane.storage import (
     FilestoreSpec,
 )
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.errors import Unauthenticated
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
@@ -96,7 +96,7 @@ async def _until(signals: AsyncIterator[Signal], wanted: Signal) -> None:
             return
 
 
-ADMIN = Person(project="demo", name="admin", roles=("Admin",))
+ADMIN = User(project="demo", name="admin", roles=("Admin",))
 Enter = Callable[[UseCases], Awaitable[object]]
 Lock = Callable[[UseCases], Awaitable[None]]
 
@@ -182,7 +182,7 @@ async def test_a_push_that_one_is_told_of_wakes_pipeds_at_the_other(
     one, two = replicas
     await connected(one, two)
     await one.cases.projects.add("demo", "", StaticAdmin("admin", "hello"))
-    admin = Person(project="demo", name="admin", roles=("Admin",))
+    admin = User(project="demo", name="admin", roles=("Admin",))
     made = await one.cases.pipeds.register("dev", "", by=admin)
     site = ApplicationGitRepository(id="site", remote="git@host.example:org/site", branch="main")
     meta = ReportPipedMetaRequest(repositories=[site], config="{}")

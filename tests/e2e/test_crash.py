@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.open import open_datastore
@@ -34,7 +34,7 @@ from pipecd.wire.channel import open_channel
 from servers.agent import killed_piped, piped_config
 from servers.server import free_ports
 
-ADMIN = Person("shop", "root", ("Admin",))
+ADMIN = User("shop", "root", ("Admin",))
 DOORS: tuple[str, ...] = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
 LINES = 120
 APPLICATION = f"""\

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipecd.commandline.main import run
-from pipecd.controlplane.usecases.reports.connection import Connections
+from pipecd.controlplane.usecases.piped_connections import Connections
 from pipecd.pipectl.cli import tree
 from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
 from pipecd.proto.model.common_pb2 import SyncStrategy

@@ -15,7 +15,7 @@ import pytest
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
 from pipecd.controlplane.api.piped import piped_table
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.sqlite.database import open_sqlite
@@ -32,7 +32,7 @@ from pipecd.wire.server import grpc_server
 from servers.origin import Origin
 
 PROJECT = "shop"
-ADMIN = Person(PROJECT, "root", ("Admin",))
+ADMIN = User(PROJECT, "root", ("Admin",))
 
 
 @dataclass

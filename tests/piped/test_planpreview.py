@@ -15,7 +15,7 @@ import pytest
 from pipecd.commandline.main import run
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
-from pipecd.controlplane.usecases import previews
+from pipecd.controlplane.usecases import plan_previews as previews
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.pipectl.cli import tree
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository

@@ -24,7 +24,7 @@ from pipecd.controlplane.api.web import web_table
 from pipecd.controlplane.api.web.grpcweb import GrpcWeb
 from pipecd.controlplane.auth.request_origin import Networks
 from pipecd.controlplane.auth.sso import shared_sso_configs
-from pipecd.controlplane.auth.subject import ApiKeyCaller, Person
+from pipecd.controlplane.auth.subject import ApiKeyCaller, User
 from pipecd.controlplane.bus.counted import CountedBus
 from pipecd.controlplane.bus.open import RunningBus, choose_bus
 from pipecd.controlplane.bus.signal import Bus
@@ -37,16 +37,16 @@ from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.controlplane.filestore.watched import WatchedFiles
 from pipecd.controlplane.jobs import JobMetrics, Pace, upkeep
-from pipecd.controlplane.owner.metrics import InstallationMetrics
-from pipecd.controlplane.owner.pages import create_owner_pages
+from pipecd.controlplane.operator.metrics import InstallationMetrics
+from pipecd.controlplane.operator.pages import create_owner_pages
 from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_cases
 from pipecd.controlplane.usecases.access import Access
-from pipecd.controlplane.usecases.people.projects import Projects
-from pipecd.controlplane.usecases.people.sso import SsoSettings
+from pipecd.controlplane.usecases.projects import Projects
 from pipecd.controlplane.usecases.readiness import Readiness
+from pipecd.controlplane.usecases.sso import SsoSettings
 from pipecd.controlplane.web import ByPrefix, Counted, WebServer, http_port, site_of
-from pipecd.controlplane.webhooks.door import PREFIX as WEBHOOKS
-from pipecd.controlplane.webhooks.door import create_webhooks
+from pipecd.controlplane.webhooks.routes import PREFIX as WEBHOOKS
+from pipecd.controlplane.webhooks.routes import create_webhooks
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
@@ -304,7 +304,7 @@ class _Doors:
 
 
 def _web_server(
-    doors: _Doors, people: RpcTable[Person], external: RpcTable[ApiKeyCaller]
+    doors: _Doors, people: RpcTable[User], external: RpcTable[ApiKeyCaller]
 ) -> WebServer:
     """Pages and, beside them, the calls of scripts in pages and of programs."""
     settings, cases, telemetry = doors.settings, doors.cases, doors.telemetry

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from pipecd.config.application import filename
 from pipecd.controlplane.app import ControlPlane
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.signal import Topic
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.errors import NotFound
 from pipecd.program.atomic_write import write_private
 from pipecd.proto.model.apikey_pb2 import APIKey
@@ -17,7 +17,7 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir, Identity
 from pipecd.quickstart.sample import APPLICATION, REPOSITORY_ID
 
-ADMIN = Person(project=PROJECT, name=USERNAME, roles=("Admin",))
+ADMIN = User(project=PROJECT, name=USERNAME, roles=("Admin",))
 
 
 async def seed_project(plane: ControlPlane, data: DataDir, identity: Identity) -> Identity:

@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from pipecd.controlplane.api.external import external_table
 from pipecd.controlplane.api.piped import piped_table
 from pipecd.controlplane.api.web import web_table
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.proto import rules_pb2
@@ -51,7 +51,7 @@ async def piped_channel(opening: Opening, registered: Registered) -> AsyncIterat
 
 
 @pytest.fixture
-async def program_channel(opening: Opening, cases: UseCases, admin: Person) -> AsyncIterator[Any]:
+async def program_channel(opening: Opening, cases: UseCases, admin: User) -> AsyncIterator[Any]:
     """The channel of a program whose key may write."""
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     async with opening(api_key(key)) as channel:
@@ -59,7 +59,7 @@ async def program_channel(opening: Opening, cases: UseCases, admin: Person) -> A
 
 
 @pytest.fixture
-async def reader_channel(opening: Opening, cases: UseCases, admin: Person) -> AsyncIterator[Any]:
+async def reader_channel(opening: Opening, cases: UseCases, admin: User) -> AsyncIterator[Any]:
     """The channel of a program whose key may only read."""
     key = await cases.api_keys.generate("reader", APIKey.READ_ONLY, by=admin)
     async with opening(api_key(key)) as channel:
@@ -74,7 +74,7 @@ async def web_channel(opening: Opening) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-def cookie(cases: UseCases) -> Callable[[Person], tuple[tuple[str, str], ...]]:
+def cookie(cases: UseCases) -> Callable[[User], tuple[tuple[str, str], ...]]:
     """The metadata of a signed-in person."""
     return lambda person: (("cookie", f"a=b; token={cases.sessions.issue(person)}"),)
 

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.ids import new_id
@@ -132,7 +132,7 @@ async def test_pipeds_events_previews_and_secrets(
     program_channel: grpc.aio.Channel,
     cases: UseCases,
     spec_dir: Path,
-    admin: Person,
+    admin: User,
     advance: Callable[[float], None],
 ) -> None:
     stub = APIServiceStub(program_channel)
@@ -194,7 +194,7 @@ async def test_a_read_only_key_gets_no_further_than_reading_with(
 async def test_a_thing_of_another_project_is_refused_by(
     program_channel: grpc.aio.Channel,
     cases: UseCases,
-    stranger: Person,
+    stranger: User,
     smallest: Callable[[Message], Message],
     name: str,
 ) -> None:
@@ -221,7 +221,7 @@ async def test_a_thing_of_another_project_is_refused_by(
     assert "belong to your project" in str(refusal.details())
 
 
-async def foreign_things(cases: UseCases, stranger: Person) -> dict[str, str]:
+async def foreign_things(cases: UseCases, stranger: User) -> dict[str, str]:
     """An application, a deployment, a piped and a command of another project."""
     made = await cases.pipeds.register("theirs", "", by=stranger)
     piped = PipedCaller(stranger.project, made.id)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipecd.controlplane.api import external, piped, web
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
@@ -52,7 +52,7 @@ async def doors(
     stores: Stores,
     registered: Registered,
     deployment: Deployment,
-    admin: Person,
+    admin: User,
 ) -> dict[str, Door]:
     own = await stores.pipeds.get(registered.id)
     own.id = PIPED

@@ -31,7 +31,7 @@ from pipecd.controlplane.api.rest import PREFIX as REST
 from pipecd.controlplane.api.rest import create_rest
 from pipecd.controlplane.api.rest.addresses import ADDRESSES, Address
 from pipecd.controlplane.api.web.grpcweb import GrpcWeb
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.usecases import UseCases
@@ -110,7 +110,7 @@ def check_words(words: str) -> None:
 
 @pytest.fixture
 async def known(
-    registered: Registered, deployment: Deployment, cases: UseCases, admin: Person
+    registered: Registered, deployment: Deployment, cases: UseCases, admin: User
 ) -> dict[str, str]:
     """The ids of what exists, by the names of the fields that hold such."""
     told = RegisterEventRequest(name="image", data="v2")
@@ -133,7 +133,7 @@ def odd(make_odd: Callable[..., Any], known: dict[str, str]) -> Any:
 
 @pytest.fixture
 async def metadata(
-    cases: UseCases, registered: Registered, admin: Person
+    cases: UseCases, registered: Registered, admin: User
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """How each service is entered."""
     key = await cases.api_keys.generate("fuzz", APIKey.READ_WRITE, by=admin)

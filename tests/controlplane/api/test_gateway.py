@@ -11,7 +11,7 @@ import pytest
 
 from pipecd.controlplane.api.gateway import Collector, TraceDoor, authz_table
 from pipecd.controlplane.api.gateway.traces import EXPORT
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.proto.gateway.authz_pb2 import CheckRequest, CheckResponse
@@ -78,7 +78,7 @@ async def test_wrong_keys_other_projects_and_disabled_pipeds_are_refused(
     bearer: Bearer,
     cases: UseCases,
     registered: Registered,
-    admin: Person,
+    admin: User,
 ) -> None:
     refused = (7, "Unauthenticated")
     assert await check(authorization=bearer(key="wrong")) == refused

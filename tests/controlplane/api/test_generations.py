@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.chains import Matcher
 from pipecd.model.ids import new_id
@@ -43,10 +43,10 @@ async def both(
     application: Application,
     new_deployment: Callable[[], Deployment],
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
     program_channel: Any,
     web_channel: Any,
-    cookie: Callable[[Person], Any],
+    cookie: Callable[[User], Any],
 ) -> Both:
     registered = await cases.pipeds.register("second", "", by=admin)
     second = PipedCaller(admin.project, registered.id)

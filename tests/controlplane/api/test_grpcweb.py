@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 
 from pipecd.controlplane.api.web import web_table
 from pipecd.controlplane.api.web.grpcweb import GrpcWeb
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.web import ByPrefix, WebServer, http_port
 from pipecd.proto.service import web_pb2 as pb
@@ -39,7 +39,7 @@ async def site(cases: UseCases) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def post(site: str, cases: UseCases, admin: Person) -> AsyncIterator[Post]:
+async def post(site: str, cases: UseCases, admin: User) -> AsyncIterator[Post]:
     """Sends a body to an RPC as the administrator's browser."""
     cookie = f"theme=dark; token={cases.sessions.issue(admin)}"
     async with httpx2.AsyncClient(base_url=site) as client:
@@ -88,7 +88,7 @@ def status(answer: httpx2.Response) -> tuple[str, str]:
         pytest.param("/pipe.api.service.webservice.WebService/", id="its former name"),
     ],
 )
-async def test_a_call_is_answered_under(post: Post, admin: Person, prefix: str) -> None:
+async def test_a_call_is_answered_under(post: Post, admin: User, prefix: str) -> None:
     answer = await post(f"{prefix}GetMe", framed(pb.GetMeRequest()))
     assert (answer.status_code, answer.headers["content-type"]) == (200, HEADERS["content-type"])
     assert answer.headers["cache-control"] == "no-store"
@@ -167,7 +167,7 @@ async def test_a_call_needs_a_session_and_brings(post: Post, cookie: str) -> Non
     ],
 )
 async def test_a_cookie_is_not_enough_for_a_page_of(
-    post: Post, cases: UseCases, admin: Person, headers: dict[str, str]
+    post: Post, cases: UseCases, admin: User, headers: dict[str, str]
 ) -> None:
     body = framed(pb.RegisterPipedRequest(name="theirs", desc="d"))
     assert status(await post(f"{SERVICE}RegisterPiped", body, **headers))[0] == "7"

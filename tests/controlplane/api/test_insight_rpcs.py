@@ -9,14 +9,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.observe.version import build_version
 from pipecd.proto.model import insight_pb2 as model
 from pipecd.proto.service import web_pb2 as pb
 from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 
-Cookie = Callable[[Person], tuple[tuple[str, str], ...]]
+Cookie = Callable[[User], tuple[tuple[str, str], ...]]
 
 APP = "f47ac10b-58cc-4372-a567-0e02b2c3d479"
 # Files as upstream's ops writes them.
@@ -29,7 +29,7 @@ DAY = 86400
 
 
 @pytest.fixture
-async def ask(web_channel: grpc.aio.Channel, cookie: Cookie, viewer: Person, stores: Stores) -> Any:
+async def ask(web_channel: grpc.aio.Channel, cookie: Cookie, viewer: User, stores: Stores) -> Any:
     """Calls an RPC as a viewer of a project with files of upstream."""
     folder = "insights/shop/completed-deployments/block_2023"
     await stores.files.put(f"{folder}/block_meta.json", BLOCK)

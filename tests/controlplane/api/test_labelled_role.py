@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.message import Message
 
 from pipecd.controlplane.api.web import SERVICE
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.ids import new_id
 from pipecd.proto.model import project_pb2 as model
@@ -79,9 +79,9 @@ async def stand(
     deployment: Deployment,
     stages: list[PipelineStage],
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
     web_channel: grpc.aio.Channel,
-    cookie: Callable[[Person], Any],
+    cookie: Callable[[User], Any],
 ) -> Stand:
     policy = model.ProjectRBACPolicy(
         resources=[model.ProjectRBACResource(labels={"env": "dev"})],
@@ -100,7 +100,7 @@ async def stand(
     for env in ("dev", "prod"):
         told = RegisterEventRequest(name="image", data="v2", labels={"env": env})
         await cases.events.register(told, by=admin)
-    metadata = cookie(Person(admin.project, "tom", ("dev team",)))
+    metadata = cookie(User(admin.project, "tom", ("dev team",)))
     stub = WebServiceStub(web_channel)
     return Stand(
         lambda name, request: getattr(stub, name)(request, metadata=metadata),

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
@@ -75,7 +75,7 @@ ELSEWHERE = {
     "the address of a database may have parameters": "controlplane/datastore/test_mysql.py::test_the_forms_of_an_address",
     "files of credentials may end with a line": "controlplane/datastore/test_mysql.py::test_user_and_password_come_from_files_without_the_line_end",
     "keys come from a generator that cannot be guessed": "secrets/test_keys.py::test_new_keys_have_the_length_and_alphabet_of_upstream",
-    "an id is stored as it was typed and escaped on the page": "controlplane/owner/test_pages.py::test_text_is_escaped_on_the_page_and_not_in_the_store",
+    "an id is stored as it was typed and escaped on the page": "controlplane/operator/test_pages.py::test_text_is_escaped_on_the_page_and_not_in_the_store",
     "a duplicate does not fill a chunk of insights": "controlplane/insight/test_chunks.py::test_however_they_arrive_each_deployment_is_kept_once",
     "a preview that concerns nobody is written all the same": "pipectl/test_pipectl.py::test_a_preview_that_concerns_nobody_is_written_all_the_same",
 }  # fmt: skip
@@ -117,7 +117,7 @@ def programs(program_channel: Any) -> Any:
 
 
 @pytest.fixture
-def people(web_channel: Any, cookie: Callable[[Person], Any], admin: Person) -> Any:
+def people(web_channel: Any, cookie: Callable[[User], Any], admin: User) -> Any:
     """Calls WebService as the administrator."""
     stub = WebServiceStub(web_channel)
 
@@ -175,7 +175,7 @@ async def test_an_api_key_updates_an_application_without_losing_its_deploy_targe
 
 
 async def test_mistakes_of_people_are_not_called_failures_of_the_server(
-    people: Any, registered: Registered, stranger: Person, cases: UseCases, stores: Stores
+    people: Any, registered: Registered, stranger: User, cases: UseCases, stores: Stores
 ) -> None:
     policy = ProjectRBACPolicy(
         resources=[ProjectRBACResource(type=ProjectRBACResource.PIPED)],
@@ -203,7 +203,7 @@ async def test_mistakes_of_people_are_not_called_failures_of_the_server(
 
 
 async def test_an_outdated_event_keeps_its_times(
-    pipeds: Any, cases: UseCases, admin: Person, stores: Stores, advance: Callable[[float], None]
+    pipeds: Any, cases: UseCases, admin: User, stores: Stores, advance: Callable[[float], None]
 ) -> None:
     told = api_pb2.RegisterEventRequest(name="image", data="v1")
     id = await cases.events.register(told, by=admin)
@@ -238,7 +238,7 @@ async def test_rules_that_clients_of_upstream_keep_are_kept(
 
 
 async def test_a_restart_may_bring_its_own_id_as_output(
-    pipeds: Any, cases: UseCases, admin: Person, registered: Registered, stores: Stores
+    pipeds: Any, cases: UseCases, admin: User, registered: Registered, stores: Stores
 ) -> None:
     id = await cases.pipeds.restart(registered.id, by=admin)
     await pipeds.ReportCommandHandled(
@@ -260,9 +260,9 @@ async def test_unregistered_applications_are_not_where_upstream_keeps_its_own(
 
 async def test_approval_asks_for_the_project_before_it_tells_who_may_approve(
     web_channel: Any,
-    cookie: Callable[[Person], Any],
+    cookie: Callable[[User], Any],
     deployment: Deployment,
-    stranger: Person,
+    stranger: User,
     stores: Stores,
 ) -> None:
     def ask_for_ann(stored: Deployment) -> None:
@@ -293,7 +293,7 @@ async def test_a_stage_that_says_it_may_be_skipped_is_skipped_whatever_its_name(
 
 
 async def test_a_disabled_piped_is_out_with_its_next_call(
-    opening: Any, cases: UseCases, admin: Person, registered: Registered
+    opening: Any, cases: UseCases, admin: User, registered: Registered
 ) -> None:
     request = piped_pb2.GetDesiredVersionRequest()
     async with opening(piped_token("shop", registered.id, registered.key)) as channel:

@@ -31,8 +31,8 @@ from pipecd.config.controlplane.storage import (
 )
 from pipecd.controlplane.api import external, piped, web
 from pipecd.controlplane.app import ControlPlane, Ports, ServerSettings, control_plane
-from pipecd.controlplane.auth.subject import Person, PipedCaller
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.errors import StorageUnavailable
 from pipecd.model.ids import new_id
 from pipecd.proto.model import common_pb2 as common
@@ -48,7 +48,7 @@ from servers.server import free_ports
 
 AWAY_SECONDS = float(os.environ.get("PIPECD_TEST_OUTAGE_SECONDS", "1.0"))
 BACK_WITHIN = 10.0
-ADMIN = Person(project="demo", name="admin", roles=("Admin",))
+ADMIN = User(project="demo", name="admin", roles=("Admin",))
 SERVICES = (piped.SERVICE, external.SERVICE, web.SERVICE)
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 

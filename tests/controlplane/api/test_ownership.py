@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.model import deployment_pb2 as model
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -86,7 +86,7 @@ async def test_what_belongs_to_another_piped_is_refused_by(
     *,
     opening: Opening,
     cases: UseCases,
-    admin: Person,
+    admin: User,
     deployment: Deployment,
     smallest: Callable[[Message], Message],
     name: str,
@@ -109,7 +109,7 @@ async def test_what_belongs_to_another_piped_is_refused_by(
 
 
 async def test_a_command_of_another_piped_is_refused(
-    opening: Opening, cases: UseCases, admin: Person, piped: PipedCaller
+    opening: Opening, cases: UseCases, admin: User, piped: PipedCaller
 ) -> None:
     intruder = await cases.pipeds.register("intruder", "", by=admin)
     command = await cases.pipeds.restart(piped.piped, by=admin)

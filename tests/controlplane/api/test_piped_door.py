@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.proto.model import deployment_pb2 as model
@@ -39,7 +39,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
 async def test_a_deployment_from_its_creation_to_its_end(
     piped_channel: grpc.aio.Channel,
     cases: UseCases,
-    admin: Person,
+    admin: User,
     application: Application,
     new_deployment: Callable[[], Deployment],
     stages: list[PipelineStage],
@@ -174,7 +174,7 @@ async def test_everything_about_an_application(
 async def test_everything_else(
     piped_channel: grpc.aio.Channel,
     cases: UseCases,
-    admin: Person,
+    admin: User,
     piped: PipedCaller,
     application: Application,
     new_deployment: Callable[[], Deployment],
@@ -241,7 +241,7 @@ async def test_a_call_is_refused_when(
 
 
 async def test_a_revoked_key_is_refused_on_an_open_channel(
-    piped_channel: grpc.aio.Channel, cases: UseCases, admin: Person, piped: PipedCaller
+    piped_channel: grpc.aio.Channel, cases: UseCases, admin: User, piped: PipedCaller
 ) -> None:
     stub = PipedServiceStub(piped_channel)
     await stub.GetDesiredVersion(pb.GetDesiredVersionRequest())

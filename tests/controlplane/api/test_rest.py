@@ -12,7 +12,7 @@ from pipecd.controlplane.api.external import SERVICE, external_table
 from pipecd.controlplane.api.rest import PREFIX, create_rest
 from pipecd.controlplane.api.rest.addresses import ADDRESSES
 from pipecd.controlplane.api.rest.description import openapi
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
 from pipecd.controlplane.web import WebServer, http_port
@@ -31,7 +31,7 @@ async def site(cases: UseCases) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def http(site: str, cases: UseCases, admin: Person) -> AsyncIterator[httpx2.AsyncClient]:
+async def http(site: str, cases: UseCases, admin: User) -> AsyncIterator[httpx2.AsyncClient]:
     """A program whose key may write."""
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     headers = {"authorization": f"Bearer {key}"}
@@ -125,7 +125,7 @@ async def test_a_stranger_is_told_nothing_about_the_request(site: str, header: s
 
 
 async def test_a_key_that_may_only_read_changes_nothing(
-    site: str, cases: UseCases, admin: Person, application: Application
+    site: str, cases: UseCases, admin: User, application: Application
 ) -> None:
     key = await cases.api_keys.generate("reader", APIKey.READ_ONLY, by=admin)
     headers = {"authorization": f"API-KEY {key}"}

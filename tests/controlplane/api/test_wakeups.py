@@ -10,7 +10,7 @@ import pytest
 
 from pipecd.controlplane.api.piped import wakeups
 from pipecd.controlplane.api.piped.wakeups import Pending, hint_of
-from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.usecases import UseCases
@@ -81,7 +81,7 @@ async def test_the_stream_ends_when(
     piped_channel: grpc.aio.Channel,
     cases: UseCases,
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
     revoke: str,
 ) -> None:
     stream = watch(piped_channel)
@@ -100,7 +100,7 @@ async def test_the_stream_ends_when(
 
 
 async def test_a_change_that_leaves_the_key_alone_leaves_the_stream_open(
-    piped_channel: grpc.aio.Channel, cases: UseCases, piped: PipedCaller, admin: Person
+    piped_channel: grpc.aio.Channel, cases: UseCases, piped: PipedCaller, admin: User
 ) -> None:
     stream = watch(piped_channel)
     assert await kind_of_next(stream) == "CONNECTED"

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
@@ -27,7 +27,7 @@ from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 
 WIRE = Path(__file__).parents[2] / "spec" / "wire.csv"
-Cookie = Callable[[Person], tuple[tuple[str, str], ...]]
+Cookie = Callable[[User], tuple[tuple[str, str], ...]]
 
 READS = {("APPLICATION", "GET"), ("APPLICATION", "LIST"), ("DEPLOYMENT", "GET")} | {
     ("DEPLOYMENT", "LIST"),
@@ -76,7 +76,7 @@ async def test_who_may_call(
     *,
     web_channel: grpc.aio.Channel,
     cookie: Cookie,
-    admin: Person,
+    admin: User,
     smallest: Callable[[Message], Message],
     name: str,
     rule: str,
@@ -84,20 +84,20 @@ async def test_who_may_call(
     call = getattr(WebServiceStub(web_channel), name)
     request = smallest(getattr(pb, f"{name}Request")())
     for role in ("Viewer", "Editor", "Admin"):
-        person = Person(admin.project, "somebody", (role,))
+        person = User(admin.project, "somebody", (role,))
         code, message = await code_of(call, request, cookie(person))
         if may_call(role, rule):
             assert code is not grpc.StatusCode.PERMISSION_DENIED
             assert code is not grpc.StatusCode.INTERNAL
         else:
             assert (code, message) == (grpc.StatusCode.PERMISSION_DENIED, "Permission Denied")
-    nobody = Person(admin.project, "somebody", ("Nobody",))
+    nobody = User(admin.project, "somebody", ("Nobody",))
     code, _ = await code_of(call, request, cookie(nobody))
     assert code is grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_who_may_not_is_told_so_before_what_is_wrong_with_the_request(
-    web_channel: grpc.aio.Channel, cookie: Cookie, viewer: Person, admin: Person
+    web_channel: grpc.aio.Channel, cookie: Cookie, viewer: User, admin: User
 ) -> None:
     call = WebServiceStub(web_channel).UpdateProjectStaticAdmin
     code, message = await code_of(call, pb.UpdateProjectStaticAdminRequest(), cookie(viewer))
@@ -124,7 +124,7 @@ async def test_a_call_needs_a_session_and_brings(
 
 
 @pytest.fixture
-def ask(web_channel: grpc.aio.Channel, cookie: Cookie, admin: Person) -> Callable[..., Any]:
+def ask(web_channel: grpc.aio.Channel, cookie: Cookie, admin: User) -> Callable[..., Any]:
     """Calls an RPC as the administrator."""
 
     def call(rpc: str, /, **fields: Any) -> Any:
@@ -134,9 +134,7 @@ def ask(web_channel: grpc.aio.Channel, cookie: Cookie, admin: Person) -> Callabl
     return call
 
 
-async def test_applications(
-    ask: Callable[..., Any], application: Application, admin: Person
-) -> None:
+async def test_applications(ask: Callable[..., Any], application: Application, admin: User) -> None:
     me = await ask("GetMe")
     assert (me.subject, me.project_id) == (admin.name, "shop")
     added = await ask(
@@ -174,7 +172,7 @@ async def test_deployments(
     cases: UseCases,
     deployment: Deployment,
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
 ) -> None:
     listed = await ask("ListDeployments", options={"application_ids": [deployment.application_id]})
     assert [d.id for d in listed.deployments] == [deployment.id]
@@ -297,7 +295,7 @@ async def test_api_keys(ask: Callable[..., Any], cases: UseCases) -> None:
 async def test_a_thing_of_another_project_is_denied(
     web_channel: grpc.aio.Channel,
     cookie: Cookie,
-    stranger: Person,
+    stranger: User,
     deployment: Deployment,
     smallest: Callable[[Message], Message],
 ) -> None:

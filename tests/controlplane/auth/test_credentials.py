@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY, Credentials
-from pipecd.controlplane.auth.subject import ApiKeyCaller, Person
+from pipecd.controlplane.auth.subject import ApiKeyCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
@@ -101,7 +101,7 @@ async def test_a_piped_is_refused(
 
 
 async def test_a_disabled_piped_is_out_at_once_and_in_again_once_enabled(
-    cases: UseCases, registered: Registered, admin: Person
+    cases: UseCases, registered: Registered, admin: User
 ) -> None:
     await cases.credentials.piped(token(registered))
     await cases.pipeds.disable(registered.id, by=admin)
@@ -112,7 +112,7 @@ async def test_a_disabled_piped_is_out_at_once_and_in_again_once_enabled(
 
 
 async def test_an_old_key_is_out_at_once_when_it_is_dropped(
-    cases: UseCases, registered: Registered, admin: Person, advance: Callable[[float], None]
+    cases: UseCases, registered: Registered, admin: User, advance: Callable[[float], None]
 ) -> None:
     advance(5)
     second = await cases.pipeds.add_key(registered.id, by=admin)
@@ -125,7 +125,7 @@ async def test_an_old_key_is_out_at_once_when_it_is_dropped(
 
 
 async def test_a_new_key_works_although_it_was_refused_before_it_was_added(
-    cases: UseCases, registered: Registered, admin: Person, monkeypatch: pytest.MonkeyPatch
+    cases: UseCases, registered: Registered, admin: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "new_piped_key", lambda: "n" * 50)
     with pytest.raises(Unauthenticated):
@@ -135,7 +135,7 @@ async def test_a_new_key_works_although_it_was_refused_before_it_was_added(
 
 
 async def test_another_replica_hears_of_a_disabled_piped_on_the_bus(
-    cases: UseCases, registered: Registered, admin: Person, stores: Stores, now: Now
+    cases: UseCases, registered: Registered, admin: User, stores: Stores, now: Now
 ) -> None:
     other = replace(cases, credentials=Credentials(stores, b"k" * 32, now=now))
     await other.credentials.piped(token(registered))
@@ -215,7 +215,7 @@ async def test_a_verdict_from_before_a_change_is_not_kept(
 
 
 async def test_an_api_key_tells_its_role_and_the_time_of_its_use(
-    cases: UseCases, stores: Stores, admin: Person, now: Now, advance: Callable[[float], None]
+    cases: UseCases, stores: Stores, admin: User, now: Now, advance: Callable[[float], None]
 ) -> None:
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     caller = await cases.api_keys.verify(key)
@@ -226,7 +226,7 @@ async def test_an_api_key_tells_its_role_and_the_time_of_its_use(
     assert used == str(to_unix(now())).encode()
 
 
-async def test_a_read_only_key_may_not_write(cases: UseCases, admin: Person) -> None:
+async def test_a_read_only_key_may_not_write(cases: UseCases, admin: User) -> None:
     key = await cases.api_keys.generate("reader", APIKey.READ_ONLY, by=admin)
     assert not (await cases.api_keys.verify(key)).may_write
 
@@ -245,7 +245,7 @@ async def test_an_api_key_is_refused(credentials: Credentials, key: str) -> None
         await credentials.api_key(key)
 
 
-async def test_a_disabled_api_key_is_out_at_once(cases: UseCases, admin: Person) -> None:
+async def test_a_disabled_api_key_is_out_at_once(cases: UseCases, admin: User) -> None:
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     caller = await cases.api_keys.verify(key)
     await cases.api_keys.disable(caller.key_id, by=admin)

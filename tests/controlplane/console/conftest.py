@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.console.piped_status import Agent
@@ -47,7 +47,7 @@ async def someone(site: str, cases: UseCases) -> AsyncIterator[Callable[..., htt
     """Opens browsers of people; without a person, nobody is signed in."""
     async with AsyncExitStack() as opened:
 
-        def comes(person: Person | None = None) -> httpx2.AsyncClient:
+        def comes(person: User | None = None) -> httpx2.AsyncClient:
             cookies = {"token": cases.sessions.issue(person)} if person else {}
             client = httpx2.AsyncClient(base_url=site, cookies=cookies)
             opened.push_async_callback(client.aclose)
@@ -57,14 +57,12 @@ async def someone(site: str, cases: UseCases) -> AsyncIterator[Callable[..., htt
 
 
 @pytest.fixture
-def browser_of_admin(
-    someone: Callable[..., httpx2.AsyncClient], admin: Person
-) -> httpx2.AsyncClient:
+def browser_of_admin(someone: Callable[..., httpx2.AsyncClient], admin: User) -> httpx2.AsyncClient:
     return someone(admin)
 
 
 @pytest.fixture
-def send(admin: Person) -> Callable[..., Awaitable[httpx2.Response]]:
+def send(admin: User) -> Callable[..., Awaitable[httpx2.Response]]:
     """Sends a form as its page would: with the secret that the page carries."""
     del admin
 

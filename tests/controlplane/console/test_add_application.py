@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from pipecd.controlplane.auth.rbac_policy import parse_policies
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.model import common_pb2 as common
@@ -42,7 +42,7 @@ class Adding:
     client: httpx2.AsyncClient
     sends: Callable[..., Awaitable[httpx2.Response]]
     cases: UseCases
-    admin: Person
+    admin: User
     piped: PipedCaller
     meta: ReportPipedMetaRequest
 
@@ -85,7 +85,7 @@ def adding(
     browser_of_admin: httpx2.AsyncClient,
     send: Callable[..., Awaitable[httpx2.Response]],
     cases: UseCases,
-    admin: Person,
+    admin: User,
     piped: PipedCaller,
     meta: ReportPipedMetaRequest,
 ) -> Adding:
@@ -229,7 +229,7 @@ async def test_a_mistake_is_told_at_the_form_and_keeps_what_was_typed(
 
 async def test_who_may_only_look_sees_what_was_found_and_cannot_add_it(
     someone: Callable[..., httpx2.AsyncClient],
-    viewer: Person,
+    viewer: User,
     adding: Adding,
 ) -> None:
     await adding.tells(found())
@@ -246,7 +246,7 @@ async def test_who_may_only_look_sees_what_was_found_and_cannot_add_it(
 
 async def test_a_role_for_some_labels_adds_what_carries_them(
     cases: UseCases,
-    admin: Person,
+    admin: User,
     someone: Callable[..., httpx2.AsyncClient],
     adding: Adding,
 ) -> None:
@@ -255,7 +255,7 @@ async def test_a_role_for_some_labels_adds_what_carries_them(
     )
     await cases.roles.add("Dev", policies, by=admin)
     await adding.tells(found(), found("apps/prod", name="prod", labels={"env": "prod"}))
-    dora = replace(adding, client=someone(Person(admin.project, "dora", ("Dev",))))
+    dora = replace(adding, client=someone(User(admin.project, "dora", ("Dev",))))
     page = await dora.page()
     assert "apps/cart" in page
     assert "apps/prod" not in page

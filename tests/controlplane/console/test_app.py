@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.console.rendering import Assets
@@ -119,7 +119,7 @@ async def test_errors_are_pages_with_a_sentence_and_an_action(
 
 
 async def test_a_bug_shows_a_number_and_no_more(
-    bus: MemoryBus, cases: UseCases, admin: Person, now: Now
+    bus: MemoryBus, cases: UseCases, admin: User, now: Now
 ) -> None:
     broken = replace(cases, applications=None)  # pyright: ignore[reportArgumentType]
     pages = create_console(broken, bus, insecure_cookie=False, now=now)

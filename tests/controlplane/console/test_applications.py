@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.console.page_context import Visitor
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
@@ -180,7 +180,7 @@ async def test_a_form_of_another_site_changes_nothing(
 
 
 async def test_a_viewer_sees_why_there_is_nothing_to_press(
-    someone: Callable[..., httpx2.AsyncClient], viewer: Person, application: Application, send: Send
+    someone: Callable[..., httpx2.AsyncClient], viewer: User, application: Application, send: Send
 ) -> None:
     client = someone(viewer)
     here = f"/applications/{application.id}"
@@ -192,7 +192,7 @@ async def test_a_viewer_sees_why_there_is_nothing_to_press(
 
 async def test_a_viewer_who_sends_the_form_anyway_is_refused(
     someone: Callable[..., httpx2.AsyncClient],
-    viewer: Person,
+    viewer: User,
     application: Application,
     cases: UseCases,
 ) -> None:
@@ -204,7 +204,7 @@ async def test_a_viewer_who_sends_the_form_anyway_is_refused(
 
 
 async def test_a_disabled_application_cannot_be_synced(
-    browser_of_admin: httpx2.AsyncClient, application: Application, cases: UseCases, admin: Person
+    browser_of_admin: httpx2.AsyncClient, application: Application, cases: UseCases, admin: User
 ) -> None:
     await cases.applications.disable(application.id, by=admin)
     page = (await browser_of_admin.get(f"/applications/{application.id}")).text
@@ -212,7 +212,7 @@ async def test_a_disabled_application_cannot_be_synced(
 
 
 async def test_the_application_of_another_project_is_not_shown(
-    someone: Callable[..., httpx2.AsyncClient], stranger: Person, application: Application
+    someone: Callable[..., httpx2.AsyncClient], stranger: User, application: Application
 ) -> None:
     answer = await someone(stranger).get(f"/applications/{application.id}")
     assert answer.status_code == 403

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.console.page_context import Visitor
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
@@ -104,7 +104,7 @@ async def test_the_page_shows_the_chain_that_the_deployment_is_part_of(
     browser_of_admin: httpx2.AsyncClient,
     cases: UseCases,
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
     draft: Application,
     new_deployment: Callable[[], Deployment],
 ) -> None:
@@ -312,7 +312,7 @@ async def test_an_analysis_can_be_skipped(
 async def test_a_deployment_that_ended_meanwhile_cannot_be_cancelled(
     *,
     browser_of_admin: httpx2.AsyncClient,
-    admin: Person,
+    admin: User,
     deployment: Deployment,
     reports: Any,
 ) -> None:
@@ -328,7 +328,7 @@ async def test_a_deployment_that_ended_meanwhile_cannot_be_cancelled(
 
 async def test_a_person_who_may_not_see_pipeds_still_sees_the_deployment(
     someone: Callable[..., httpx2.AsyncClient],
-    admin: Person,
+    admin: User,
     cases: UseCases,
     deployment: Deployment,
 ) -> None:
@@ -337,7 +337,7 @@ async def test_a_person_who_may_not_see_pipeds_still_sees_the_deployment(
         actions=[ProjectRBACPolicy.GET],
     )
     await cases.roles.add("Watcher", [policy], by=admin)
-    watcher = Person("shop", "wendy", ("Watcher",))
+    watcher = User("shop", "wendy", ("Watcher",))
     answer = await someone(watcher).get(f"/deployments/{deployment.id}")
     assert answer.status_code == 200
     assert "Not shown" in answer.text

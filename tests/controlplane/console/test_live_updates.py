@@ -11,14 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.console.live_topic import read_topics
 from pipecd.controlplane.console.live_updates import EventStream, Lines, Pace, Sources
 from pipecd.controlplane.console.stage_log import Place
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Unauthenticated
 from pipecd.proto.model.application_pb2 import Application
@@ -151,11 +151,11 @@ async def test_what_someone_may_not_see_they_may_not_follow(
     *,
     topic: str,
     someone: Callable[..., httpx2.AsyncClient],
-    stranger: Person,
+    stranger: User,
     application: Application,
     deployment: Deployment,
     cases: UseCases,
-    admin: Person,
+    admin: User,
 ) -> None:
     ids = {
         "app": application.id,
@@ -212,7 +212,7 @@ async def test_a_session_that_the_project_ends_ends_its_stream_at_once(
     someone: Callable[..., httpx2.AsyncClient],
     cases: UseCases,
     static_admin: StaticAdmin,
-    admin: Person,
+    admin: User,
 ) -> None:
     browser = someone()
     browser.cookies["token"] = (await cases.sessions.sign_in("shop", *static_admin)).token

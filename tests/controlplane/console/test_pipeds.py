@@ -12,7 +12,7 @@ import pytest
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
 from pipecd.controlplane.auth.rbac_policy import parse_policies
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.console.page_context import Visitor
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
@@ -142,7 +142,7 @@ async def test_a_command_of_something_else_is_not_told_of(
     one: str,
     cases: UseCases,
     other_piped: PipedCaller,
-    admin: Person,
+    admin: User,
 ) -> None:
     command = await cases.pipeds.restart(other_piped.piped, by=admin)
     for id in (command, "unknown"):
@@ -174,7 +174,7 @@ async def test_a_version_is_wanted_and_left_to_the_launcher_again(
 
 
 async def test_a_piped_is_locked_out_and_let_in_again(
-    fill: Send, browser_of_admin: httpx2.AsyncClient, cases: UseCases, admin: Person, one: str
+    fill: Send, browser_of_admin: httpx2.AsyncClient, cases: UseCases, admin: User, one: str
 ) -> None:
     assert (await fill("disable")).status_code == 303
     (piped,) = await cases.pipeds.listed(by=admin)
@@ -186,7 +186,7 @@ async def test_a_piped_is_locked_out_and_let_in_again(
 
 
 async def test_a_piped_is_renamed(
-    fill: Send, cases: UseCases, admin: Person, registered: Any
+    fill: Send, cases: UseCases, admin: User, registered: Any
 ) -> None:
     await fill("edit", name="staging", description="")
     piped = await cases.pipeds.get(registered.id, by=admin)
@@ -201,7 +201,7 @@ async def test_a_new_piped_gets_a_key_that_is_shown_once(
     browser_of_admin: httpx2.AsyncClient,
     send: Send,
     cases: UseCases,
-    admin: Person,
+    admin: User,
     stores: Stores,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -240,7 +240,7 @@ async def test_the_sample_for_a_new_piped_is_a_configuration(
 
 
 async def test_a_piped_without_a_name_is_not_added(
-    browser_of_admin: httpx2.AsyncClient, send: Send, cases: UseCases, admin: Person
+    browser_of_admin: httpx2.AsyncClient, send: Send, cases: UseCases, admin: User
 ) -> None:
     answer = await send(browser_of_admin, PAGE, PAGE, name=" ", description="kept")
     assert answer.status_code == 422
@@ -277,7 +277,7 @@ async def test_a_key_is_replaced(
 
 
 async def test_a_viewer_looks_and_is_offered_nothing(
-    someone: Someone, viewer: Person, one: str, reports: Any
+    someone: Someone, viewer: User, one: str, reports: Any
 ) -> None:
     await reports.online()
     client = someone(viewer)
@@ -288,7 +288,7 @@ async def test_a_viewer_looks_and_is_offered_nothing(
 
 
 async def test_a_viewer_who_sends_the_forms_all_the_same_is_refused(
-    someone: Someone, cases: UseCases, viewer: Person, one: str, piped: PipedCaller
+    someone: Someone, cases: UseCases, viewer: User, one: str, piped: PipedCaller
 ) -> None:
     token = cases.sessions.issue(viewer)
     client = someone(viewer)
@@ -304,16 +304,16 @@ async def test_a_viewer_who_sends_the_forms_all_the_same_is_refused(
 
 
 async def test_pipeds_of_another_project_are_not_to_be_seen(
-    someone: Someone, stranger: Person, one: str
+    someone: Someone, stranger: User, one: str
 ) -> None:
     client = someone(stranger)
     assert (await client.get(one)).status_code == 403
     assert "the dev cluster" not in await text(client, PAGE)
 
 
-async def test_who_may_not_list_pipeds_is_told_so(someone: Someone, admin: Person) -> None:
+async def test_who_may_not_list_pipeds_is_told_so(someone: Someone, admin: User) -> None:
     del admin
-    answer = await someone(Person("shop", "nobody", ())).get(PAGE)
+    answer = await someone(User("shop", "nobody", ())).get(PAGE)
     assert answer.status_code == 403
 
 
@@ -328,7 +328,7 @@ async def test_what_it_looks_after_leads_to_the_piped(
     someone: Someone,
     browser_of_admin: httpx2.AsyncClient,
     cases: UseCases,
-    admin: Person,
+    admin: User,
     application: Application,
     one: str,
 ) -> None:
@@ -337,6 +337,6 @@ async def test_what_it_looks_after_leads_to_the_piped(
     # Who may not see pipeds is not sent to a page that refuses them.
     policies = parse_policies("resources=application;actions=*")
     await cases.roles.add("developers", policies, by=admin)
-    shown = (await someone(Person("shop", "dave", ("developers",))).get(page)).text
+    shown = (await someone(User("shop", "dave", ("developers",))).get(page)).text
     assert "Not shown" in shown
     assert one not in shown

@@ -7,10 +7,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.errors import Denied, Unauthenticated
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.secrets.keyfile import KeyFile
@@ -119,7 +119,7 @@ async def test_a_role_is_added_used_changed_and_deleted(
     shown = await page(browser_of_admin)
     assert "resources=piped;actions=list" in shown
     assert "Held by org/night." in shown
-    watcher = Person("shop", "wendy", ("watchers",))
+    watcher = User("shop", "wendy", ("watchers",))
     assert await cases.pipeds.listed(by=watcher) == ()
     await fill("roles/update", name="watchers", policies="resources=piped{env:dev};actions=get")
     with pytest.raises(Denied):
@@ -154,7 +154,7 @@ async def test_with_single_sign_on_the_administrator_can_go(fill: Send, stores: 
 
 
 async def test_a_viewer_sees_but_changes_nothing(
-    someone: Someone, viewer: Person, send: Send
+    someone: Someone, viewer: User, send: Send
 ) -> None:
     browser = someone(viewer)
     shown = await page(browser)
@@ -167,7 +167,7 @@ async def test_a_viewer_sees_but_changes_nothing(
 
 
 async def test_a_project_of_the_configuration_file_is_read_only(
-    someone: Someone, stranger: Person
+    someone: Someone, stranger: User
 ) -> None:
     shown = await page(someone(stranger))
     assert "This project is declared in the configuration file" in shown

@@ -7,12 +7,12 @@ import httpx2
 import pytest
 
 from pipecd.controlplane.auth.request_origin import parse_networks
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.console.page_context import safe_return
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.usecases.projects import StaticAdmin
 
 Someone = Callable[..., httpx2.AsyncClient]
 ENTER = "/auth/login/static"
@@ -129,7 +129,7 @@ async def test_what_is_wrong_is_said_beside_the_field(
 
 
 async def test_a_disabled_administrator_is_told_so(
-    someone: Someone, static_admin: StaticAdmin, cases: UseCases, admin: Person
+    someone: Someone, static_admin: StaticAdmin, cases: UseCases, admin: User
 ) -> None:
     await cases.projects.disable_static_admin(by=admin)
     answer = await someone().post(ENTER, data=form(static_admin))

@@ -7,9 +7,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.webhooks import Push
+from pipecd.controlplane.usecases.webhooks import Push
 
 PAGE = "/settings/project"
 
@@ -26,7 +26,7 @@ async def test_the_settings_lead_to_what_one_may_see(
     answer = await browser_of_admin.get("/settings")
     assert (answer.status_code, answer.headers["location"]) == (303, "/settings/piped")
     assert f'href="{PAGE}"' in (await browser_of_admin.get("/settings/piped")).text
-    answer = await someone(Person("shop", "nobody", ())).get("/settings")
+    answer = await someone(User("shop", "nobody", ())).get("/settings")
     assert (answer.status_code, answer.headers["location"]) == (303, PAGE)
 
 
@@ -64,7 +64,7 @@ async def test_a_webhook_is_made_renewed_and_turned_off(
 async def test_what_the_last_push_led_to_is_shown(
     browser_of_admin: httpx2.AsyncClient,
     cases: UseCases,
-    admin: Person,
+    admin: User,
     registered: Any,
     remote: str,
     told: str,
@@ -79,7 +79,7 @@ async def test_what_the_last_push_led_to_is_shown(
 
 
 async def test_who_may_not_change_the_project_sees_no_secret(
-    someone: Any, send: Any, cases: UseCases, admin: Person, viewer: Person
+    someone: Any, send: Any, cases: UseCases, admin: User, viewer: User
 ) -> None:
     await cases.webhooks.rotate(by=admin)
     (secret,) = await cases.webhooks.secrets_of("shop")
@@ -96,7 +96,7 @@ async def test_who_may_not_change_the_project_sees_no_secret(
 
 
 async def test_a_page_with_a_secret_is_not_kept_by_anyone(
-    browser_of_admin: httpx2.AsyncClient, cases: UseCases, admin: Person
+    browser_of_admin: httpx2.AsyncClient, cases: UseCases, admin: User
 ) -> None:
     await cases.webhooks.rotate(by=admin)
     assert (await browser_of_admin.get(PAGE)).headers["cache-control"] == "no-store"

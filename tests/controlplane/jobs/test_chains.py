@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
@@ -32,7 +32,7 @@ FOLLOWER = "web"
 
 
 @pytest.fixture
-async def follower(cases: UseCases, draft: Application, admin: Person) -> str:
+async def follower(cases: UseCases, draft: Application, admin: User) -> str:
     """The id of an application that follows another in a chain."""
     draft.name = FOLLOWER
     return await cases.applications.add(draft, by=admin)
@@ -228,7 +228,7 @@ async def test_a_follower_that_is_taken_away_ends_the_chain(
     first: Deployment,
     follower: str,
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
     end: str,
 ) -> None:
     await report(cases, first.id, Status.SUCCESS, piped)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.chunks import read_chunk
 from pipecd.controlplane.insight.months import months_between
@@ -23,7 +23,7 @@ from pipecd.controlplane.jobs.insights.milestone import (
 )
 from pipecd.controlplane.jobs.insights.months import MonthWriter
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.reports.insights import Question
+from pipecd.controlplane.usecases.insights import Question
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.deployment import DeploymentStatus as Status
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, Unsupported, UserMistake
@@ -103,7 +103,7 @@ async def test_chunks_fill_up_over_several_runs(
 
 
 async def test_running_again_counts_nothing_twice(
-    stores: Stores, ended: Any, collect: Any, cases: UseCases, admin: Person
+    stores: Stores, ended: Any, collect: Any, cases: UseCases, admin: User
 ) -> None:
     await ended(ago=10)
     # It ended in the very second of the milestone.
@@ -219,7 +219,7 @@ async def test_a_damaged_file_is_named(stores: Stores, ended: Any, collect: Any,
 
 
 async def test_applications_are_written_down(
-    stores: Stores, cases: UseCases, admin: Person, viewer: Person, draft: Application, now: Now
+    stores: Stores, cases: UseCases, admin: User, viewer: User, draft: Application, now: Now
 ) -> None:
     with pytest.raises(NotFound):
         await cases.insights.applications(by=viewer)
@@ -247,13 +247,13 @@ def today(resolution: Resolution = Resolution.DAILY) -> Span:
     return Span(start, start + DAY - 1, resolution)
 
 
-async def values(cases: UseCases, by: Person, metric: Metric, **asked: Any) -> list[float]:
+async def values(cases: UseCases, by: User, metric: Metric, **asked: Any) -> list[float]:
     question = Question(metric, asked.pop("span", today()), **asked)
     return [value for _, value in await cases.insights.series(question, by=by)]
 
 
 async def test_the_four_keys(
-    cases: UseCases, viewer: Person, ended: Any, collect: Any, application: Application
+    cases: UseCases, viewer: User, ended: Any, collect: Any, application: Application
 ) -> None:
     prod = {"env": "prod"}
     await ended(ago=2 * HOUR, status=Status.FAILURE)
@@ -275,7 +275,7 @@ async def test_the_four_keys(
         assert await values(cases, viewer, metric, span=monthly) == all_of_them
 
 
-async def test_what_was_never_collected_is_a_line_of_zeros(cases: UseCases, viewer: Person) -> None:
+async def test_what_was_never_collected_is_a_line_of_zeros(cases: UseCases, viewer: User) -> None:
     week = Span(today().start - 6 * DAY, today().end)
     for metric in set(Metric) - {Metric.APPLICATIONS_COUNT}:
         assert await values(cases, viewer, metric, span=week) == [0.0] * 7
@@ -283,7 +283,7 @@ async def test_what_was_never_collected_is_a_line_of_zeros(cases: UseCases, view
 
 
 async def test_a_failure_of_last_month_is_restored_in_this_one(
-    cases: UseCases, viewer: Person, ended: Any, collect: Any
+    cases: UseCases, viewer: User, ended: Any, collect: Any
 ) -> None:
     await ended(ago=3 * DAY, status=Status.FAILURE)
     await collect()
@@ -300,12 +300,12 @@ async def test_a_failure_of_last_month_is_restored_in_this_one(
         pytest.param(Span(2**62, 2**62 + 5), id="far in the future"),
     ],
 )
-async def test_a_range_is_refused(cases: UseCases, viewer: Person, span: Span) -> None:
+async def test_a_range_is_refused(cases: UseCases, viewer: User, span: Span) -> None:
     with pytest.raises(UserMistake):
         await values(cases, viewer, Metric.DEPLOYMENT_FREQUENCY, span=span)
 
 
-async def test_two_years_with_a_leap_day_can_be_asked_for(cases: UseCases, viewer: Person) -> None:
+async def test_two_years_with_a_leap_day_can_be_asked_for(cases: UseCases, viewer: User) -> None:
     span = Span(
         to_unix(datetime(2023, 3, 2, tzinfo=UTC)), to_unix(datetime(2025, 3, 2, tzinfo=UTC)) - 1
     )
@@ -313,13 +313,13 @@ async def test_two_years_with_a_leap_day_can_be_asked_for(cases: UseCases, viewe
     assert len(months_between(span.start, span.end)) == 25
 
 
-async def test_applications_over_time_are_not_offered(cases: UseCases, viewer: Person) -> None:
+async def test_applications_over_time_are_not_offered(cases: UseCases, viewer: User) -> None:
     with pytest.raises(Unsupported):
         await values(cases, viewer, Metric.APPLICATIONS_COUNT)
 
 
 async def test_somebody_whose_role_has_labels_sees_only_what_carries_them(
-    cases: UseCases, admin: Person, stores: Stores, ended: Any, collect: Any, now: Now
+    cases: UseCases, admin: User, stores: Stores, ended: Any, collect: Any, now: Now
 ) -> None:
     role = ProjectRBACRole(
         name="dev-only",
@@ -333,7 +333,7 @@ async def test_somebody_whose_role_has_labels_sees_only_what_carries_them(
         ],
     )
     await cases.projects.change(lambda project: project.rbac_roles.append(role), by=admin)
-    dev = Person("shop", "dora", ("dev-only",))
+    dev = User("shop", "dora", ("dev-only",))
     await ended(ago=20, labels={"env": "dev"})
     await ended(ago=10, labels={"env": "prod"})
     await collect()

@@ -10,7 +10,7 @@ from pipecd.controlplane.jobs.key_uses import keep_key_uses
 from pipecd.controlplane.jobs.orphan_commands import time_out_orphans
 from pipecd.controlplane.jobs.preview_outputs import remove_old_outputs
 from pipecd.controlplane.jobs.stale_stats import forget_stale_stats
-from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
+from pipecd.controlplane.usecases.piped_connections import STATS_KEY, Connections
 from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
 from pipecd.proto.model.apikey_pb2 import APIKey

@@ -19,12 +19,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.sso import SsoSettings
+from pipecd.controlplane.usecases.sso import SsoSettings
 from pipecd.controlplane.web import WebServer, http_port
 from pipecd.model.clock import Now, to_unix
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
@@ -243,7 +243,7 @@ def settings(shared: dict[str, ProjectSSOConfig]) -> SsoSettings:
 
 @pytest.fixture
 async def site(
-    cases: UseCases, bus: MemoryBus, settings: SsoSettings, now: Now, admin: Person
+    cases: UseCases, bus: MemoryBus, settings: SsoSettings, now: Now, admin: User
 ) -> AsyncIterator[str]:
     """The address of a running console."""
     del admin
@@ -263,7 +263,7 @@ Trust = Callable[..., Any]
 
 
 @pytest.fixture
-def trust(cases: UseCases, stores: Stores, admin: Person) -> Trust:
+def trust(cases: UseCases, stores: Stores, admin: User) -> Trust:
     """Sets up the sign-in of the project through the use case, then changes the project itself."""
 
     async def set_up(config: ProjectSSOConfig | None = None, **fields: Any) -> None:
@@ -380,10 +380,10 @@ def cookie_of() -> Callable[[httpx2.Response, str], str]:
 @pytest.fixture
 def signed_in(
     cases: UseCases, cookie_of: Callable[[httpx2.Response, str], str]
-) -> Callable[[httpx2.Response], Awaitable[Person]]:
+) -> Callable[[httpx2.Response], Awaitable[User]]:
     """The person whom an answer lets in."""
 
-    async def person(answer: httpx2.Response) -> Person:
+    async def person(answer: httpx2.Response) -> User:
         assert answer.status_code == 302, answer.headers
         token = cookie_of(answer, "token").split(";")[0].partition("=")[2]
         return await cases.sessions.person(token)

@@ -9,18 +9,18 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.sso import SsoSettings
+from pipecd.controlplane.usecases.sso import SsoSettings
 from pipecd.model.clock import Now
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.secrets import session
 
 Way = Callable[..., Any]
-SignedIn = Callable[[Any], Awaitable[Person]]
+SignedIn = Callable[[Any], Awaitable[User]]
 Refusal = Callable[[Any], str]
 CookieOf = Callable[[Any, str], str]
 KEY = b"0123456789abcdef0123456789abcdef\n"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.auth.sso.github import base_urls
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.proto.model import project_pb2 as pb
 
 Way = Callable[..., Any]
-SignedIn = Callable[[Any], Awaitable[Person]]
+SignedIn = Callable[[Any], Awaitable[User]]
 Refusal = Callable[[Any], str]
 
 GROUPS = [
@@ -57,7 +57,7 @@ async def test_somebody_comes_in_with_the_roles_of(
     github.teams = teams
     answer = await through_github()
     assert answer.headers["location"] == "/"
-    assert await signed_in(answer) == Person("shop", "octo", roles, "https://avatars.example/octo")
+    assert await signed_in(answer) == User("shop", "octo", roles, "https://avatars.example/octo")
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.model.clock import to_unix
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 
 Way = Callable[..., Any]
-SignedIn = Callable[[Any], Awaitable[Person]]
+SignedIn = Callable[[Any], Awaitable[User]]
 Refusal = Callable[[Any], str]
 
 
@@ -28,7 +28,7 @@ async def test_somebody_comes_in_with_the_roles_of_their_claims(
     oidc.claims |= {"roles": ["Editor", "Cook"], "picture": "https://p.example/o"}
     answer = await through_oidc()
     assert answer.headers["location"] == "/"
-    assert await signed_in(answer) == Person("shop", "olga", ("Editor",), "https://p.example/o")
+    assert await signed_in(answer) == User("shop", "olga", ("Editor",), "https://p.example/o")
     assert oidc.logins == ["basic"]
 
 
@@ -79,7 +79,7 @@ async def test_every_setting_of_the_provider_is_obeyed(
     assert asked["redirect_uri"] == "https://cd.example/auth/callback"
     assert asked["scope"] == "openid profile groups"
     person = await signed_in(await through_oidc())
-    assert person == Person("shop", "o@x.example", ("Viewer",), "https://f.example")
+    assert person == User("shop", "o@x.example", ("Viewer",), "https://f.example")
 
 
 async def test_what_the_user_info_says_counts_more(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.proto.model.project_pb2 import Project
 
 Way = Callable[..., Any]
@@ -32,7 +32,7 @@ async def test_a_project_shows_the_button_of_its_provider(
 
 
 async def test_a_project_without_passwords_shows_no_form_for_them(
-    trust: Way, by_oidc: Way, browser: Any, cases: UseCases, admin: Person
+    trust: Way, by_oidc: Way, browser: Any, cases: UseCases, admin: User
 ) -> None:
     await trust(by_oidc())
     await cases.projects.disable_static_admin(by=admin)

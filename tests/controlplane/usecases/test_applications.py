@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.applications import ApplicationFilter
@@ -37,7 +37,7 @@ async def test_an_application_takes_its_repository_from_the_piped(application: A
 
 
 async def test_a_repository_that_the_piped_does_not_know_is_refused(
-    cases: UseCases, draft: Application, admin: Person
+    cases: UseCases, draft: Application, admin: User
 ) -> None:
     draft.git_path.repo.id = "elsewhere"
     with pytest.raises(NotFound, match="The requested repository is not found in the Piped"):
@@ -45,14 +45,14 @@ async def test_a_repository_that_the_piped_does_not_know_is_refused(
 
 
 async def test_an_application_cannot_be_added_to_a_piped_of_another_project(
-    cases: UseCases, draft: Application, stranger: Person
+    cases: UseCases, draft: Application, stranger: User
 ) -> None:
     with pytest.raises(Foreign, match="Requested piped does not belong to your project"):
         await cases.applications.add(draft, by=stranger)
 
 
 async def test_what_the_draft_must_not_decide_is_ignored(
-    cases: UseCases, draft: Application, admin: Person
+    cases: UseCases, draft: Application, admin: User
 ) -> None:
     draft.project_id, draft.id, draft.deploying = "another", "chosen", True
     id = await cases.applications.add(draft, by=admin)
@@ -78,7 +78,7 @@ async def test_what_the_draft_must_not_decide_is_ignored(
 async def test_an_application_of_another_project_cannot_be(
     cases: UseCases,
     application: Application,
-    stranger: Person,
+    stranger: User,
     what: Callable[..., Awaitable[object]],
 ) -> None:
     with pytest.raises(Foreign):
@@ -86,7 +86,7 @@ async def test_an_application_of_another_project_cannot_be(
 
 
 async def test_a_viewer_reads_and_changes_nothing(
-    cases: UseCases, application: Application, viewer: Person
+    cases: UseCases, application: Application, viewer: User
 ) -> None:
     assert (await cases.applications.get(application.id, by=viewer)).name == "cart"
     with pytest.raises(Denied, match="Permission Denied"):
@@ -115,7 +115,7 @@ async def test_a_sync_becomes_a_command_and_a_signal_for_the_piped(
 
 
 async def test_a_disabled_application_is_not_synced_and_not_given_to_its_piped(
-    cases: UseCases, application: Application, admin: Person, piped: PipedCaller
+    cases: UseCases, application: Application, admin: User, piped: PipedCaller
 ) -> None:
     assert [a.id for a in await cases.applications.enabled_of(by=piped)] == [application.id]
     await cases.applications.disable(application.id, by=admin)
@@ -125,7 +125,7 @@ async def test_a_disabled_application_is_not_synced_and_not_given_to_its_piped(
 
 
 async def test_deleting_again_changes_nothing(
-    cases: UseCases, application: Application, admin: Person, advance: Callable[[float], None]
+    cases: UseCases, application: Application, admin: User, advance: Callable[[float], None]
 ) -> None:
     await cases.applications.delete(application.id, by=admin)
     deleted = await cases.applications.get(application.id, by=admin)
@@ -135,7 +135,7 @@ async def test_deleting_again_changes_nothing(
 
 
 async def test_a_deleted_application_cannot_be_changed_any_more(
-    cases: UseCases, application: Application, admin: Person, piped: PipedCaller
+    cases: UseCases, application: Application, admin: User, piped: PipedCaller
 ) -> None:
     await cases.applications.delete(application.id, by=admin)
     with pytest.raises(UserMistake):
@@ -149,7 +149,7 @@ async def test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once(
     cases: UseCases,
     bus: MemoryBus,
     application: Application,
-    admin: Person,
+    admin: User,
     piped: PipedCaller,
     other_piped: PipedCaller,
 ) -> None:
@@ -167,7 +167,7 @@ async def test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once(
 
 
 async def test_several_files_are_renamed_or_none(
-    cases: UseCases, application: Application, admin: Person
+    cases: UseCases, application: Application, admin: User
 ) -> None:
     with pytest.raises(NotFound):
         await cases.applications.rename_config_file([application.id, "gone"], "new", by=admin)
@@ -179,18 +179,18 @@ async def test_several_files_are_renamed_or_none(
 
 
 @pytest.fixture
-async def team(cases: UseCases, admin: Person) -> Person:
+async def team(cases: UseCases, admin: User) -> User:
     """Somebody whose role covers the dev environment only."""
     scoped = project.ProjectRBACResource(
         type=project.ProjectRBACResource.APPLICATION, labels={"env": "dev"}
     )
     policy = project.ProjectRBACPolicy(resources=[scoped], actions=[project.ProjectRBACPolicy.ALL])
     await cases.roles.add("dev team", [policy], by=admin)
-    return Person("shop", "tom", ("dev team",))
+    return User("shop", "tom", ("dev team",))
 
 
 async def test_labels_of_a_policy_decide_what_is_seen_and_changed(
-    cases: UseCases, draft: Application, admin: Person, team: Person
+    cases: UseCases, draft: Application, admin: User, team: User
 ) -> None:
     dev = await cases.applications.add(draft, by=team)
     draft.labels["env"] = "prod"
@@ -205,7 +205,7 @@ async def test_labels_of_a_policy_decide_what_is_seen_and_changed(
 
 
 async def test_a_page_is_filled_although_most_is_hidden(
-    cases: UseCases, draft: Application, admin: Person, team: Person
+    cases: UseCases, draft: Application, admin: User, team: User
 ) -> None:
     for number in range(9):
         draft.labels["env"] = "prod" if number % 3 else "dev"
@@ -219,7 +219,7 @@ async def test_a_page_is_filled_although_most_is_hidden(
     assert rest.cursor == ""
 
 
-async def test_another_project_cannot_be_listed(cases: UseCases, admin: Person) -> None:
+async def test_another_project_cannot_be_listed(cases: UseCases, admin: User) -> None:
     with pytest.raises(Denied):
         await cases.applications.listed(ApplicationFilter("declared"), by=admin)
 
@@ -273,7 +273,7 @@ async def test_configurations_are_taken_over_when_all_are_the_pipeds_own(
 
 
 async def test_unregistered_files_of_all_pipeds_are_listed_by_path(
-    cases: UseCases, viewer: Person, piped: PipedCaller, other_piped: PipedCaller
+    cases: UseCases, viewer: User, piped: PipedCaller, other_piped: PipedCaller
 ) -> None:
     def info(path: str) -> ApplicationInfo:
         return ApplicationInfo(name=path, repo_id="site", path=path, piped_id="a lie")
@@ -290,7 +290,7 @@ async def test_unregistered_files_of_all_pipeds_are_listed_by_path(
 
 
 async def test_a_missing_application_is_named(
-    cases: UseCases, piped: PipedCaller, admin: Person, stores: Stores
+    cases: UseCases, piped: PipedCaller, admin: User, stores: Stores
 ) -> None:
     del stores
     with pytest.raises(NotFound, match="Entity was not found to get application nope"):

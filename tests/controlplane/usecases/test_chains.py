@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
@@ -26,7 +26,7 @@ CANCELLED = pb.DEPLOYMENT_BLOCK_CANCELLED
 
 
 @pytest.fixture
-async def followers(cases: UseCases, draft: Application, admin: Person) -> dict[str, str]:
+async def followers(cases: UseCases, draft: Application, admin: User) -> dict[str, str]:
     """Ids by name of further applications."""
     ids: dict[str, str] = {}
     for name, kind, labels in (
@@ -47,7 +47,7 @@ async def test_a_chain_asks_the_matching_applications_to_follow(
     stores: Stores,
     new_deployment: Callable[[], Deployment],
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
     followers: dict[str, str],
 ) -> None:
     first = new_deployment()
@@ -166,7 +166,7 @@ async def test_who_follows_and_begins_a_chain_waits_for_its_turn_in_the_chain_th
     new_deployment: Callable[[], Deployment],
     nested: Callable[[Deployment, str], Deployment],
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
 ) -> None:
     first = new_deployment()
     await cases.chains.create(first, [Matcher(name="web")], by=piped)
@@ -197,7 +197,7 @@ async def test_chains_that_begin_one_another_end(
     new_deployment: Callable[[], Deployment],
     nested: Callable[[Deployment, str], Deployment],
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
 ) -> None:
     def names(chain: pb.DeploymentChain) -> list[list[str]]:
         return [[node.application_ref.application_name for node in b.nodes] for b in chain.blocks]
@@ -264,8 +264,8 @@ async def test_a_turn_is_asked_for_by_the_owner_of_the_deployment(
     new_deployment: Callable[[], Deployment],
     piped: PipedCaller,
     other_piped: PipedCaller,
-    admin: Person,
-    stranger: Person,
+    admin: User,
+    stranger: User,
 ) -> None:
     first = new_deployment()
     await cases.chains.create(first, [], by=piped)
@@ -285,10 +285,10 @@ async def test_a_turn_is_asked_for_by_the_owner_of_the_deployment(
 
 
 async def test_chains_are_for_everyone_with_a_role(
-    cases: UseCases, admin: Person, viewer: Person
+    cases: UseCases, admin: User, viewer: User
 ) -> None:
     assert (await cases.chains.listed(by=viewer)).items == ()
     with pytest.raises(Denied):
-        await cases.chains.listed(by=Person("shop", "nobody", ()))
+        await cases.chains.listed(by=User("shop", "nobody", ()))
     with pytest.raises(NotFound):
         await cases.chains.get("nope", by=admin)

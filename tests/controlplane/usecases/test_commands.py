@@ -3,7 +3,7 @@
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
@@ -13,12 +13,12 @@ from pipecd.model.errors import Denied, NotFound
 
 
 @pytest.fixture
-async def command_id(cases: UseCases, piped: PipedCaller, admin: Person) -> str:
+async def command_id(cases: UseCases, piped: PipedCaller, admin: User) -> str:
     return await cases.pipeds.restart(piped.piped, by=admin)
 
 
 async def test_a_command_waits_until_its_piped_answers(
-    cases: UseCases, stores: Stores, command_id: str, piped: PipedCaller, admin: Person
+    cases: UseCases, stores: Stores, command_id: str, piped: PipedCaller, admin: User
 ) -> None:
     assert [c.id for c in await cases.commands.unhandled_of(by=piped)] == [command_id]
     report = Handled(command_id, CommandStatus.SUCCEEDED, 5, {"k": "v"}, b"output")
@@ -41,20 +41,20 @@ async def test_a_command_of_another_piped_cannot_be_answered(
 
 
 async def test_a_command_of_another_project_cannot_be_read(
-    cases: UseCases, command_id: str, stranger: Person
+    cases: UseCases, command_id: str, stranger: User
 ) -> None:
     with pytest.raises(Foreign):
         await cases.commands.get(command_id, by=stranger)
 
 
 async def test_a_command_needs_any_known_role(
-    cases: UseCases, command_id: str, viewer: Person
+    cases: UseCases, command_id: str, viewer: User
 ) -> None:
     await cases.commands.get(command_id, by=viewer)
     with pytest.raises(Denied, match="Permission Denied"):
-        await cases.commands.get(command_id, by=Person("shop", "x", ("Nobody",)))
+        await cases.commands.get(command_id, by=User("shop", "x", ("Nobody",)))
 
 
-async def test_an_unknown_command_is_not_found(cases: UseCases, admin: Person) -> None:
+async def test_an_unknown_command_is_not_found(cases: UseCases, admin: User) -> None:
     with pytest.raises(NotFound, match=r"^Command is not found$"):
         await cases.commands.get("nope", by=admin)

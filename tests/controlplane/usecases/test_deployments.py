@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
-from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
+from pipecd.controlplane.usecases.deployment_reports import DeploymentReports
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import AlreadyExists, Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model import common_pb2 as common
@@ -242,7 +242,7 @@ async def test_an_unknown_stage_cannot_get(
 
 
 async def test_a_cancel_becomes_a_command(
-    cases: UseCases, deployment: Deployment, admin: Person
+    cases: UseCases, deployment: Deployment, admin: User
 ) -> None:
     id = await cases.deployments.cancel(deployment.id, True, False, by=admin)
     command = await cases.commands.get(id, by=admin)
@@ -253,7 +253,7 @@ async def test_a_cancel_becomes_a_command(
 
 
 async def test_a_completed_deployment_cannot_be_cancelled_approved_or_skipped(
-    cases: UseCases, deployment: Deployment, piped: PipedCaller, admin: Person
+    cases: UseCases, deployment: Deployment, piped: PipedCaller, admin: User
 ) -> None:
     await cases.deployment_reports.completed(ended(deployment), by=piped)
     with pytest.raises(Conflict):
@@ -265,7 +265,7 @@ async def test_a_completed_deployment_cannot_be_cancelled_approved_or_skipped(
 
 
 async def test_anybody_with_the_permission_approves_when_nobody_is_named(
-    cases: UseCases, deployment: Deployment, admin: Person, viewer: Person
+    cases: UseCases, deployment: Deployment, admin: User, viewer: User
 ) -> None:
     with pytest.raises(Denied, match="Permission Denied"):
         await cases.deployments.approve(deployment.id, "s2", by=viewer)
@@ -286,7 +286,7 @@ async def test_only_the_named_approve(
     cases: UseCases,
     stores: Stores,
     deployment: Deployment,
-    admin: Person,
+    admin: User,
     named: dict[str, str],
 ) -> None:
     def change(stored: Deployment) -> None:
@@ -297,9 +297,7 @@ async def test_only_the_named_approve(
     await stores.deployments.update(deployment.id, change)
     with pytest.raises(Denied, match="ann, bob"):
         await cases.deployments.approve(deployment.id, "s2", by=admin)
-    assert await cases.deployments.approve(
-        deployment.id, "s2", by=Person("shop", "bob", ("Editor",))
-    )
+    assert await cases.deployments.approve(deployment.id, "s2", by=User("shop", "bob", ("Editor",)))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +313,7 @@ async def test_what_can_be_skipped(
     cases: UseCases,
     stores: Stores,
     deployment: Deployment,
-    admin: Person,
+    admin: User,
     stage: str,
     possible: bool,
 ) -> None:
@@ -332,7 +330,7 @@ async def test_what_can_be_skipped(
 
 
 async def test_a_finished_stage_is_past_acting_on(
-    cases: UseCases, deployment: Deployment, piped: PipedCaller, admin: Person
+    cases: UseCases, deployment: Deployment, piped: PipedCaller, admin: User
 ) -> None:
     await cases.deployment_reports.stage_changed(
         staged(deployment, "s2", pb.STAGE_SUCCESS), by=piped
@@ -342,7 +340,7 @@ async def test_a_finished_stage_is_past_acting_on(
 
 
 async def test_people_of_another_project_see_nothing(
-    cases: UseCases, deployment: Deployment, stranger: Person
+    cases: UseCases, deployment: Deployment, stranger: User
 ) -> None:
     for attempt in (
         cases.deployments.get(deployment.id, by=stranger),
@@ -358,7 +356,7 @@ async def test_people_of_another_project_see_nothing(
 
 async def test_a_trace_leads_to_the_deployments_of_its_own_project(
     cases: UseCases,
-    admin: Person,
+    admin: User,
     stores: Stores,
     piped: PipedCaller,
     new_deployment: Callable[[], Deployment],

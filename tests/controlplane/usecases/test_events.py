@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.events import EventFilter
@@ -93,7 +93,7 @@ async def test_an_event_is_handled_and_moves_up_with(
 
 
 async def test_an_event_of_another_project_cannot_be_settled(
-    cases: UseCases, stores: Stores, stranger: Person, piped: PipedCaller
+    cases: UseCases, stores: Stores, stranger: User, piped: PipedCaller
 ) -> None:
     id = await cases.events.register(told(), by=stranger)
     with pytest.raises(Denied):
@@ -102,7 +102,7 @@ async def test_an_event_of_another_project_cannot_be_settled(
 
 
 async def test_people_list_events_newest_first(
-    cases: UseCases, program: ApiKeyCaller, viewer: Person, advance: Callable[[float], None]
+    cases: UseCases, program: ApiKeyCaller, viewer: User, advance: Callable[[float], None]
 ) -> None:
     for data in ("v1", "v2"):
         await cases.events.register(told(data), by=program)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stage_logs import StageRun
@@ -19,7 +19,7 @@ def blocks(*indexes: int) -> list[LogBlock]:
 
 
 async def test_lines_are_seen_as_soon_as_they_are_appended(
-    cases: UseCases, bus: MemoryBus, deployment: Deployment, piped: PipedCaller, viewer: Person
+    cases: UseCases, bus: MemoryBus, deployment: Deployment, piped: PipedCaller, viewer: User
 ) -> None:
     run = StageRun(deployment.id, "s1")
     async with bus.subscribe() as signals:
@@ -38,7 +38,7 @@ async def test_a_foreign_log_is_closed(
     deployment: Deployment,
     piped: PipedCaller,
     other_piped: PipedCaller,
-    stranger: Person,
+    stranger: User,
 ) -> None:
     run = StageRun(deployment.id, "s1")
     for _ in range(2):
@@ -50,7 +50,7 @@ async def test_a_foreign_log_is_closed(
 
 
 async def test_a_stage_that_never_spoke_has_no_log(
-    cases: UseCases, deployment: Deployment, viewer: Person
+    cases: UseCases, deployment: Deployment, viewer: User
 ) -> None:
     with pytest.raises(NotFound, match=r"^Entity was not found to get stage logs$"):
         await cases.logs.stage_log(StageRun(deployment.id, "s1"), by=viewer)
@@ -74,7 +74,7 @@ async def test_the_name_of_a_stage_must_not(
 
 
 async def test_all_logs_of_a_deployment_have_an_entry_per_stage(
-    cases: UseCases, deployment: Deployment, piped: PipedCaller, viewer: Person
+    cases: UseCases, deployment: Deployment, piped: PipedCaller, viewer: User
 ) -> None:
     await cases.logs.append(StageRun(deployment.id, "s2"), blocks(1), by=piped)
     logs = await cases.logs.of_deployment(deployment.id, by=viewer)

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases import UseCases, silence
 from pipecd.controlplane.usecases.access import Foreign
 from pipecd.controlplane.usecases.commands import Handled
+from pipecd.controlplane.usecases.piped_connections import STATS_KEY, Connections
 from pipecd.controlplane.usecases.pipeds import Registered
-from pipecd.controlplane.usecases.reports import silence
-from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
 from pipecd.model.clock import Now
 from pipecd.model.command import CommandStatus
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
@@ -27,7 +26,7 @@ from pipecd.secrets import hybrid
 
 
 async def test_a_piped_is_told_its_key_once(
-    cases: UseCases, registered: Registered, admin: Person
+    cases: UseCases, registered: Registered, admin: User
 ) -> None:
     piped = await cases.pipeds.get(registered.id, by=admin)
     assert len(registered.key) == 50
@@ -37,7 +36,7 @@ async def test_a_piped_is_told_its_key_once(
 
 
 async def test_a_viewer_cannot_register_and_a_name_is_needed(
-    cases: UseCases, viewer: Person, admin: Person
+    cases: UseCases, viewer: User, admin: User
 ) -> None:
     with pytest.raises(Denied):
         await cases.pipeds.register("x", "", by=viewer)
@@ -61,7 +60,7 @@ async def test_a_viewer_cannot_register_and_a_name_is_needed(
 async def test_a_piped_of_another_project_cannot_be(
     cases: UseCases,
     registered: Registered,
-    stranger: Person,
+    stranger: User,
     what: Callable[..., Awaitable[object]],
 ) -> None:
     with pytest.raises(Foreign, match="Requested piped does not belong to your project"):
@@ -69,7 +68,7 @@ async def test_a_piped_of_another_project_cannot_be(
 
 
 async def test_what_a_piped_reports_about_itself_replaces_what_it_said_before(
-    cases: UseCases, piped: PipedCaller, admin: Person
+    cases: UseCases, piped: PipedCaller, admin: User
 ) -> None:
     meta = ReportPipedMetaRequest(
         version="v2",
@@ -93,7 +92,7 @@ async def test_a_piped_is_online_while_it_reports(
     cases: UseCases,
     stores: Stores,
     piped: PipedCaller,
-    admin: Person,
+    admin: User,
     advance: Callable[[float], None],
 ) -> None:
     async def status() -> Piped.ConnectionStatus.ValueType:
@@ -186,7 +185,7 @@ async def test_a_piped_has_two_keys_at_most_and_the_newest_stays(
     cases: UseCases,
     stores: Stores,
     registered: Registered,
-    admin: Person,
+    admin: User,
     advance: Callable[[float], None],
 ) -> None:
     (first,) = (await stores.pipeds.get(registered.id)).keys
@@ -202,7 +201,7 @@ async def test_a_piped_has_two_keys_at_most_and_the_newest_stays(
 
 
 async def test_a_desired_version_reaches_the_launcher(
-    cases: UseCases, piped: PipedCaller, admin: Person
+    cases: UseCases, piped: PipedCaller, admin: User
 ) -> None:
     assert await cases.pipeds.desired_version(by=piped) == ""
     await cases.pipeds.desire_version("v0.51.0", [piped.piped], by=admin)
@@ -252,7 +251,7 @@ async def test_nothing_can_be_sealed_when(
 
 
 async def test_sealing_is_for_the_own_project_and_for_editors(
-    cases: UseCases, piped: PipedCaller, stranger: Person, viewer: Person
+    cases: UseCases, piped: PipedCaller, stranger: User, viewer: User
 ) -> None:
     with pytest.raises(Foreign):
         await cases.encryption.encrypt(piped.piped, "secret", by=stranger)
@@ -260,7 +259,7 @@ async def test_sealing_is_for_the_own_project_and_for_editors(
         await cases.encryption.encrypt(piped.piped, "secret", by=viewer)
 
 
-async def test_an_unknown_piped_is_not_found(cases: UseCases, admin: Person) -> None:
+async def test_an_unknown_piped_is_not_found(cases: UseCases, admin: User) -> None:
     with pytest.raises(NotFound, match=r"^Piped is not found$"):
         await cases.pipeds.get("nope", by=admin)
 
@@ -270,8 +269,8 @@ async def test_a_piped_is_sighted_with_its_last_report_and_its_open_restart(
     cases: UseCases,
     piped: PipedCaller,
     other_piped: PipedCaller,
-    admin: Person,
-    stranger: Person,
+    admin: User,
+    stranger: User,
     bus: MemoryBus,
     advance: Callable[[float], None],
     now: Now,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.controlplane.usecases.people.webhooks import Push
+from pipecd.controlplane.usecases.webhooks import Push
 from pipecd.controlplane.webhooks.payload import read_message
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository

@@ -16,7 +16,7 @@ import pytest
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.controlplane.api.piped import piped_table
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.sqlite.database import open_sqlite
@@ -58,7 +58,7 @@ from servers.samples import CART
 T = TypeVar("T")
 
 PROJECT = "shop"
-ADMIN = Person(PROJECT, "root", ("Admin",))
+ADMIN = User(PROJECT, "root", ("Admin",))
 LOOK_EVERY = 0.03
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 
@@ -288,7 +288,7 @@ async def test_a_deployment_whose_application_was_deleted_is_cancelled(
 ) -> None:
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("succeed")))
-        admin = Person(stand.application.project_id, "root", ("Admin",))
+        admin = User(stand.application.project_id, "root", ("Admin",))
         await stand.cases.applications.delete(stand.application.id, by=admin)
         async with stand.piped():
             done = await stand.finished(id)

@@ -143,9 +143,9 @@ async def test_an_approval_is_asked_for_and_then_told_with_those_who_gave_it(
 
 
 def stand_admin() -> Any:
-    from pipecd.controlplane.auth.subject import Person
+    from pipecd.controlplane.auth.subject import User
 
-    return Person("shop", "root", ("Admin",))
+    return User("shop", "root", ("Admin",))
 
 
 async def test_each_notice_mentions_those_who_asked_for_it(open_stand: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.piped.deploy import work
@@ -47,7 +47,7 @@ async def test_a_pipeline_of_real_stages_with_two_people(open_stand: OpenStand) 
         assert list(approval.authorized_operators) == ["root", "ann"]
         ids = [
             await stand.cases.deployments.approve(
-                id, approval.id, by=Person("shop", name, ("Admin",))
+                id, approval.id, by=User("shop", name, ("Admin",))
             )
             for name in ("root", "ann")
         ]

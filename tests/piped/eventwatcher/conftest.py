@@ -12,7 +12,7 @@ import pytest
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped.watcher import EventWatcherRepoSpec
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
@@ -45,7 +45,7 @@ class Registry:
         return await self.plane.cases.events.register(request, by=self.plane.admin)
 
     async def all(self) -> dict[str, Event]:
-        by: Person = self.plane.admin
+        by: User = self.plane.admin
         listed = await self.plane.cases.events.listed(EventFilter(project=by.project), by=by)
         return {event.id: event for event in listed.items}
 

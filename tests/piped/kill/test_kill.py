@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.deployment import DeploymentStatus, StageStatus
@@ -20,7 +20,7 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from servers.receivers import Receivers
 
-ADMIN = Person("shop", "root", ("Admin",))
+ADMIN = User("shop", "root", ("Admin",))
 AT_ONCE = 4
 WITHIN = 60.0
 # Each script tells what it does three times, with the number of its process.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.application import ApplicationKind
@@ -46,8 +46,8 @@ class Installation:
     def origin(self) -> Origin:
         return Origin(self.directory / "origin")
 
-    def person(self, name: str) -> Person:
-        return Person(project="demo", name=name, roles=("Admin",))
+    def person(self, name: str) -> User:
+        return User(project="demo", name=name, roles=("Admin",))
 
     def push(self, app: str, message: str = "a change", **files: str) -> str:
         """Commits the file of the application, and others; answers the hash."""

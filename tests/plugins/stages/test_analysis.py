@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.auth.subject import PipedCaller
-from pipecd.controlplane.usecases.reports.objects import SharedObject
+from pipecd.controlplane.usecases.shared_objects import SharedObject
 from pipecd.model.deployment import DeploymentStatus
 from servers.prometheus import Prometheus
 

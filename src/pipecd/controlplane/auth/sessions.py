@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth.rbac import ADMIN
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.proto.model.project_pb2 import Project
 from pipecd.secrets import session
@@ -23,7 +23,7 @@ SSO = "sso"
 class VerifiedSession:
     """The content of a valid token: the user and the sign-in method."""
 
-    person: Person
+    person: User
     via: str
 
 
@@ -34,7 +34,7 @@ class SessionTokens:
     key: bytes = field(repr=False)
     now: Now = utc_now
 
-    def sign(self, person: Person, ttl: timedelta = DEFAULT_TTL, *, via: str = "") -> str:
+    def sign(self, person: User, ttl: timedelta = DEFAULT_TTL, *, via: str = "") -> str:
         now = self.now()
         return session.sign(
             Session(
@@ -52,7 +52,7 @@ class SessionTokens:
     def verify(self, token: str) -> VerifiedSession:
         """The content of a token; Unauthenticated if it is not valid."""
         claims = session.verify(token, self.key, self.now())
-        person = Person(
+        person = User(
             project=claims.project,
             name=claims.subject,
             roles=claims.roles,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is calling."""
+"""The authenticated callers of the control plane."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class PipedCaller:
-    """An agent that proved its key."""
+    """A piped."""
 
     project: str
     piped: str
@@ -14,7 +14,7 @@ class PipedCaller:
 
 @dataclass(frozen=True)
 class ApiKeyCaller:
-    """A program with an API key; `may_write` is false for read-only keys."""
+    """An API key; `may_write` is false for read-only keys."""
 
     project: str
     key_id: str
@@ -23,8 +23,8 @@ class ApiKeyCaller:
 
 
 @dataclass(frozen=True)
-class Person:
-    """Someone signed in to the console; `roles` are role names of the project."""
+class User:
+    """A user who is signed in; `roles` are names of roles of the project."""
 
     project: str
     name: str
@@ -32,4 +32,5 @@ class Person:
     avatar_url: str = ""
 
 
-Subject = PipedCaller | ApiKeyCaller | Person
+UserOrApiKey = User | ApiKeyCaller
+Subject = PipedCaller | UserOrApiKey

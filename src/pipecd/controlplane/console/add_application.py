@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from pipecd.config.application import filename
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.add_application_view import (
     MOST_ROWS,
     ByHand,
@@ -98,14 +98,14 @@ class AddingPages:
         )
 
     async def _found(
-        self, person: Person, pipeds: tuple[Piped, ...] | None
+        self, person: User, pipeds: tuple[Piped, ...] | None
     ) -> tuple[ApplicationInfo, ...]:
         infos = await self._door.cases.application_reports.unregistered_of(by=person)
         if not infos:
             return ()
         return offered(infos, await self._applications(person), pipeds)
 
-    async def _applications(self, person: Person) -> tuple[Application, ...]:
+    async def _applications(self, person: User) -> tuple[Application, ...]:
         everything = ApplicationFilter(person.project)
         return (await self._door.cases.applications.listed(everything, by=person)).items
 
@@ -113,7 +113,7 @@ class AddingPages:
         self,
         infos: tuple[ApplicationInfo, ...],
         pipeds: tuple[Piped, ...] | None,
-        person: Person,
+        person: User,
     ) -> tuple[FoundRow, ...]:
         places = {piped.id: places_of(piped) for piped in pipeds or ()}
         unseen = _PIPEDS_UNSEEN if pipeds is None else ""
@@ -127,7 +127,7 @@ class AddingPages:
         )
 
     async def _by_hand(
-        self, piped_id: str, pipeds: tuple[Piped, ...] | None, person: Person
+        self, piped_id: str, pipeds: tuple[Piped, ...] | None, person: User
     ) -> ByHand | None:
         """The form for the chosen piped, else the first that can be used; None without any."""
         enabled = [piped for piped in pipeds or () if not piped.disabled]
@@ -162,7 +162,7 @@ class AddingPages:
             return await self._shown(request, visitor, file.piped, problem)
         return RedirectResponse(f"/applications/{id}?added=1", 303)
 
-    async def _found_draft(self, form: FormData, person: Person) -> Application:
+    async def _found_draft(self, form: FormData, person: User) -> Application:
         file = _file(form)
         pipeds = await pipeds_of(self._door, person)
         found = await self._found(person, pipeds)
@@ -181,7 +181,7 @@ class AddingPages:
         draft.labels.update(info.labels)
         return draft
 
-    async def _typed_draft(self, form: FormData, person: Person) -> Application:
+    async def _typed_draft(self, form: FormData, person: User) -> Application:
         file, name = _file(form), _typed(form, "name")
         if not name:
             raise UserMistake("Give the application a name.")

@@ -26,7 +26,7 @@ from pipecd.controlplane.console.rendering import Assets, Renderer
 from pipecd.controlplane.console.sign_in import SignIn
 from pipecd.controlplane.console.sso import SsoSignIn
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.sso import NO_SSO, SingleSignOn, SsoSettings
+from pipecd.controlplane.usecases.sso import NO_SSO, SingleSignOn, SsoSettings
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import (
     Conflict,

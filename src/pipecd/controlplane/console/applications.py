@@ -6,7 +6,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.add_application_view import added_notice
 from pipecd.controlplane.console.applications_view import application_page
 from pipecd.controlplane.console.command_notice import Notice, notice
@@ -88,14 +88,14 @@ class ApplicationPages:
             topics=",".join(topics[:20]),
         )
 
-    async def _live(self, application_id: str, person: Person) -> LiveTree | None:
+    async def _live(self, application_id: str, person: User) -> LiveTree | None:
         try:
             snapshot = await self._door.cases.livestate.get(application_id, by=person)
         except NotFound:
             return None
         return live_tree(snapshot, self._door.now())
 
-    async def _recent(self, application_id: str, person: Person) -> tuple[Deployment, ...]:
+    async def _recent(self, application_id: str, person: User) -> tuple[Deployment, ...]:
         wanted = DeploymentFilter(project=person.project, application_ids=(application_id,))
         try:
             found = await self._door.cases.deployments.listed(wanted, _RECENT, by=person)
@@ -121,7 +121,7 @@ def _strategy(text: str) -> SyncStrategy:
     return known[text]
 
 
-async def pipeds_of(door: Door, person: Person) -> tuple[Piped, ...] | None:
+async def pipeds_of(door: Door, person: User) -> tuple[Piped, ...] | None:
     """The pipeds of the project, or None for a person who may not see them."""
     try:
         return await door.cases.pipeds.listed(by=person)
@@ -129,7 +129,7 @@ async def pipeds_of(door: Door, person: Person) -> tuple[Piped, ...] | None:
         return None
 
 
-async def command_notice(door: Door, request: Request, person: Person) -> Notice | None:
+async def command_notice(door: Door, request: Request, person: User) -> Notice | None:
     """What became of the command that the address names."""
     id = request.query_params.get("cmd", "")
     if not id:

@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.applications import command_notice, pipeds_of
 from pipecd.controlplane.console.command_notice import Notice
 from pipecd.controlplane.console.deployments_view import (
@@ -91,7 +91,7 @@ class DeploymentPages:
         )
 
     async def _found(
-        self, query: DeploymentQuery, person: Person
+        self, query: DeploymentQuery, person: User
     ) -> tuple[tuple[Deployment, ...], str]:
         """A page of what matches, and where the next one begins."""
         found: list[Deployment] = []
@@ -129,7 +129,7 @@ class DeploymentPages:
             topics=_topics(page, stage, log, told),
         )
 
-    async def _chain(self, deployment: Deployment, person: Person) -> ChainView | None:
+    async def _chain(self, deployment: Deployment, person: User) -> ChainView | None:
         """The chain of a deployment, if it has one that the person may see."""
         if not deployment.deployment_chain_id:
             return None
@@ -140,7 +140,7 @@ class DeploymentPages:
         return chain_view(chain, deployment.deployment_chain_block_index)
 
     async def _log(
-        self, request: Request, deployment: Deployment, stage: StageView | None, person: Person
+        self, request: Request, deployment: Deployment, stage: StageView | None, person: User
     ) -> LogWindow | None:
         """The end of the log, or only what follows when a script of ours has the rest."""
         if stage is None:
@@ -155,7 +155,7 @@ class DeploymentPages:
         size = _lines_wanted(request.query_params.get("lines", ""))
         return log_window(part.blocks, completed=part.completed, size=size)
 
-    async def _read(self, run: StageRun, after: Place, person: Person) -> StageLogPart:
+    async def _read(self, run: StageRun, after: Place, person: User) -> StageLogPart:
         try:
             return await self._door.cases.logs.stage_log(run, after.index + 1, by=person)
         except NotFound:

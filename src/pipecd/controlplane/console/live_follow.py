@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.console.live_topic import Subject, Topic, read_topics
 from pipecd.controlplane.console.live_updates import EventStream, Lines, Pace, Sources
@@ -98,7 +98,7 @@ class Live:
                     # It only says that some piped changed; the page shows none to who may not see.
                     pass
 
-    async def _lines(self, run: StageRun | None, place: Place, person: Person) -> Lines:
+    async def _lines(self, run: StageRun | None, place: Place, person: User) -> Lines:
         if run is None:
             return Lines("", place, completed=True)
         try:

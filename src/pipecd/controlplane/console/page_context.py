@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from pipecd.controlplane.auth.rbac import Permission
 from pipecd.controlplane.auth.request_origin import Networks, client_address, is_cross_site
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.formatting import initials
 from pipecd.controlplane.console.rendering import Renderer
 from pipecd.controlplane.usecases import UseCases
@@ -31,7 +31,7 @@ _LONGEST_RETURN = 2048
 class Visitor:
     """A signed-in person and the secret that their forms must repeat."""
 
-    person: Person
+    person: User
     token: str = field(repr=False)
 
     @property
@@ -104,9 +104,7 @@ class Door:
         told = ",".join(request.headers.getlist("X-Forwarded-For"))
         return client_address(peer, told, self._proxies)
 
-    async def may(
-        self, person: Person, permission: Permission, thing: Labelled | None = None
-    ) -> str:
+    async def may(self, person: User, permission: Permission, thing: Labelled | None = None) -> str:
         """An empty text, or why the person may not do this to the thing, or to all of its kind."""
         try:
             scope = await self.cases.access.scope(person, permission)

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.command_notice import Notice
 from pipecd.controlplane.console.once import Once
 from pipecd.controlplane.console.page_context import Door, Visitor
@@ -89,7 +89,7 @@ class PipedPages:
             topics=_topics((page.row,), problem),
         )
 
-    async def _applications(self, piped: Piped, person: Person) -> int | None:
+    async def _applications(self, piped: Piped, person: User) -> int | None:
         """How many enabled ones it looks after; None for somebody who may not see them."""
         wanted = ApplicationFilter(person.project, enabled=True, piped_id=piped.id)
         try:
@@ -97,7 +97,7 @@ class PipedPages:
         except Denied:
             return None
 
-    async def _notice(self, request: Request, piped: Piped, person: Person) -> Notice | None:
+    async def _notice(self, request: Request, piped: Piped, person: User) -> Notice | None:
         """What became of the restart that the address names."""
         id = request.query_params.get("cmd", "")
         if not id:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.once import Once
 from pipecd.controlplane.console.page_context import Door, Endpoint, Visitor
 from pipecd.controlplane.console.project_settings_view import Problem
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"v[A-Za-z0-9._+-]{1,127}")
 _PORTS = {"http": 80, "https": 443}
 
 Act = Callable[[Request, Visitor], Awaitable[Response]]
-Deed = Callable[[str, FormData, Person], Awaitable[None]]
+Deed = Callable[[str, FormData, User], Awaitable[None]]
 Shown = Callable[[Request, Visitor, Problem], Awaitable[Response]]
 
 
@@ -115,22 +115,22 @@ class PipedForms:
             is_new="id" not in request.path_params,
         )
 
-    async def _edit(self, id: str, form: FormData, person: Person) -> None:
+    async def _edit(self, id: str, form: FormData, person: User) -> None:
         await self._door.cases.pipeds.update(id, _name(form), _text(form, "description"), by=person)
 
-    async def _desire_version(self, id: str, form: FormData, person: Person) -> None:
+    async def _desire_version(self, id: str, form: FormData, person: User) -> None:
         version = _text(form, "version")
         if version and not _VERSION.fullmatch(version):
             raise UserMistake(f"{version!r} is not a version; write it like v0.1.0.")
         await self._door.cases.pipeds.desire_version(version, [id], by=person)
 
-    async def _enable(self, id: str, _form: FormData, person: Person) -> None:
+    async def _enable(self, id: str, _form: FormData, person: User) -> None:
         await self._door.cases.pipeds.enable(id, by=person)
 
-    async def _disable(self, id: str, _form: FormData, person: Person) -> None:
+    async def _disable(self, id: str, _form: FormData, person: User) -> None:
         await self._door.cases.pipeds.disable(id, by=person)
 
-    async def _drop_old_keys(self, id: str, _form: FormData, person: Person) -> None:
+    async def _drop_old_keys(self, id: str, _form: FormData, person: User) -> None:
         await self._door.cases.pipeds.drop_old_keys(id, by=person)
 
 

@@ -16,8 +16,8 @@ from pipecd.controlplane.console.page_context import Door, Visitor
 from pipecd.controlplane.console.pipeds import PipedPages
 from pipecd.controlplane.console.project_settings_forms import PAGE, ProjectForms
 from pipecd.controlplane.console.project_settings_view import FIELDS, Problem
-from pipecd.controlplane.usecases.people.projects import CLIENT
-from pipecd.controlplane.usecases.people.webhooks import WebhookSettings
+from pipecd.controlplane.usecases.projects import CLIENT
+from pipecd.controlplane.usecases.webhooks import WebhookSettings
 from pipecd.model.errors import Denied
 
 

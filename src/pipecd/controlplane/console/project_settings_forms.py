@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.rbac_policy import parse_policies
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.page_context import Door, Endpoint, Visitor
 from pipecd.controlplane.console.project_settings_view import (
     FIELDS,
@@ -20,8 +20,8 @@ from pipecd.controlplane.console.project_settings_view import (
     ProjectView,
     project_view,
 )
-from pipecd.controlplane.usecases.people.projects import CLIENT
-from pipecd.controlplane.usecases.people.sso import CALLBACK
+from pipecd.controlplane.usecases.projects import CLIENT
+from pipecd.controlplane.usecases.sso import CALLBACK
 from pipecd.model.errors import AlreadyExists, Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 
@@ -29,7 +29,7 @@ PAGE = "/settings/project"
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 _LONGEST_HOURS = 24 * 365
 
-Deed = Callable[[FormData, Person], Awaitable[None]]
+Deed = Callable[[FormData, User], Awaitable[None]]
 Shown = Callable[[Request, Visitor, Problem], Awaitable[Response]]
 
 
@@ -72,7 +72,7 @@ class ProjectForms:
             why_not=await self._why_not(visitor.person),
         )
 
-    async def _why_not(self, person: Person) -> str:
+    async def _why_not(self, person: User) -> str:
         if self._door.cases.projects.is_declared(person.project):
             return "This project is declared in the configuration file of the control plane."
         try:
@@ -93,14 +93,14 @@ class ProjectForms:
 
         return self._door.action(act)
 
-    async def _set_admin(self, form: FormData, person: Person) -> None:
+    async def _set_admin(self, form: FormData, person: User) -> None:
         username, password = _required(form, "username"), _required(form, "password")
         await self._door.cases.projects.set_static_admin(username, password, by=person)
 
-    async def _enable_admin(self, _form: FormData, person: Person) -> None:
+    async def _enable_admin(self, _form: FormData, person: User) -> None:
         await self._door.cases.projects.enable_static_admin(by=person)
 
-    async def _disable_admin(self, form: FormData, person: Person) -> None:
+    async def _disable_admin(self, form: FormData, person: User) -> None:
         project = await self._door.cases.projects.get(by=person)
         has_sso = project.HasField("sso") or project.shared_sso_name
         if not has_sso and str(form.get("confirm", "")) != person.project:
@@ -110,37 +110,37 @@ class ProjectForms:
             )
         await self._door.cases.projects.disable_static_admin(by=person)
 
-    async def _set_github(self, form: FormData, person: Person) -> None:
+    async def _set_github(self, form: FormData, person: User) -> None:
         sso = ProjectSSOConfig(provider=ProjectSSOConfig.Provider.GITHUB, session_ttl=_hours(form))
         sso.github.CopyFrom(ProjectSSOConfig.GitHub(**_fields(form, GITHUB)))
         await self._door.cases.projects.set_sso(sso, by=person)
 
-    async def _set_oidc(self, form: FormData, person: Person) -> None:
+    async def _set_oidc(self, form: FormData, person: User) -> None:
         sso = ProjectSSOConfig(provider=ProjectSSOConfig.Provider.OIDC, session_ttl=_hours(form))
         fields = _fields(form, OIDC)
         scopes = fields.pop("scopes").split()
         sso.oidc.CopyFrom(ProjectSSOConfig.Oidc(scopes=scopes, **fields))
         await self._door.cases.projects.set_sso(sso, by=person)
 
-    async def _remove_sso(self, _form: FormData, person: Person) -> None:
+    async def _remove_sso(self, _form: FormData, person: User) -> None:
         await self._door.cases.projects.remove_sso(by=person)
 
-    async def _add_role(self, form: FormData, person: Person) -> None:
+    async def _add_role(self, form: FormData, person: User) -> None:
         policies = parse_policies(_required(form, "policies"))
         await self._door.cases.roles.add(_required(form, "name"), policies, by=person)
 
-    async def _update_role(self, form: FormData, person: Person) -> None:
+    async def _update_role(self, form: FormData, person: User) -> None:
         policies = parse_policies(_required(form, "policies"))
         await self._door.cases.roles.update(_required(form, "name"), policies, by=person)
 
-    async def _delete_role(self, form: FormData, person: Person) -> None:
+    async def _delete_role(self, form: FormData, person: User) -> None:
         await self._door.cases.roles.delete(_required(form, "name"), by=person)
 
-    async def _add_group(self, form: FormData, person: Person) -> None:
+    async def _add_group(self, form: FormData, person: User) -> None:
         group, role = _required(form, "group"), _required(form, "role")
         await self._door.cases.roles.add_group(group, role, by=person)
 
-    async def _delete_group(self, form: FormData, person: Person) -> None:
+    async def _delete_group(self, form: FormData, person: User) -> None:
         await self._door.cases.roles.delete_group(_required(form, "group"), by=person)
 
 

@@ -15,8 +15,8 @@ from pipecd.controlplane.console.page_context import (
     needs_bounce,
     safe_return,
 )
-from pipecd.controlplane.usecases.people.sessions import ATTEMPTS_PER_MINUTE
-from pipecd.controlplane.usecases.people.sso import SignInOptions, SingleSignOn
+from pipecd.controlplane.usecases.sessions import ATTEMPTS_PER_MINUTE
+from pipecd.controlplane.usecases.sso import SignInOptions, SingleSignOn
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unauthenticated, Unavailable
 from pipecd.wire.credentials import SESSION_COOKIE
 

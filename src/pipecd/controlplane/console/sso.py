@@ -11,7 +11,7 @@ from starlette.routing import Route
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.console.cookies import RETURN, STATE, Cookies, Site
 from pipecd.controlplane.console.page_context import Door, check_origin, safe_return
-from pipecd.controlplane.usecases.people.sso import AuthCallback, SingleSignOn
+from pipecd.controlplane.usecases.sso import AuthCallback, SingleSignOn
 from pipecd.model.errors import PipecdError
 
 # More than for passwords, as nothing can be guessed here and many people share an address.

@@ -4,7 +4,7 @@
 from datetime import timedelta
 
 from pipecd.controlplane.cache import Cache
-from pipecd.controlplane.usecases.reports.connection import STATS_KEY
+from pipecd.controlplane.usecases.piped_connections import STATS_KEY
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import from_json
 from pipecd.proto.model.piped_pb2 import PipedStat

@@ -12,25 +12,25 @@ from pipecd.controlplane.auth.credentials import Credentials
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access
+from pipecd.controlplane.usecases.api_keys import ApiKeys
+from pipecd.controlplane.usecases.application_reports import ApplicationReports
 from pipecd.controlplane.usecases.applications import Applications
 from pipecd.controlplane.usecases.chains import Chains
 from pipecd.controlplane.usecases.commands import Commands
+from pipecd.controlplane.usecases.deployment_reports import DeploymentReports
 from pipecd.controlplane.usecases.deployments import Deployments
 from pipecd.controlplane.usecases.encryption import Encryption
 from pipecd.controlplane.usecases.events import Events
+from pipecd.controlplane.usecases.insights import Insights
+from pipecd.controlplane.usecases.livestate import LiveStates
 from pipecd.controlplane.usecases.logs import Logs
-from pipecd.controlplane.usecases.people.api_keys import ApiKeys
-from pipecd.controlplane.usecases.people.projects import ConfigProject, Projects
-from pipecd.controlplane.usecases.people.roles import Roles
-from pipecd.controlplane.usecases.people.sessions import Sessions
-from pipecd.controlplane.usecases.people.webhooks import Webhooks
 from pipecd.controlplane.usecases.pipeds import Pipeds
-from pipecd.controlplane.usecases.previews import Previews
-from pipecd.controlplane.usecases.reports.applications import ApplicationReports
-from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
-from pipecd.controlplane.usecases.reports.insights import Insights
-from pipecd.controlplane.usecases.reports.livestate import LiveStates
-from pipecd.controlplane.usecases.reports.objects import Objects
+from pipecd.controlplane.usecases.plan_previews import Previews
+from pipecd.controlplane.usecases.projects import ConfigProject, Projects
+from pipecd.controlplane.usecases.roles import Roles
+from pipecd.controlplane.usecases.sessions import Sessions
+from pipecd.controlplane.usecases.shared_objects import Objects
+from pipecd.controlplane.usecases.webhooks import Webhooks
 from pipecd.model.clock import Now, utc_now
 
 # Of what answers are kept here.

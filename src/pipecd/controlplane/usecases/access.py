@@ -14,7 +14,13 @@ from google.protobuf.message import Message
 from pipecd.cache import LruCache
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import EVERYTHING, Permission, Scope
-from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller, Subject
+from pipecd.controlplane.auth.subject import (
+    ApiKeyCaller,
+    PipedCaller,
+    Subject,
+    User,
+    UserOrApiKey,
+)
 from pipecd.controlplane.datastore.documents import Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.clock import Now, seconds_clock, utc_now
@@ -23,8 +29,6 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole
-
-User = ApiKeyCaller | Person
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -76,7 +80,7 @@ class Access:
                 if needs_write and not by.may_write:
                     raise Denied("Permission denied")
                 return EVERYTHING
-            case Person():
+            case User():
                 scope = rbac.scope_of(await self._held(by), permission)
                 if scope.is_empty:
                     raise Denied("Permission Denied")
@@ -91,9 +95,9 @@ class Access:
         if not (await self.scope(by, permission, writes=writes)).is_everything:
             raise Denied("Permission Denied")
 
-    async def require_any_role(self, by: User) -> None:
+    async def require_any_role(self, by: UserOrApiKey) -> None:
         """Denied for a person without any known role."""
-        if isinstance(by, Person) and not await self._held(by):
+        if isinstance(by, User) and not await self._held(by):
             raise Denied("Permission Denied")
 
     async def application(
@@ -118,7 +122,7 @@ class Access:
         check_scope(scope, deployment)
         return deployment
 
-    async def piped(self, id: str, *, by: User) -> Piped:
+    async def piped(self, id: str, *, by: UserOrApiKey) -> Piped:
         """The piped, if it is one of the caller's project."""
         piped = await found(self._stores.pipeds.get(id), "Piped is not found")
         check_project(by, piped.project_id, "piped")
@@ -149,7 +153,7 @@ class Access:
     def invalidate_all(self) -> None:
         self._projects.clear()
 
-    async def _held(self, by: Person) -> tuple[ProjectRBACRole, ...]:
+    async def _held(self, by: User) -> tuple[ProjectRBACRole, ...]:
         return rbac.roles_named(await self._roles_of(by.project), by.roles)
 
     async def _roles_of(self, project: str) -> tuple[ProjectRBACRole, ...]:
@@ -222,11 +226,11 @@ def sight(scope: Scope) -> Callable[[Labelled], bool] | None:
     return None if scope.is_everything else lambda thing: scope.covers(thing.labels)
 
 
-def commander(by: User) -> str:
+def commander(by: UserOrApiKey) -> str:
     """The name under which commands of this caller are recorded."""
-    return by.name if isinstance(by, Person) else by.key_id
+    return by.name if isinstance(by, User) else by.key_id
 
 
-def creator(by: User) -> str:
+def creator(by: UserOrApiKey) -> str:
     """The name under which keys made by this caller are recorded."""
     return by.name

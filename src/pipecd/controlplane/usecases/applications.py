@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import PipedCaller, Subject
+from pipecd.controlplane.auth.subject import PipedCaller, Subject, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
-    User,
     check_project,
     check_scope,
     commander,
@@ -58,7 +57,7 @@ class Applications:
         self._commands, self._now = commands, now
 
     async def listed(
-        self, wanted: ApplicationFilter, page: PageRequest = EVERYTHING, *, by: User
+        self, wanted: ApplicationFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[Application]:
         """Newest update first."""
         scope = await self._access.scope(by, _LIST)
@@ -74,7 +73,7 @@ class Applications:
     async def get(self, id: str, *, by: Subject) -> Application:
         return await self._access.application(id, by=by, permission=_GET)
 
-    async def add(self, draft: Application, *, by: User) -> str:
+    async def add(self, draft: Application, *, by: UserOrApiKey) -> str:
         """Registers an application and returns its id.
 
         The draft carries name, kind, piped, git path, platform provider or deploy targets,
@@ -100,7 +99,7 @@ class Applications:
         await self._signal(application)
         return application.id
 
-    async def update(self, id: str, to: ApplicationUpdate, *, by: User) -> None:
+    async def update(self, id: str, to: ApplicationUpdate, *, by: UserOrApiKey) -> None:
         before = await self._access.application(id, by=by, permission=_UPDATE)
         await self._access.piped(to.piped_id, by=by)
 
@@ -117,7 +116,9 @@ class Applications:
             # The piped that loses it has to let go.
             await self._signal(before)
 
-    async def rename_config_file(self, ids: Sequence[str], filename: str, *, by: User) -> None:
+    async def rename_config_file(
+        self, ids: Sequence[str], filename: str, *, by: UserOrApiKey
+    ) -> None:
         """Gives several applications another name of their configuration file, one by one."""
         for id in ids:
             await self._access.application(id, by=by, permission=_UPDATE)
@@ -129,20 +130,20 @@ class Applications:
             await self._change(id, change)
 
     async def set_deploy_targets(
-        self, id: str, targets: Mapping[str, DeployTargets], *, by: User
+        self, id: str, targets: Mapping[str, DeployTargets], *, by: UserOrApiKey
     ) -> None:
         await self._access.application(id, by=by, permission=_UPDATE)
         await self._change(id, lambda application: _replace_targets(application, targets))
 
-    async def enable(self, id: str, *, by: User) -> None:
+    async def enable(self, id: str, *, by: UserOrApiKey) -> None:
         await self._access.application(id, by=by, permission=_UPDATE)
         await self._change(id, lambda application: _set_disabled(application, disabled=False))
 
-    async def disable(self, id: str, *, by: User) -> None:
+    async def disable(self, id: str, *, by: UserOrApiKey) -> None:
         await self._access.application(id, by=by, permission=_UPDATE)
         await self._change(id, lambda application: _set_disabled(application, disabled=True))
 
-    async def delete(self, id: str, *, by: User) -> None:
+    async def delete(self, id: str, *, by: UserOrApiKey) -> None:
         """Hides the application for good; its deployments stay."""
         application = await self._access.application(id, by=by, permission=_DELETE)
         # A client that repeats the call has what it wants, and upstream tells it so.
@@ -157,7 +158,9 @@ class Applications:
 
         await self._change(id, change)
 
-    async def sync(self, id: str, strategy: SyncStrategy = SyncStrategy.AUTO, *, by: User) -> str:
+    async def sync(
+        self, id: str, strategy: SyncStrategy = SyncStrategy.AUTO, *, by: UserOrApiKey
+    ) -> str:
         """Asks for a deployment and returns the id of the command."""
         application = await self._access.application(id, by=by, permission=_UPDATE)
         refuse_deleted(application)

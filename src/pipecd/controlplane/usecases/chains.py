@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 import structlog
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, User, check_project, found
+from pipecd.controlplane.usecases.access import Access, check_project, found
 from pipecd.controlplane.usecases.commands import Commands
+from pipecd.controlplane.usecases.deployment_reports import DeploymentReports
 from pipecd.controlplane.usecases.enumeration import named
-from pipecd.controlplane.usecases.reports.deployments import DeploymentReports
 from pipecd.model.application import ApplicationKind
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CHAIN_COMMIT_KEY
@@ -126,12 +126,14 @@ class Chains:
             return await self._turn_in(asking, deployment_id) or turn
         return turn
 
-    async def listed(self, page: PageRequest = EVERYTHING, *, by: User) -> Page[DeploymentChain]:
+    async def listed(
+        self, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
+    ) -> Page[DeploymentChain]:
         """Newest update first."""
         await self._access.require(by, _LIST)
         return await self._stores.chains.list(by.project, page)
 
-    async def get(self, id: str, *, by: User) -> DeploymentChain:
+    async def get(self, id: str, *, by: UserOrApiKey) -> DeploymentChain:
         await self._access.require(by, _GET)
         chain = await found(self._stores.chains.get(id), "Deployment chain is not found")
         check_project(by, chain.project_id, "deployment chain")

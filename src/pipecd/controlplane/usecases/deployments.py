@@ -4,13 +4,12 @@
 from dataclasses import dataclass
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import Subject
+from pipecd.controlplane.auth.subject import Subject, UserOrApiKey
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
-    User,
     check_project,
     commander,
     sight,
@@ -55,7 +54,7 @@ class Deployments:
         self._stores, self._access, self._commands = stores, access, commands
 
     async def listed(
-        self, wanted: DeploymentFilter, page: PageRequest = EVERYTHING, *, by: User
+        self, wanted: DeploymentFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[Deployment]:
         """Newest update first."""
         scope = await self._access.scope(by, _LIST)
@@ -65,7 +64,7 @@ class Deployments:
         )
 
     async def traces(
-        self, commit_hash: str, page: PageRequest = EVERYTHING, *, by: User
+        self, commit_hash: str, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> TracePage:
         """Commits of source repositories with the deployments they led to, newest update first."""
         scope = await self._access.scope(by, _LIST)
@@ -82,7 +81,7 @@ class Deployments:
         return await self._access.deployment(id, by=by, permission=_GET)
 
     async def cancel(
-        self, id: str, force_rollback: bool, force_no_rollback: bool, *, by: User
+        self, id: str, force_rollback: bool, force_no_rollback: bool, *, by: UserOrApiKey
     ) -> str:
         """Asks to stop a deployment and returns the id of the command."""
         deployment = await self._access.deployment(id, by=by, permission=_UPDATE)
@@ -94,7 +93,7 @@ class Deployments:
         command.cancel_deployment.force_no_rollback = force_no_rollback
         return await self._commands.add(command)
 
-    async def approve(self, deployment_id: str, stage_id: str, *, by: User) -> str:
+    async def approve(self, deployment_id: str, stage_id: str, *, by: UserOrApiKey) -> str:
         """Approves a waiting stage and returns the id of the command."""
         deployment = await self._access.deployment(deployment_id, by=by, permission=_UPDATE)
         stage = running_stage(deployment, stage_id)
@@ -110,7 +109,7 @@ class Deployments:
         command.approve_stage.stage_id = stage.id
         return await self._commands.add(command)
 
-    async def skip(self, deployment_id: str, stage_id: str, *, by: User) -> str:
+    async def skip(self, deployment_id: str, stage_id: str, *, by: UserOrApiKey) -> str:
         """Skips a stage that allows it and returns the id of the command."""
         deployment = await self._access.deployment(deployment_id, by=by, permission=_UPDATE)
         stage = running_stage(deployment, stage_id)
@@ -147,7 +146,9 @@ def approvers_of(stage: PipelineStage) -> tuple[str, ...]:
     return tuple(name.strip() for name in named if name.strip())
 
 
-def _command_to(deployment: Deployment, by: User, stage: PipelineStage | None = None) -> Command:
+def _command_to(
+    deployment: Deployment, by: UserOrApiKey, stage: PipelineStage | None = None
+) -> Command:
     return Command(
         piped_id=deployment.piped_id,
         application_id=deployment.application_id,

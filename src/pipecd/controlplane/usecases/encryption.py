@@ -5,7 +5,8 @@ import base64
 
 from pipecd.config.piped.secret import KEY_PAIR
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.usecases.access import Access, User
+from pipecd.controlplane.auth.subject import UserOrApiKey
+from pipecd.controlplane.usecases.access import Access
 from pipecd.model.errors import Conflict, PipecdError, UserMistake
 from pipecd.secrets import hybrid
 
@@ -19,7 +20,7 @@ class Encryption:
         self._access = access
 
     async def encrypt(
-        self, piped_id: str, plaintext: str, *, base64_encoding: bool = False, by: User
+        self, piped_id: str, plaintext: str, *, base64_encoding: bool = False, by: UserOrApiKey
     ) -> str:
         """The sealed text; with `base64_encoding` the plaintext is encoded first."""
         # Sealing reveals nothing and changes nothing, so a read-only API key may do it.

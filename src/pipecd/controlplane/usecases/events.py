@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import structlog
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
-    User,
     check_project,
     check_scope,
     found,
@@ -53,7 +52,7 @@ class Events:
     def __init__(self, stores: Stores, bus: Bus, access: Access, now: Now = utc_now) -> None:
         self._stores, self._bus, self._access, self._now = stores, bus, access, now
 
-    async def register(self, told: RegisterEventRequest, *, by: User) -> str:
+    async def register(self, told: RegisterEventRequest, *, by: UserOrApiKey) -> str:
         """Stores an event, wakes the pipeds of the project and returns the id of the event."""
         scope = await self._access.scope(by, _CREATE)
         check_scope(scope, told)
@@ -77,7 +76,7 @@ class Events:
         return event.id
 
     async def listed(
-        self, wanted: EventFilter, page: PageRequest = EVERYTHING, *, by: User
+        self, wanted: EventFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[Event]:
         """Newest update first."""
         scope = await self._access.scope(by, _LIST)
@@ -119,7 +118,7 @@ class Events:
             )
             await self._bus.publish(Signal(Topic.EVENT, report.id, by.project, by.piped))
 
-    async def _trace(self, told: RegisterEventRequest, by: User) -> None:
+    async def _trace(self, told: RegisterEventRequest, by: UserOrApiKey) -> None:
         trace = DeploymentTrace(
             id=new_id(),
             project_id=by.project,

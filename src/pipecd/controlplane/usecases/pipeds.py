@@ -7,20 +7,19 @@ from typing import NamedTuple
 
 from pipecd.controlplane.auth.credentials import Credentials
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
-    User,
     check_project,
     commander,
     creator,
     found,
 )
 from pipecd.controlplane.usecases.commands import Commands
-from pipecd.controlplane.usecases.reports.connection import Connections
-from pipecd.controlplane.usecases.reports.silence import Silence
+from pipecd.controlplane.usecases.piped_connections import Connections
+from pipecd.controlplane.usecases.silence import Silence
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import Conflict, UserMistake
 from pipecd.model.ids import new_id
@@ -68,7 +67,7 @@ class Pipeds:
         self._connections = Connections(stores.cache, now)
         self.silence = Silence(stores, bus, now)
 
-    async def register(self, name: str, description: str, *, by: User) -> Registered:
+    async def register(self, name: str, description: str, *, by: UserOrApiKey) -> Registered:
         await self._access.require(by, _CREATE)
         if not name:
             raise UserMistake("a piped needs a name")
@@ -80,7 +79,7 @@ class Pipeds:
         await self._signal(piped)
         return Registered(piped.id, key)
 
-    async def listed(self, *, by: User, enabled: bool | None = None) -> tuple[Piped, ...]:
+    async def listed(self, *, by: UserOrApiKey, enabled: bool | None = None) -> tuple[Piped, ...]:
         """The pipeds of the project, oldest first, with their connection status."""
         await self._access.require(by, _LIST)
         pipeds = await self._stores.pipeds.list(by.project, enabled=enabled)
@@ -89,13 +88,13 @@ class Pipeds:
             piped.status = statuses.get(piped.id, Piped.OFFLINE)
         return tuple(redacted(piped) for piped in pipeds)
 
-    async def get(self, id: str, *, by: User) -> Piped:
+    async def get(self, id: str, *, by: UserOrApiKey) -> Piped:
         await self._access.require(by, _GET)
         piped = await self._access.piped(id, by=by)
         piped.status = await self._connections.status(id)
         return redacted(piped)
 
-    async def sights(self, pipeds: Iterable[Piped], *, by: User) -> Mapping[str, Sight]:
+    async def sights(self, pipeds: Iterable[Piped], *, by: UserOrApiKey) -> Mapping[str, Sight]:
         """What is known of these pipeds, which the caller was given, beside their documents."""
         heard = await self._connections.heard()
         sights: dict[str, Sight] = {}
@@ -106,20 +105,20 @@ class Pipeds:
             sights[piped.id] = Sight(heard.get(piped.id, 0), restarts[0] if restarts else "")
         return sights
 
-    async def update(self, id: str, name: str, description: str, *, by: User) -> None:
+    async def update(self, id: str, name: str, description: str, *, by: UserOrApiKey) -> None:
         def change(piped: Piped) -> None:
             piped.name, piped.desc = name, description
 
         await self._change(id, change, by)
 
-    async def enable(self, id: str, *, by: User) -> None:
+    async def enable(self, id: str, *, by: UserOrApiKey) -> None:
         await self._change(id, lambda piped: _set_disabled(piped, disabled=False), by)
 
-    async def disable(self, id: str, *, by: User) -> None:
+    async def disable(self, id: str, *, by: UserOrApiKey) -> None:
         """Locks the piped out at once."""
         await self._change(id, lambda piped: _set_disabled(piped, disabled=True), by)
 
-    async def add_key(self, id: str, *, by: User) -> str:
+    async def add_key(self, id: str, *, by: UserOrApiKey) -> str:
         """A second key beside the first, told this once."""
         await self._access.require(by, _UPDATE)
         await self._access.piped(id, by=by)
@@ -137,7 +136,7 @@ class Pipeds:
         await self._change(id, change, by)
         return key
 
-    async def drop_old_keys(self, id: str, *, by: User) -> None:
+    async def drop_old_keys(self, id: str, *, by: UserOrApiKey) -> None:
         """Keeps the newest key only."""
 
         def change(piped: Piped) -> None:
@@ -150,7 +149,7 @@ class Pipeds:
 
         await self._change(id, change, by)
 
-    async def desire_version(self, version: str, ids: Sequence[str], *, by: User) -> None:
+    async def desire_version(self, version: str, ids: Sequence[str], *, by: UserOrApiKey) -> None:
         """Asks the launchers of these pipeds to run that version."""
 
         def change(piped: Piped) -> None:
@@ -159,7 +158,7 @@ class Pipeds:
         for id in ids:
             await self._change(id, change, by)
 
-    async def restart(self, id: str, *, by: User) -> str:
+    async def restart(self, id: str, *, by: UserOrApiKey) -> str:
         """Asks a piped to start anew and returns the id of the command."""
         await self._access.require(by, _UPDATE)
         piped = await self._access.piped(id, by=by)
@@ -201,13 +200,13 @@ class Pipeds:
     async def _own(self, by: PipedCaller) -> Piped:
         return await found(self._stores.pipeds.get(by.piped), "Piped is not found")
 
-    async def _new_key(self, by: User) -> tuple[str, PipedKey]:
+    async def _new_key(self, by: UserOrApiKey) -> tuple[str, PipedKey]:
         key = keys.new_piped_key()
         hashed = await asyncio.to_thread(keys.hash_key, key)
         stored = PipedKey(hash=hashed, creator=creator(by), created_at=to_unix(self._now()))
         return key, stored
 
-    async def _change(self, id: str, change: Callable[[Piped], None], by: User) -> None:
+    async def _change(self, id: str, change: Callable[[Piped], None], by: UserOrApiKey) -> None:
         await self._access.require(by, _UPDATE)
         await self._access.piped(id, by=by)
         await self._signal(await self._stores.pipeds.update(id, change))

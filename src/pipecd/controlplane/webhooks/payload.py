@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qs
 
-from pipecd.controlplane.usecases.people.webhooks import Push
+from pipecd.controlplane.usecases.webhooks import Push
 from pipecd.model.errors import UserMistake
 
 _HEADS = "refs/heads/"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -26,13 +26,13 @@ async def chromium(anyio_backend: str) -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def open_page(
-    chromium: Browser, site: str, cases: UseCases, admin: Person
+    chromium: Browser, site: str, cases: UseCases, admin: User
 ) -> AsyncIterator[Open]:
     """Opens a page as the administrator; what the browser complains about fails the test."""
     complaints: list[str] = []
     async with AsyncExitStack() as opened:
 
-        async def opens(path: str, *, person: Person | None = admin, **options: Any) -> Page:
+        async def opens(path: str, *, person: User | None = admin, **options: Any) -> Page:
             context = await chromium.new_context(**options)
             opened.push_async_callback(context.close)
             context.set_default_timeout(10_000)

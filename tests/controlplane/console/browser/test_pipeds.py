@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import Handled
 from pipecd.model.command import CommandKind, CommandStatus
@@ -82,7 +82,7 @@ async def test_who_comes_and_goes_is_seen_and_what_is_typed_stays(
 
 
 async def test_the_key_of_a_new_piped_stays_on_its_page(
-    open_page: Open, cases: UseCases, admin: Person
+    open_page: Open, cases: UseCases, admin: User
 ) -> None:
     page = await open_page(PAGE)
     await page.get_by_label("Name").fill("prod")

@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.console import formatting as words
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import StageStatus
 from pipecd.proto.model.application_pb2 import Application

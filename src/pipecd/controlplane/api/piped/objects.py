@@ -3,7 +3,7 @@
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.reports.objects import SharedObject
+from pipecd.controlplane.usecases.shared_objects import SharedObject
 from pipecd.proto.service import piped_pb2 as pb
 
 

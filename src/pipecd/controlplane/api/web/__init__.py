@@ -11,12 +11,12 @@ from pipecd.controlplane.api.web.pipeds import PipedRpcs
 from pipecd.controlplane.api.web.projects import ProjectRpcs
 from pipecd.controlplane.api.web.releases import ReleaseRpcs
 from pipecd.controlplane.api.web.roles import RoleRpcs
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.wire.table import RpcObserver, RpcTable
 
 
-def web_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTable[Person]:
+def web_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTable[User]:
     """WebService for people with a session."""
 
     parts = (

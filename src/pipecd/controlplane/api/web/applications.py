@@ -2,7 +2,7 @@
 """Applications, for people."""
 
 from pipecd.controlplane.api.web.options import switch
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.applications import ApplicationUpdate
@@ -20,7 +20,7 @@ class ApplicationRpcs:
         self._livestate, self._encryption = cases.livestate, cases.encryption
 
     async def AddApplication(
-        self, request: pb.AddApplicationRequest, caller: Person
+        self, request: pb.AddApplicationRequest, caller: User
     ) -> pb.AddApplicationResponse:
         draft = Application(
             name=request.name,
@@ -36,7 +36,7 @@ class ApplicationRpcs:
         return pb.AddApplicationResponse(application_id=id)
 
     async def UpdateApplication(
-        self, request: pb.UpdateApplicationRequest, caller: Person
+        self, request: pb.UpdateApplicationRequest, caller: User
     ) -> pb.UpdateApplicationResponse:
         to = ApplicationUpdate(
             piped_id=request.piped_id,
@@ -48,25 +48,25 @@ class ApplicationRpcs:
         return pb.UpdateApplicationResponse()
 
     async def EnableApplication(
-        self, request: pb.EnableApplicationRequest, caller: Person
+        self, request: pb.EnableApplicationRequest, caller: User
     ) -> pb.EnableApplicationResponse:
         await self._applications.enable(request.application_id, by=caller)
         return pb.EnableApplicationResponse()
 
     async def DisableApplication(
-        self, request: pb.DisableApplicationRequest, caller: Person
+        self, request: pb.DisableApplicationRequest, caller: User
     ) -> pb.DisableApplicationResponse:
         await self._applications.disable(request.application_id, by=caller)
         return pb.DisableApplicationResponse()
 
     async def DeleteApplication(
-        self, request: pb.DeleteApplicationRequest, caller: Person
+        self, request: pb.DeleteApplicationRequest, caller: User
     ) -> pb.DeleteApplicationResponse:
         await self._applications.delete(request.application_id, by=caller)
         return pb.DeleteApplicationResponse()
 
     async def ListApplications(
-        self, request: pb.ListApplicationsRequest, caller: Person
+        self, request: pb.ListApplicationsRequest, caller: User
     ) -> pb.ListApplicationsResponse:
         options = request.options
         wanted = ApplicationFilter(
@@ -82,20 +82,20 @@ class ApplicationRpcs:
         return pb.ListApplicationsResponse(applications=found.items)
 
     async def SyncApplication(
-        self, request: pb.SyncApplicationRequest, caller: Person
+        self, request: pb.SyncApplicationRequest, caller: User
     ) -> pb.SyncApplicationResponse:
         strategy = known(SyncStrategy, request.sync_strategy)
         command = await self._applications.sync(request.application_id, strategy, by=caller)
         return pb.SyncApplicationResponse(command_id=command)
 
     async def GetApplication(
-        self, request: pb.GetApplicationRequest, caller: Person
+        self, request: pb.GetApplicationRequest, caller: User
     ) -> pb.GetApplicationResponse:
         application = await self._applications.get(request.application_id, by=caller)
         return pb.GetApplicationResponse(application=application)
 
     async def GenerateApplicationSealedSecret(
-        self, request: pb.GenerateApplicationSealedSecretRequest, caller: Person
+        self, request: pb.GenerateApplicationSealedSecretRequest, caller: User
     ) -> pb.GenerateApplicationSealedSecretResponse:
         sealed = await self._encryption.encrypt(
             request.piped_id, request.data, base64_encoding=request.base64_encoding, by=caller
@@ -103,13 +103,13 @@ class ApplicationRpcs:
         return pb.GenerateApplicationSealedSecretResponse(data=sealed)
 
     async def ListUnregisteredApplications(
-        self, _request: pb.ListUnregisteredApplicationsRequest, caller: Person
+        self, _request: pb.ListUnregisteredApplicationsRequest, caller: User
     ) -> pb.ListUnregisteredApplicationsResponse:
         infos = await self._reports.unregistered_of(by=caller)
         return pb.ListUnregisteredApplicationsResponse(applications=infos)
 
     async def GetApplicationLiveState(
-        self, request: pb.GetApplicationLiveStateRequest, caller: Person
+        self, request: pb.GetApplicationLiveStateRequest, caller: User
     ) -> pb.GetApplicationLiveStateResponse:
         snapshot = await self._livestate.get(request.application_id, by=caller)
         return pb.GetApplicationLiveStateResponse(snapshot=snapshot)

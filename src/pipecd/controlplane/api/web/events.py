@@ -2,7 +2,7 @@
 """Events, for people."""
 
 from pipecd.controlplane.api.web.options import page_of
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.service import web_pb2 as pb
@@ -15,7 +15,7 @@ class EventRpcs:
         self._events = cases.events
 
     async def ListEvents(
-        self, request: pb.ListEventsRequest, caller: Person
+        self, request: pb.ListEventsRequest, caller: User
     ) -> pb.ListEventsResponse:
         options = request.options
         wanted = EventFilter(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from google.protobuf.descriptor import MethodDescriptor
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.errors import Denied
 from pipecd.proto.model import rbac_pb2
@@ -40,7 +40,7 @@ def rule_of(rpc: MethodDescriptor) -> Permission | str | None:
     return Permission(Resource(rule.resource), Action(rule.action))
 
 
-class WebTable(RpcTable[Person]):
+class WebTable(RpcTable[User]):
     """WebService for people with a session, each RPC behind the rule of its descriptor."""
 
     def __init__(
@@ -54,12 +54,12 @@ class WebTable(RpcTable[Person]):
         self._access = cases.access
         self._rules = {rpc.name: rule_of(rpc) for rpc in SERVICE.methods}
 
-        async def authenticate(metadata: Metadata) -> Person:
+        async def authenticate(metadata: Metadata) -> User:
             return await cases.sessions.person(session_cookie(metadata))
 
         super().__init__(SERVICE, parts, authenticate, not_yet=not_yet, observer=observer)
 
-    async def admit(self, rpc: str, caller: Person) -> None:
+    async def admit(self, rpc: str, caller: User) -> None:
         match self._rules.get(rpc):
             case Permission() as rule:
                 await self._access.scope(caller, rule)

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
 from pipecd.controlplane.auth.request_origin import is_cross_site
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.model.errors import Denied, PipecdError
 from pipecd.wire.frames import HEAD_BYTES, data_frame, only_message, trailer_frame
 from pipecd.wire.server import RECEIVE_LIMIT
@@ -25,7 +25,7 @@ _PATIENCE_SECONDS = 30.0
 class GrpcWeb:
     """An ASGI application that answers `POST /<service>/<method>` with the RPCs of a table."""
 
-    def __init__(self, table: RpcTable[Person]) -> None:
+    def __init__(self, table: RpcTable[User]) -> None:
         self._table = table
 
     def prefixes(self) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Charts, for people."""
 
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.insight.applications import counts
 from pipecd.controlplane.insight.series import Metric, Resolution, Span
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.reports.insights import Question
+from pipecd.controlplane.usecases.insights import Question
 from pipecd.proto.model import insight_pb2 as model
 from pipecd.proto.service import web_pb2 as pb
 
@@ -20,7 +20,7 @@ class InsightRpcs:
         self._insights = cases.insights
 
     async def GetInsightData(
-        self, request: pb.GetInsightDataRequest, caller: Person
+        self, request: pb.GetInsightDataRequest, caller: User
     ) -> pb.GetInsightDataResponse:
         span = Span(request.range_from, request.range_to, Resolution(request.resolution))
         question = Question(
@@ -33,7 +33,7 @@ class InsightRpcs:
         return pb.GetInsightDataResponse(type=model.MATRIX, matrix=[stream])
 
     async def GetInsightApplicationCount(
-        self, _request: pb.GetInsightApplicationCountRequest, caller: Person
+        self, _request: pb.GetInsightApplicationCountRequest, caller: User
     ) -> pb.GetInsightApplicationCountResponse:
         book = await self._insights.applications(by=caller)
         return pb.GetInsightApplicationCountResponse(

@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 
 from pipecd.controlplane.auth import rbac
-from pipecd.controlplane.usecases.access import User
-from pipecd.controlplane.usecases.people.projects import Projects
+from pipecd.controlplane.auth.subject import UserOrApiKey
+from pipecd.controlplane.usecases.projects import Projects
 from pipecd.model.errors import AlreadyExists, Conflict, NotFound
 from pipecd.proto.model.project_pb2 import (
     Project,
@@ -23,7 +23,7 @@ class Roles:
     def __init__(self, projects: Projects) -> None:
         self._projects = projects
 
-    async def add(self, name: str, policies: Policies, *, by: User) -> None:
+    async def add(self, name: str, policies: Policies, *, by: UserOrApiKey) -> None:
         role = ProjectRBACRole(name=name, policies=policies)
 
         def change(project: Project) -> None:
@@ -33,7 +33,7 @@ class Roles:
 
         await self._projects.change(change, by=by)
 
-    async def update(self, name: str, policies: Policies, *, by: User) -> None:
+    async def update(self, name: str, policies: Policies, *, by: UserOrApiKey) -> None:
         def change(project: Project) -> None:
             role = project.rbac_roles[_position(project, name)]
             del role.policies[:]
@@ -41,7 +41,7 @@ class Roles:
 
         await self._projects.change(change, by=by)
 
-    async def delete(self, name: str, *, by: User) -> None:
+    async def delete(self, name: str, *, by: UserOrApiKey) -> None:
         """Removes a custom role; groups that name it keep it, but it grants nothing any more."""
 
         def change(project: Project) -> None:
@@ -49,7 +49,7 @@ class Roles:
 
         await self._projects.change(change, by=by)
 
-    async def add_group(self, sso_group: str, role: str, *, by: User) -> None:
+    async def add_group(self, sso_group: str, role: str, *, by: UserOrApiKey) -> None:
         def change(project: Project) -> None:
             if any(g.sso_group == sso_group for g in rbac.user_groups_of(project)):
                 raise AlreadyExists(f"group {sso_group} has a role already")
@@ -59,7 +59,7 @@ class Roles:
 
         await self._projects.change(change, by=by)
 
-    async def delete_group(self, sso_group: str, *, by: User) -> None:
+    async def delete_group(self, sso_group: str, *, by: UserOrApiKey) -> None:
         """Takes the role from a group, wherever it was given."""
 
         def change(project: Project) -> None:

@@ -26,8 +26,8 @@ from pipecd.config.controlplane.storage import (
 from pipecd.controlplane.app import Operations, OpsSettings, operations
 from pipecd.controlplane.command import ops
 from pipecd.controlplane.insight.applications import book_path
-from pipecd.controlplane.owner.metrics import InstallationMetrics
-from pipecd.controlplane.usecases.reports.connection import STATS_KEY, Connections
+from pipecd.controlplane.operator.metrics import InstallationMetrics
+from pipecd.controlplane.usecases.piped_connections import STATS_KEY, Connections
 from pipecd.model.clock import from_unix, to_unix, utc_now
 from pipecd.model.errors import NotFound, Unavailable, UserMistake
 from pipecd.observe.version import build_version

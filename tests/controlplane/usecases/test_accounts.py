@@ -8,11 +8,11 @@ import pytest
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY
 from pipecd.controlplane.auth.sessions import SessionTokens
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
-from pipecd.controlplane.usecases.people.projects import StaticAdmin
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.clock import Now
 from pipecd.model.errors import (
     AlreadyExists,
@@ -41,7 +41,7 @@ async def test_a_project_comes_with_a_generated_administrator(
 ) -> None:
     assert (len(static_admin.username), len(static_admin.password)) == (10, 30)
     signed = await cases.sessions.sign_in("shop", *static_admin)
-    assert signed.person == Person("shop", static_admin.username, ("Admin",))
+    assert signed.person == User("shop", static_admin.username, ("Admin",))
     assert await cases.sessions.person(signed.token) == signed.person
 
 
@@ -127,7 +127,7 @@ async def test_wrong_passwords_are_throttled_per_project_and_name(
 
 
 async def test_a_disabled_administrator_stays_out(
-    cases: UseCases, static_admin: StaticAdmin, admin: Person
+    cases: UseCases, static_admin: StaticAdmin, admin: User
 ) -> None:
     await cases.projects.disable_static_admin(by=admin)
     with pytest.raises(Denied, match=r"^Static admin is disabling$"):
@@ -138,7 +138,7 @@ async def test_a_disabled_administrator_stays_out(
 
 
 async def test_a_session_of_the_administrator_ends_when_they_are_disabled(
-    cases: UseCases, static_admin: StaticAdmin, admin: Person
+    cases: UseCases, static_admin: StaticAdmin, admin: User
 ) -> None:
     token = (await cases.sessions.sign_in("shop", *static_admin)).token
     await cases.projects.disable_static_admin(by=admin)
@@ -158,7 +158,7 @@ async def test_another_password_ends_the_sessions_of_the_old_one(
 
 
 async def test_a_session_from_another_site_outlives_an_administrator_of_the_same_name(
-    cases: UseCases, admin: Person
+    cases: UseCases, admin: User
 ) -> None:
     token = cases.sessions.issue(admin)
     await cases.projects.disable_static_admin(by=admin)
@@ -182,8 +182,8 @@ async def test_in_a_session_that_upstream_began(
     roles: tuple[str, ...],
     goes_on: bool,
 ) -> None:
-    admin = Person("shop", static_admin.username, ("Admin",))
-    person = Person("shop", name or static_admin.username, roles)
+    admin = User("shop", static_admin.username, ("Admin",))
+    person = User("shop", name or static_admin.username, roles)
     token = SessionTokens(KEY, now).sign(person)
     await cases.projects.disable_static_admin(by=admin)
     if goes_on:
@@ -195,7 +195,7 @@ async def test_in_a_session_that_upstream_began(
 
 async def test_a_session_of_a_project_that_is_gone_is_over(cases: UseCases) -> None:
     with pytest.raises(Unauthenticated):
-        await cases.sessions.person(cases.sessions.issue(Person("gone", "ann", ("Admin",))))
+        await cases.sessions.person(cases.sessions.issue(User("gone", "ann", ("Admin",))))
 
 
 async def test_a_session_ends_after_a_week(
@@ -212,7 +212,7 @@ async def test_a_session_ends_after_a_week(
 
 
 async def test_no_secret_of_a_project_is_shown(
-    cases: UseCases, stores: Stores, admin: Person, viewer: Person
+    cases: UseCases, stores: Stores, admin: User, viewer: User
 ) -> None:
     sso = pb.ProjectSSOConfig(
         provider=pb.ProjectSSOConfig.OIDC,
@@ -232,7 +232,7 @@ async def test_no_secret_of_a_project_is_shown(
     assert stored.sso.github.client_id not in shown
 
 
-async def test_settings_are_for_administrators(cases: UseCases, viewer: Person) -> None:
+async def test_settings_are_for_administrators(cases: UseCases, viewer: User) -> None:
     for attempt in (
         cases.projects.disable_static_admin(by=viewer),
         cases.projects.set_static_admin("a", "b", by=viewer),
@@ -245,8 +245,8 @@ async def test_settings_are_for_administrators(cases: UseCases, viewer: Person) 
             await attempt
 
 
-async def test_a_changed_role_counts_at_once(cases: UseCases, admin: Person) -> None:
-    ops = Person("shop", "olga", ("ops",))
+async def test_a_changed_role_counts_at_once(cases: UseCases, admin: User) -> None:
+    ops = User("shop", "olga", ("ops",))
     with pytest.raises(Denied):
         await cases.pipeds.listed(by=ops)
     await cases.roles.add("ops", [policy(pb.ProjectRBACPolicy.LIST)], by=admin)
@@ -260,7 +260,7 @@ async def test_a_changed_role_counts_at_once(cases: UseCases, admin: Person) -> 
         await cases.pipeds.listed(by=ops)
 
 
-async def test_rules_of_roles_and_groups(cases: UseCases, admin: Person) -> None:
+async def test_rules_of_roles_and_groups(cases: UseCases, admin: User) -> None:
     roles, get = cases.roles, policy(pb.ProjectRBACPolicy.GET)
     await roles.add("ops", [get], by=admin)
     await roles.add_group("org/ops", "ops", by=admin)
@@ -288,14 +288,14 @@ async def test_rules_of_roles_and_groups(cases: UseCases, admin: Person) -> None
 
 
 async def test_built_in_roles_are_never_stored(
-    cases: UseCases, stores: Stores, admin: Person
+    cases: UseCases, stores: Stores, admin: User
 ) -> None:
     await cases.roles.add("ops", [policy(pb.ProjectRBACPolicy.GET)], by=admin)
     assert [role.name for role in (await stores.projects.get("shop")).rbac_roles] == ["ops"]
 
 
 async def test_api_keys_are_listed_without_their_hashes(
-    cases: UseCases, stores: Stores, admin: Person, advance: Callable[[float], None]
+    cases: UseCases, stores: Stores, admin: User, advance: Callable[[float], None]
 ) -> None:
     used = await cases.api_keys.generate("used", APIKey.READ_WRITE, by=admin)
     advance(1)
@@ -311,7 +311,7 @@ async def test_api_keys_are_listed_without_their_hashes(
 
 
 async def test_a_key_of_another_project_cannot_be_disabled(
-    cases: UseCases, admin: Person, stranger: Person
+    cases: UseCases, admin: User, stranger: User
 ) -> None:
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     with pytest.raises(Foreign):

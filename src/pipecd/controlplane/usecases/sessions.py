@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from pipecd.controlplane.auth.rbac import ADMIN
 from pipecd.controlplane.auth.sessions import DEFAULT_TTL, SSO, SessionTokens
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.auth.verified_keys import MAX_CONCURRENT_COMPARISONS
 from pipecd.controlplane.usecases.access import found
-from pipecd.controlplane.usecases.people.projects import Projects
+from pipecd.controlplane.usecases.projects import Projects
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Denied, NotFound, Unauthenticated
 from pipecd.secrets import keys
@@ -23,7 +23,7 @@ ATTEMPTS_PER_MINUTE = 10
 class SignedIn(NamedTuple):
     """A user and their session token."""
 
-    person: Person
+    person: User
     token: str
 
 
@@ -52,14 +52,14 @@ class Sessions:
         if not (is_name and is_password):
             raise Unauthenticated("Unable to login")
         self._attempts.succeeded(attempt)
-        person = Person(project=project, name=username, roles=(ADMIN,))
+        person = User(project=project, name=username, roles=(ADMIN,))
         return SignedIn(person, self._tokens.sign(person, via=self._tokens.via_password(known)))
 
-    def issue(self, person: Person, ttl: timedelta = DEFAULT_TTL) -> str:
+    def issue(self, person: User, ttl: timedelta = DEFAULT_TTL) -> str:
         """A session token for a user whom a single sign-on provider has identified."""
         return self._tokens.sign(person, ttl, via=SSO)
 
-    async def person(self, token: str, *, afresh: bool = False) -> Person:
+    async def person(self, token: str, *, afresh: bool = False) -> User:
         """The user of a session; Unauthenticated if it has expired or was revoked.
 
         `afresh` reads the project from the datastore instead of the cache; use it right after a

@@ -10,11 +10,12 @@ from datetime import timedelta
 import structlog
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.projects import SealedSecret
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, User
-from pipecd.controlplane.usecases.people.projects import check_id
+from pipecd.controlplane.usecases.access import Access
+from pipecd.controlplane.usecases.projects import check_id
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.model.giturl import remote_identity
@@ -82,7 +83,7 @@ class Webhooks:
         self._stores, self._bus, self._access, self._now = stores, bus, access, now
         self._encryption_key = encryption_key
 
-    async def settings(self, *, by: User) -> WebhookSettings | None:
+    async def settings(self, *, by: UserOrApiKey) -> WebhookSettings | None:
         """The secret of the caller's project, if it has one; only for those who may change it."""
         await self._access.require(by, _UPDATE)
         sealed = await self._stores.webhook_secrets.get(by.project)
@@ -95,7 +96,7 @@ class Webhooks:
             last=await self._last(by.project),
         )
 
-    async def rotate(self, *, by: User) -> None:
+    async def rotate(self, *, by: UserOrApiKey) -> None:
         """Makes a new secret; an earlier one stays valid for a day, but only the latest does."""
         await self._access.require(by, _UPDATE)
         fresh = PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
@@ -109,7 +110,7 @@ class Webhooks:
 
         await self._stores.webhook_secrets.update(by.project, change)
 
-    async def remove(self, *, by: User) -> None:
+    async def remove(self, *, by: UserOrApiKey) -> None:
         """Turns webhooks of the project off, at once and with every secret."""
         await self._access.require(by, _UPDATE)
         await self._stores.webhook_secrets.remove(by.project)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipecd.controlplane.auth.subject import ApiKeyCaller, Person, PipedCaller
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
@@ -40,7 +40,7 @@ async def test_pipeds_that_watch_the_branch_are_asked(
     program: ApiKeyCaller,
     piped: PipedCaller,
     other_piped: PipedCaller,
-    admin: Person,
+    admin: User,
 ) -> None:
     del other_piped
     assert await cases.previews.request(wanted(branch="other"), by=program) == ()
@@ -131,7 +131,7 @@ async def test_old_results_are_gone(
 
 
 async def test_only_preview_commands_of_the_own_project_have_results(
-    cases: UseCases, program: ApiKeyCaller, application: Application, stranger: Person
+    cases: UseCases, program: ApiKeyCaller, application: Application, stranger: User
 ) -> None:
     sync = await cases.applications.sync(application.id, by=program)
     with pytest.raises(Conflict):

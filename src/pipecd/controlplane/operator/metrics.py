@@ -10,7 +10,7 @@ from prometheus_client.exposition import generate_latest
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.applications import book_path, read_book
 from pipecd.controlplane.insight.decoding import decoded
-from pipecd.controlplane.usecases.reports.connection import Connections
+from pipecd.controlplane.usecases.piped_connections import Connections
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import NotFound, PipecdError
 

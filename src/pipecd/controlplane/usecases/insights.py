@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource, Scope
+from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.applications import ApplicationBook, book_path, read_book
 from pipecd.controlplane.insight.chunks import (
@@ -31,7 +32,7 @@ from pipecd.controlplane.insight.series import (
     restore_times,
     together,
 )
-from pipecd.controlplane.usecases.access import Access, User, check_project, found
+from pipecd.controlplane.usecases.access import Access, check_project, found
 from pipecd.model.errors import NotFound, Unsupported, UserMistake
 
 _GET = Permission(Resource.INSIGHT, Action.GET)
@@ -61,7 +62,7 @@ class Insights:
     def __init__(self, stores: Stores, access: Access) -> None:
         self._files, self._applications, self._access = stores.files, stores.applications, access
 
-    async def series(self, question: Question, *, by: User) -> tuple[Point, ...]:
+    async def series(self, question: Question, *, by: UserOrApiKey) -> tuple[Point, ...]:
         """One value for each day or month: a number, a share, or seconds on average."""
         scope = await self._access.scope(by, _GET)
         _check_span(question.span)
@@ -71,7 +72,7 @@ class Insights:
         shares = await self._shares(question.metric, by.project, wanted)
         return points(question.span, shares, question.metric)
 
-    async def applications(self, *, by: User) -> ApplicationBook:
+    async def applications(self, *, by: UserOrApiKey) -> ApplicationBook:
         """The applications as last collected, or NotFound before the first time."""
         scope = await self._access.scope(by, _GET)
         path = book_path(by.project)
@@ -82,7 +83,7 @@ class Insights:
         visible = tuple(one for one in book.applications if scope.covers(dict(one.labels)))
         return ApplicationBook(visible, book.updated_at)
 
-    async def _check_own(self, application_id: str, by: User) -> None:
+    async def _check_own(self, application_id: str, by: UserOrApiKey) -> None:
         try:
             application = await self._applications.get(application_id)
         except NotFound:

@@ -9,7 +9,7 @@ import structlog
 
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.reports.connection import SILENCE_SECONDS, Connections
+from pipecd.controlplane.usecases.piped_connections import SILENCE_SECONDS, Connections
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import NotFound, PipecdError
 from pipecd.proto.model.piped_pb2 import Piped

@@ -12,15 +12,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.web import WebServer, http_port
-from pipecd.controlplane.webhooks import door
+from pipecd.controlplane.webhooks import routes as door
 from pipecd.controlplane.webhooks.allowance import Allowance
-from pipecd.controlplane.webhooks.door import create_webhooks
+from pipecd.controlplane.webhooks.routes import create_webhooks
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.errors import Denied, Unavailable
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
@@ -58,14 +58,14 @@ async def client(cases: UseCases, now: Now) -> AsyncIterator[httpx2.AsyncClient]
         yield client
 
 
-async def secret_of(cases: UseCases, admin: Person) -> str:
+async def secret_of(cases: UseCases, admin: User) -> str:
     settings = await cases.webhooks.settings(by=admin)
     assert settings is not None
     return settings.secret
 
 
 @pytest.fixture
-async def secret(cases: UseCases, admin: Person, piped: PipedCaller) -> str:
+async def secret(cases: UseCases, admin: User, piped: PipedCaller) -> str:
     """The secret of a project with a piped that watches `shop/site`."""
     del piped
     await cases.webhooks.rotate(by=admin)
@@ -102,7 +102,7 @@ async def test_a_push_wakes_the_piped_that_watches_the_repository_and_no_other(
         answer = await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
     assert (answer.status_code, answer.json()) == (202, {"message": "taken"})
     assert signals == [Signal(Topic.REPOSITORY, "site", "shop", piped.piped)]
-    settings = await cases.webhooks.settings(by=Person("shop", "ann", ("Admin",)))
+    settings = await cases.webhooks.settings(by=User("shop", "ann", ("Admin",)))
     assert settings is not None
     assert settings.last is not None
     assert (settings.last.host, settings.last.woken) == ("GitHub", 1)
@@ -122,7 +122,7 @@ async def test_a_disabled_piped_is_not_woken(
     client: httpx2.AsyncClient,
     cases: UseCases,
     bus: MemoryBus,
-    admin: Person,
+    admin: User,
     piped: PipedCaller,
     secret: str,
 ) -> None:
@@ -164,7 +164,7 @@ async def test_a_secret_that_cannot_be_read_is_told_to_nobody_outside(
 
 
 async def test_the_secret_is_stored_encrypted_and_shown_to_administrators_only(
-    cases: UseCases, stores: Stores, viewer: Person, secret: str
+    cases: UseCases, stores: Stores, viewer: User, secret: str
 ) -> None:
     sealed = await stores.webhook_secrets.get("shop")
     assert sealed is not None
@@ -178,7 +178,7 @@ async def test_the_secret_is_stored_encrypted_and_shown_to_administrators_only(
 async def test_an_earlier_secret_is_valid_for_a_day(
     client: httpx2.AsyncClient,
     cases: UseCases,
-    admin: Person,
+    admin: User,
     secret: str,
     advance: Callable[[float], None],
 ) -> None:

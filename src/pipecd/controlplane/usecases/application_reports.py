@@ -4,10 +4,10 @@
 from collections.abc import Callable, Sequence
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, User, check_own_application, found
+from pipecd.controlplane.usecases.access import Access, check_own_application, found
 from pipecd.controlplane.usecases.applications import refuse_deleted
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.document import from_json, to_json
@@ -95,7 +95,7 @@ class ApplicationReports:
         )
         await self._bus.publish(Signal(Topic.APPLICATION, "", by.project))
 
-    async def unregistered_of(self, *, by: User) -> tuple[ApplicationInfo, ...]:
+    async def unregistered_of(self, *, by: UserOrApiKey) -> tuple[ApplicationInfo, ...]:
         """The application files of all pipeds of the project that nobody registered, by path."""
         scope = await self._access.scope(by, _LIST)
         lists = await self._stores.cache.fields(_unregistered_key(by.project))

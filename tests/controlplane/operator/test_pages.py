@@ -9,10 +9,10 @@ import pytest
 
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.owner.pages import create_owner_pages
+from pipecd.controlplane.operator.pages import create_owner_pages
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Access
-from pipecd.controlplane.usecases.people.projects import ConfigProject, Projects, StaticAdmin
+from pipecd.controlplane.usecases.projects import ConfigProject, Projects, StaticAdmin
 from pipecd.controlplane.web import WebServer, http_port
 from pipecd.model.errors import Unauthenticated
 

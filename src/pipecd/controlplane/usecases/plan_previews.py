@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, User, check_project, found
+from pipecd.controlplane.usecases.access import Access, check_project, found
 from pipecd.controlplane.usecases.commands import Commands, output_path
-from pipecd.controlplane.usecases.reports.connection import Connections
+from pipecd.controlplane.usecases.piped_connections import Connections
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.document import from_json
@@ -37,7 +38,9 @@ class Previews:
         self._connections = Connections(stores.cache, now)
         self._began = now()
 
-    async def request(self, wanted: RequestPlanPreviewRequest, *, by: User) -> tuple[str, ...]:
+    async def request(
+        self, wanted: RequestPlanPreviewRequest, *, by: UserOrApiKey
+    ) -> tuple[str, ...]:
         """One command for every enabled piped that watches the repository and base branch."""
         await self._access.require(by, _UPDATE)
         commands: list[str] = []
@@ -65,7 +68,7 @@ class Previews:
         return tuple(commands)
 
     async def results(
-        self, command_ids: Sequence[str], handle_timeout: int = 0, *, by: User
+        self, command_ids: Sequence[str], handle_timeout: int = 0, *, by: UserOrApiKey
     ) -> tuple[PlanPreviewCommandResult, ...]:
         """What came of the commands; NotFound while one of them may still be answered."""
         await self._access.require(by, _UPDATE)
@@ -77,7 +80,7 @@ class Previews:
             finished.append(await self._described(given_up or await self._output(command)))
         return tuple(finished)
 
-    async def _command(self, id: str, by: User) -> Command:
+    async def _command(self, id: str, by: UserOrApiKey) -> Command:
         command = await found(self._stores.commands.get(id), "Command is not found")
         check_project(by, command.project_id, "command")
         if command.type != Command.BUILD_PLAN_PREVIEW:

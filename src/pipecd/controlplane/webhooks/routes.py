@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
-from pipecd.controlplane.usecases.people.webhooks import Webhooks
+from pipecd.controlplane.usecases.webhooks import Webhooks
 from pipecd.controlplane.webhooks.allowance import Allowance
 from pipecd.controlplane.webhooks.payload import UNSIGNED_PING, Message, read_message
 from pipecd.controlplane.webhooks.signature import (

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipecd.controlplane.owner.guard import Guard
-from pipecd.controlplane.usecases.people.projects import Projects
+from pipecd.controlplane.operator.guard import Guard
+from pipecd.controlplane.usecases.projects import Projects
 from pipecd.model.clock import from_unix
 from pipecd.model.errors import (
     AlreadyExists,

@@ -5,10 +5,10 @@ import asyncio
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY, Credentials
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import ApiKeyCaller
+from pipecd.controlplane.auth.subject import ApiKeyCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, User, check_project, creator, found
+from pipecd.controlplane.usecases.access import Access, check_project, creator, found
 from pipecd.model.ids import new_id
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.secrets import keys
@@ -25,7 +25,7 @@ class ApiKeys:
         self._stores, self._bus, self._access = stores, bus, access
         self._credentials = credentials
 
-    async def generate(self, name: str, role: APIKey.Role.ValueType, *, by: User) -> str:
+    async def generate(self, name: str, role: APIKey.Role.ValueType, *, by: UserOrApiKey) -> str:
         """A new key, told this once and never again."""
         await self._access.require(by, _CREATE)
         id = new_id()
@@ -43,7 +43,7 @@ class ApiKeys:
         await self._bus.publish(Signal(Topic.API_KEY, id, by.project))
         return key
 
-    async def disable(self, id: str, *, by: User) -> None:
+    async def disable(self, id: str, *, by: UserOrApiKey) -> None:
         """Locks the key out at once and for good."""
         await self._access.require(by, _UPDATE)
 
@@ -55,7 +55,7 @@ class ApiKeys:
         self._credentials.invalidate(id)
         await self._bus.publish(Signal(Topic.API_KEY, id, by.project))
 
-    async def listed(self, *, by: User, enabled: bool | None = None) -> tuple[APIKey, ...]:
+    async def listed(self, *, by: UserOrApiKey, enabled: bool | None = None) -> tuple[APIKey, ...]:
         """The keys of the project without their hashes, with the time of their last use."""
         await self._access.require(by, _LIST)
         records = await self._stores.api_keys.list(by.project, enabled=enabled)

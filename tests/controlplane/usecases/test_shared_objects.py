@@ -3,12 +3,12 @@
 
 import pytest
 
-from pipecd.controlplane.auth.subject import Person, PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Foreign
-from pipecd.controlplane.usecases.reports.livestate import patch
-from pipecd.controlplane.usecases.reports.objects import SharedObject
+from pipecd.controlplane.usecases.livestate import patch
+from pipecd.controlplane.usecases.shared_objects import SharedObject
 from pipecd.model.errors import Denied, NotFound, UserMistake
 from pipecd.proto.model.analysis_pb2 import AnalysisResult
 from pipecd.proto.model.application_pb2 import Application
@@ -64,8 +64,8 @@ async def test_a_snapshot_is_kept_for_its_project(
     stores: Stores,
     application: Application,
     piped: PipedCaller,
-    viewer: Person,
-    stranger: Person,
+    viewer: User,
+    stranger: User,
 ) -> None:
     with pytest.raises(NotFound):
         await cases.livestate.get(application.id, by=viewer)
@@ -83,7 +83,7 @@ async def test_events_patch_the_snapshot_of_the_owner_only(
     application: Application,
     piped: PipedCaller,
     other_piped: PipedCaller,
-    viewer: Person,
+    viewer: User,
 ) -> None:
     await cases.livestate.report(snapshot(application.id, resource("a"), resource("b")), by=piped)
     lie = event(application.id, resource("a"), deleted=True)

@@ -22,10 +22,10 @@ from pipecd.controlplane.auth.sso import (
     config_error,
     create_provider,
 )
-from pipecd.controlplane.auth.subject import Person
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases.access import found
-from pipecd.controlplane.usecases.people.projects import Projects
-from pipecd.controlplane.usecases.people.sessions import Sessions
+from pipecd.controlplane.usecases.projects import Projects
+from pipecd.controlplane.usecases.sessions import Sessions
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import (
     Conflict,
@@ -88,7 +88,7 @@ class AuthCallback:
 class SignInResult:
     """The user, their session token and its lifetime."""
 
-    person: Person
+    person: User
     token: str = field(repr=False)
     ttl: timedelta
 
@@ -159,7 +159,7 @@ class SingleSignOn:
         provider, config = self._provider(known)
         _check_groups(known, config)
         identity = await self._identify(provider, callback.code, self._auth_request(known, state))
-        person = Person(project, identity.name, identity.roles, identity.avatar_url)
+        person = User(project, identity.name, identity.roles, identity.avatar_url)
         ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
         return SignInResult(person, self._sessions.issue(person, ttl), ttl)
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from pipecd.controlplane.owner.guard import is_private
+from pipecd.controlplane.operator.guard import is_private
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.sso import config_error
+from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, User, found
+from pipecd.controlplane.usecases.access import Access, found
 from pipecd.model.errors import AlreadyExists, Conflict, UserMistake
 from pipecd.proto.model.project_pb2 import (
     Project,
@@ -117,7 +118,7 @@ class Projects:
         """The same, as it was read at most a moment ago; not to be changed."""
         return self._declared(id) or await self._access.project(id)
 
-    async def get(self, *, by: User) -> Project:
+    async def get(self, *, by: UserOrApiKey) -> Project:
         """The caller's project with all roles and groups, without secrets."""
         await self._access.require(by, _GET)
         project = await found(self.known(by.project), "Project is not found")
@@ -128,7 +129,7 @@ class Projects:
         project.user_groups.extend(groups)
         return redacted(project)
 
-    async def set_static_admin(self, username: str, password: str, *, by: User) -> None:
+    async def set_static_admin(self, username: str, password: str, *, by: UserOrApiKey) -> None:
         await self._access.require(by, _UPDATE)
         user = await _static_user(StaticAdmin(username, password))
 
@@ -137,13 +138,13 @@ class Projects:
 
         await self.change(change, by=by)
 
-    async def enable_static_admin(self, *, by: User) -> None:
+    async def enable_static_admin(self, *, by: UserOrApiKey) -> None:
         await self.change(lambda project: _set_admin_disabled(project, disabled=False), by=by)
 
-    async def disable_static_admin(self, *, by: User) -> None:
+    async def disable_static_admin(self, *, by: UserOrApiKey) -> None:
         await self.change(lambda project: _set_admin_disabled(project, disabled=True), by=by)
 
-    async def set_sso(self, sso: ProjectSSOConfig, *, by: User) -> None:
+    async def set_sso(self, sso: ProjectSSOConfig, *, by: UserOrApiKey) -> None:
         """Replaces the single sign-on; the secrets of GitHub are stored encrypted.
 
         Nobody is shown the id and the secret of the client again, so those that are left empty stay
@@ -169,7 +170,7 @@ class Projects:
 
         await self.change(change, by=by)
 
-    async def remove_sso(self, *, by: User) -> None:
+    async def remove_sso(self, *, by: UserOrApiKey) -> None:
         """Nobody can sign in through another site any more; those who did stay signed in."""
         await self.change(lambda project: project.ClearField("sso"), by=by)
 
@@ -177,10 +178,10 @@ class Projects:
         """Whether the configuration file has the project, so that nobody can change it here."""
         return id in self._from_config
 
-    async def set_legacy_teams(self, teams: ProjectRBACConfig, *, by: User) -> None:
+    async def set_legacy_teams(self, teams: ProjectRBACConfig, *, by: UserOrApiKey) -> None:
         await self.change(lambda project: project.rbac.CopyFrom(teams), by=by)
 
-    async def change(self, change: Callable[[Project], None], *, by: User) -> None:
+    async def change(self, change: Callable[[Project], None], *, by: UserOrApiKey) -> None:
         """Changes the settings of the caller's project."""
         await self._access.require(by, _UPDATE)
         if by.project in self._from_config:

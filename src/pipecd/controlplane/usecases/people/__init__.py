@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Projects and whoever may enter them: roles, groups, sessions, API keys."""
