@@ -19,4 +19,4 @@ def cluster() -> Any:
 
 def program(name: str) -> str:
     """Returns the path of a program; NotInstalled when it is missing."""
-    return _programs.built(name)
+    return _programs.built_program(name)

@@ -19,9 +19,9 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.piped_pb2 import Piped
 from servers import server
+from servers.installation import Installation
 from servers.origin import Origin
-from servers.trial import Trial
-from servers.upstream import UpstreamPlane, UpstreamTrial
+from servers.upstream import UpstreamInstallation, UpstreamPlane
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +77,7 @@ def origin(tmp_path: Path) -> Origin:
     return made
 
 
-class Bed(Trial):
+class Bed(Installation):
     """One control plane of ours with one repository, and the programs that are tried on it."""
 
     def __init__(self, plane: Any, origin: Origin, directory: Path) -> None:
@@ -162,13 +162,13 @@ async def their_bed(
     upstream_pipecd: Path,
     origin: Origin,
     tmp_path: Path,
-) -> AsyncGenerator[UpstreamTrial, None]:
+) -> AsyncGenerator[UpstreamInstallation, None]:
     """A control plane of upstream, with its administrator signed in."""
     dolt, redis, s3 = (request.getfixturevalue(name) for name in ("dolt", "redis", "s3"))
     name = f"upstream-{new_id()}"
     plane = await asyncio.to_thread(UpstreamPlane, upstream_pipecd, (dolt, redis, s3), name)
     try:
-        bed = UpstreamTrial(plane, origin, tmp_path)
+        bed = UpstreamInstallation(plane, origin, tmp_path)
         await bed.admin.sign_in()
         yield bed
     finally:

@@ -93,7 +93,7 @@ async def test_deaths_cost_time_and_nothing_else(
         f"{{name: fragile, url: '{tls_registry.address}/files/fragile', checksum: '{checksum}'}}"
     )
     async with open_bed() as bed:
-        agent = await bed.enrol("ours", f"  plugins: [{entry}]\n")
+        agent = await bed.register_piped("ours", f"  plugins: [{entry}]\n")
         await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
         flags = ("run", f"--config-file={agent.config}", "--insecure=true", "--admin-port=0",
                  f"--plugin-service-port={free_port()}", f"--plugins-dir={tmp_path / 'kept'}")  # fmt: skip

@@ -17,6 +17,7 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
+from servers.installation import Program
 from servers.kubernetes import Kubernetes
 from servers.programs import OUR_PIPECTL, OUR_PIPED
 from servers.receivers import (
@@ -28,8 +29,7 @@ from servers.receivers import (
     Receivers,
     five_receivers,
 )
-from servers.trial import Program
-from servers.upstream import UpstreamTrial
+from servers.upstream import UpstreamInstallation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -257,8 +257,8 @@ async def told_from_the_beginning(
     notifications = "".join(
         f"  {line}\n" for line in five_receivers(receivers, mailbox).splitlines()
     )
-    first = await bed.enrol("one", rest + notifications)
-    second = await bed.enrol("two", rest)
+    first = await bed.register_piped("one", rest + notifications)
+    second = await bed.register_piped("two", rest)
     async with AsyncExitStack() as opened:
         running: list[Program] = []
         for agent in (first, second):
@@ -295,7 +295,7 @@ async def test_the_story_with_our_control_plane(
 
 
 async def test_the_story_with_a_control_plane_of_upstream(
-    their_bed: UpstreamTrial, kubernetes: Kubernetes, namespace: str, receivers: Receivers,
+    their_bed: UpstreamInstallation, kubernetes: Kubernetes, namespace: str, receivers: Receivers,
     mailbox: Mailbox, free_port: Callable[[], int],
 ) -> None:  # fmt: skip
     bed = their_bed

@@ -105,7 +105,7 @@ async def test_commands_and_events_reach_an_upstream_piped(
     async with open_bed(all_answered=True) as bed:
         files = {"cart/app.pipecd.yaml": app_file(kind, 1), "cart/main.tf": GROUND}
         first = bed.origin.commit({**files, "cart/values.yaml": "image: v1\n"})
-        agent = await bed.enrol("piped", generation.spec)
+        agent = await bed.register_piped("piped", generation.spec)
         application.piped_id = agent.id
         id_ = await bed.add_application("cart", application)
         flags = (f"--config-file={agent.config}", "--insecure", f"--admin-port={free_port()}")

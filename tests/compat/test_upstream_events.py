@@ -13,7 +13,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.service import web_pb2
 from servers.programs import OUR_PIPED
-from servers.upstream import UpstreamTrial
+from servers.upstream import UpstreamInstallation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
 
@@ -39,12 +39,12 @@ EVENT = ("event", "register", "--name", "image", "--labels", "app=cart", "--data
 
 
 async def test_our_piped_writes_what_upstream_was_told(
-    their_bed: UpstreamTrial, free_port: Callable[[], int], upstream_pipectl: Path
+    their_bed: UpstreamInstallation, free_port: Callable[[], int], upstream_pipectl: Path
 ) -> None:
     bed = their_bed
     before = bed.origin.commit(FILES)
     theirs = ("--address", bed.api_address, "--insecure", "--api-key", await bed.api_key())
-    agent = await bed.enrol("ours", OFTEN)
+    agent = await bed.register_piped("ours", OFTEN)
     flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
 
     async with bed.running(OUR_PIPED, "run", *flags) as piped:
@@ -80,7 +80,7 @@ async def test_a_piped_of_upstream_writes_what_our_control_plane_was_told(
 ) -> None:
     async with open_bed() as bed:
         bed.origin.commit(FILES)
-        agent = await bed.enrol("theirs", "  eventWatcher: {checkInterval: 2s}\n")
+        agent = await bed.register_piped("theirs", "  eventWatcher: {checkInterval: 2s}\n")
         await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", "--insecure=true", *ports)

@@ -82,7 +82,7 @@ async def test_manifests_are_applied(
     async with open_bed(all_answered=True) as bed:
         app = APP.format(namespace=namespace)
         first = bed.origin.commit({"web/app.pipecd.yaml": app, "web/web.yaml": MANIFEST})
-        agent = await bed.enrol("v1", plugin)
+        agent = await bed.register_piped("v1", plugin)
         draft = Application(
             name="web",
             piped_id=agent.id,

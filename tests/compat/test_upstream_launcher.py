@@ -32,7 +32,7 @@ async def test_the_desired_version_may_be_one_of_upstream(
     releases.mkdir()
     (releases / "piped_v0.99.0").symlink_to(request.getfixturevalue(program))
     async with open_bed() as bed:
-        agent = await bed.enrol("moved", rest)
+        agent = await bed.register_piped("moved", rest)
         flags = (
             f"--config-file={agent.config}", f"--home-dir={tmp_path / 'home'}",
             f"--piped-release=file://{releases}/piped_{{version}}", "--check-interval", "1s",

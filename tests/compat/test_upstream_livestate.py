@@ -15,9 +15,9 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.service import web_pb2
+from servers.directory_plugin import CART_ON_SHELF, piped_entry
 from servers.programs import OUR_PIPED
-from servers.shelf import CART_ON_SHELF, piped_entry
-from servers.upstream import UpstreamTrial
+from servers.upstream import UpstreamInstallation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -44,11 +44,11 @@ def told(snapshot: ApplicationLiveStateSnapshot) -> list[tuple[str, str, str]]:
 
 
 async def test_upstreams_control_plane_knows_what_runs_under_our_piped(
-    their_bed: UpstreamTrial, plugin: str, free_port: Callable[[], int], tmp_path: Path
+    their_bed: UpstreamInstallation, plugin: str, free_port: Callable[[], int], tmp_path: Path
 ) -> None:
     bed = their_bed
     bed.origin.commit(FILES)
-    agent = await bed.enrol("ours", plugin)
+    agent = await bed.register_piped("ours", plugin)
     flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
     async with bed.running(OUR_PIPED, "run", *flags) as piped:
         await bed.eventually(lambda: bed.introduced(agent.id), piped)
@@ -80,7 +80,7 @@ async def test_our_plugin_tells_upstreams_piped_what_runs(
 ) -> None:
     async with open_bed() as bed:
         bed.origin.commit(FILES)
-        agent = await bed.enrol("theirs", plugin)
+        agent = await bed.register_piped("theirs", plugin)
         id_ = await bed.add_application("cart", cart(agent.id))
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", "--insecure=true", *ports)

@@ -53,7 +53,7 @@ async def story(
         slack: {{hookURL: "{receivers.url(f"/{name}-slack")}", mentionedAccounts: ["@U2"]}}
 """
     commit = bed.origin.commit({f"{name}/app.pipecd.yaml": APP}, f"by {name}")
-    agent = await bed.enrol(name, rest + notifications)
+    agent = await bed.register_piped(name, rest + notifications)
     await bed.add_application(name, Application(name="cart", piped_id=agent.id))
     async with bed.running(piped, "run", f"--config-file={agent.config}", "--insecure=true", *flags) as running:  # fmt: skip
         waiting = await bed.eventually(lambda: bed.stage(commit, "WAIT_APPROVAL"), running)

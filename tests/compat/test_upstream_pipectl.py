@@ -71,7 +71,7 @@ async def test_an_application_lives_its_whole_life_by_upstreams_pipectl(
     open_bed: Any, typing: Any
 ) -> None:
     async with open_bed() as bed:
-        typed, agent = typing(bed), await bed.enrol("p")
+        typed, agent = typing(bed), await bed.register_piped("p")
         add = f"{ADD} --piped-id {agent.id}"
         assert "not found in the Piped configuration" in await typed.same_refusal(add)
         async with our_piped(bed, agent):
@@ -97,7 +97,7 @@ async def test_an_application_lives_its_whole_life_by_upstreams_pipectl(
 
 async def test_lists_are_read_page_by_page(open_bed: Any, typing: Any) -> None:
     async with open_bed() as bed:
-        typed, agent = typing(bed), await bed.enrol("p")
+        typed, agent = typing(bed), await bed.register_piped("p")
         for name in ("cart", "shop", "till"):
             await bed.add_application(name, Application(name=name, piped_id=agent.id))
         first = json.loads((await typed.same("application list --limit 2")).out)
@@ -112,7 +112,7 @@ async def test_lists_are_read_page_by_page(open_bed: Any, typing: Any) -> None:
 async def test_a_sync_is_waited_for_and_its_logs_are_read(open_bed: Any, typing: Any) -> None:
     async with open_bed() as bed:
         bed.origin.commit({"cart/app.pipecd.yaml": WAITING_CART + "  labels: {env: dev}\n"})
-        typed, agent = typing(bed), await bed.enrol("p")
+        typed, agent = typing(bed), await bed.register_piped("p")
         async with our_piped(bed, agent):
             added = await typed.upstream(f"{ADD} --piped-id {agent.id}")
             id_ = added.err.split("id = ")[1].strip()
@@ -138,7 +138,7 @@ async def test_an_event_is_registered_and_a_piped_switched_off_and_on(
     open_bed: Any, typing: Any
 ) -> None:
     async with open_bed(all_answered=True) as bed:
-        typed, agent = typing(bed), await bed.enrol("p")
+        typed, agent = typing(bed), await bed.register_piped("p")
         registered = await typed.upstream(
             "event register --name image --data v2 --labels env=dev,app=web --contexts a-b=c"
             " --commit-hash abc --commit-url https://example.com/c --commit-title t"
@@ -160,7 +160,7 @@ async def test_a_plan_preview_that_no_piped_answers(open_bed: Any, typing: Any) 
         )
         nobody = await typed.same(preview)
         assert "There is no piped that is handling the given Git repository" in nobody.out
-        agent = await bed.enrol("p")
+        agent = await bed.register_piped("p")
         await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
         # pipectl asks for the first time after ten seconds.
         unanswered = await typed.upstream(f"{preview} --timeout 15s --out {out}")
@@ -182,10 +182,10 @@ async def test_a_secret_is_encrypted_for_its_piped(
     async with open_bed() as bed:
         secret = bed.directory / "secret"
         secret.write_text("pa55 wörd\n")
-        typed, agent = typing(bed), await bed.enrol("p")
+        typed, agent = typing(bed), await bed.register_piped("p")
         refused = await typed.same_refusal(f"encrypt --piped-id {agent.id} --input-file {secret}")
         assert "code = FailedPrecondition" in refused
-        agent = await bed.enrol("q", management)
+        agent = await bed.register_piped("q", management)
         async with our_piped(bed, agent):
             done = await typed.upstream(f"encrypt --piped-id {agent.id} --input-file {secret}")
     assert done.code == 0, done.err
@@ -243,7 +243,7 @@ async def test_tls_is_spoken(
 
 async def test_an_application_moves_to_the_plugin_generation(open_bed: Any, typing: Any) -> None:
     async with open_bed(all_answered=True) as bed:
-        agent = await bed.enrol("p")
+        agent = await bed.register_piped("p")
         draft = Application(
             name="cart", piped_id=agent.id, kind=common.ECS, platform_provider="cloud"
         )
@@ -258,7 +258,7 @@ async def test_pipeds_and_applications_are_saved_and_brought_back(
     open_bed: Any, typing: Any
 ) -> None:
     async with open_bed() as bed:
-        typed, agent = typing(bed), await bed.enrol("p")
+        typed, agent = typing(bed), await bed.register_piped("p")
         for name in ("cart", "shop"):
             draft = Application(name=name, piped_id=agent.id, platform_provider="cloud")
             last = await bed.add_application(name, draft)

@@ -63,7 +63,7 @@ async def test_a_terraform_application_is_synced_planned_approved_and_applied(
     async with open_bed(all_answered=True) as bed:
         files = {"infra/app.pipecd.yaml": APP, "infra/main.tf": ground(state, "one")}
         first = bed.origin.commit({**files, "stray/app.pipecd.yaml": STRAY})
-        agent = await bed.enrol("v0", PROVIDERS)
+        agent = await bed.register_piped("v0", PROVIDERS)
         draft = Application(
             name="infra", piped_id=agent.id, kind=common.TERRAFORM, platform_provider="tf"
         )

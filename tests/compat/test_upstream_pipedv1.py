@@ -137,7 +137,7 @@ async def test_a_pipeline_goes_through_and_rolls_back(
 ) -> None:
     async with open_bed(all_answered=True) as bed:
         first = bed.origin.commit({"cart/app.pipecd.yaml": APP})
-        agent = await bed.enrol("v1", sides.entries(free_port, PLUGINS))
+        agent = await bed.register_piped("v1", sides.entries(free_port, PLUGINS))
         id_ = await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
@@ -177,7 +177,7 @@ async def test_an_analysis_of_metrics_decides(
     config = f", config: {{analysisProviders: [{provider}]}}"
     async with open_bed(all_answered=True) as bed:
         good = bed.origin.commit({"cart/app.pipecd.yaml": ANALYSIS})
-        agent = await bed.enrol("v1", sides.entries(free_port, ["analysis"], config))
+        agent = await bed.register_piped("v1", sides.entries(free_port, ["analysis"], config))
         await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
@@ -198,7 +198,7 @@ async def test_tls_and_a_disabled_piped(
     upstream_pipedv1: Path,
 ) -> None:
     async with open_bed(tls=TlsFiles(*certificate)) as bed:
-        agent = await bed.enrol("v1")
+        agent = await bed.register_piped("v1")
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", f"--cert-file={certificate[0]}", *ports)
         async with bed.running(upstream_pipedv1, "run", *flags) as piped:

@@ -13,7 +13,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import web_pb2
 from servers.programs import OUR_PIPED
-from servers.upstream import UpstreamTrial
+from servers.upstream import UpstreamInstallation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -89,11 +89,11 @@ def without_cursor(text: str) -> str:
 
 
 async def deployed_twice(
-    bed: UpstreamTrial, free_port: Callable[[], int]
+    bed: UpstreamInstallation, free_port: Callable[[], int]
 ) -> tuple[Deployment, Deployment]:
     """A deployment of our piped that went through, and one that was rolled back."""
     first = bed.origin.commit({"cart/app.pipecd.yaml": APP, "idle/app.pipecd.yaml": APP})
-    agent = await bed.enrol("ours", PLUGINS)
+    agent = await bed.register_piped("ours", PLUGINS)
     flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
     async with bed.running(OUR_PIPED, "run", *flags) as piped:
         known = await bed.eventually(lambda: bed.introduced(agent.id), piped)
@@ -109,7 +109,7 @@ async def deployed_twice(
 
 
 async def test_our_piped_works_for_a_control_plane_of_upstream(
-    their_bed: UpstreamTrial, free_port: Callable[[], int]
+    their_bed: UpstreamInstallation, free_port: Callable[[], int]
 ) -> None:
     good, bad = await deployed_twice(their_bed, free_port)
     assert DeploymentStatus(good.status) is DeploymentStatus.SUCCESS, good.status_reason
@@ -121,7 +121,7 @@ async def test_our_piped_works_for_a_control_plane_of_upstream(
 
 
 async def test_a_database_of_upstream_shows_the_same_lists_in_ours(
-    their_bed: UpstreamTrial, free_port: Callable[[], int], upstream_pipectl: Path
+    their_bed: UpstreamInstallation, free_port: Callable[[], int], upstream_pipectl: Path
 ) -> None:
     # The pipeds of upstream cannot fill it: its control plane answers with a cursor to those that
     # ask for open deployments, and on MySQL refuses to go on from it.

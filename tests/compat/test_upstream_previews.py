@@ -17,7 +17,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.kubernetes import Kubernetes
 from servers.programs import OUR_PIPECTL, OUR_PIPED
-from servers.upstream import UpstreamTrial
+from servers.upstream import UpstreamInstallation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -92,7 +92,7 @@ async def test_a_preview_of_our_piped_is_read_by_both(
         files = {"web/app.pipecd.yaml": WEB.replace("NAMESPACE", namespace)}
         files |= {f"{n}/app.pipecd.yaml": SCRIPT.replace("NAME", n) for n in ("cart", "bad")}
         first = bed.origin.commit({**files, "web/map.yaml": CONFIG_MAP})
-        agent = await bed.enrol("ours", f"  plugins: {json.dumps(plugins)}\n")
+        agent = await bed.register_piped("ours", f"  plugins: {json.dumps(plugins)}\n")
         flags = ("--insecure", f"--workspace-dir={bed.directory / 'work'}", "--admin-port=0")
         async with bed.running(OUR_PIPED, "run", f"--config-file={agent.config}", *flags) as piped:
             there = {"kubernetes": DeployTargets(deploy_targets=["here"])}
@@ -132,7 +132,9 @@ async def test_a_preview_of_upstreams_piped_is_read_by_both(
     async with open_bed() as bed:
         ground = {"ground/app.pipecd.yaml": GROUND, "ground/main.tf": RESOURCE}
         first = bed.origin.commit(ground)
-        agent = await bed.enrol("theirs", "  platformProviders: [{name: tf, type: TERRAFORM}]\n")
+        agent = await bed.register_piped(
+            "theirs", "  platformProviders: [{name: tf, type: TERRAFORM}]\n"
+        )
         draft = Application(
             name="ground", kind=common.TERRAFORM, platform_provider="tf", piped_id=agent.id
         )
@@ -151,11 +153,11 @@ async def test_a_preview_of_upstreams_piped_is_read_by_both(
 
 
 async def test_a_preview_of_our_piped_goes_through_a_control_plane_of_upstream(
-    their_bed: UpstreamTrial, free_port: Callable[[], int], upstream_pipectl: Path
+    their_bed: UpstreamInstallation, free_port: Callable[[], int], upstream_pipectl: Path
 ) -> None:
     bed = their_bed
     first = bed.origin.commit({"cart/app.pipecd.yaml": SCRIPT.replace("NAME", "cart")})
-    agent = await bed.enrol("ours", "  plugins: [{name: scriptrun}]\n")
+    agent = await bed.register_piped("ours", "  plugins: [{name: scriptrun}]\n")
     flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
     async with bed.running(OUR_PIPED, "run", *flags) as piped:
         await bed.eventually(lambda: bed.introduced(agent.id), piped)

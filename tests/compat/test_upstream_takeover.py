@@ -154,7 +154,7 @@ async def test_what_upstream_deployed_goes_on_without_a_restart(
     async with open_bed() as bed:
         config = generation.application.replace("NAMESPACE", namespace)
         first = bed.origin.commit({"web/app.pipecd.yaml": config, "web/web.yaml": MANIFESTS})
-        agent = await bed.enrol("theirs", generation.piped)
+        agent = await bed.register_piped("theirs", generation.piped)
         draft = Application(name="web", piped_id=agent.id, **generation.draft)
         await bed.add_application("web", draft)
 

@@ -39,7 +39,7 @@ async def test_backups_are_the_same_and_each_restores_those_of_the_other(
     open_bed: Any, upstream_pipectl: Path, tmp_path: Path
 ) -> None:
     async with open_bed() as bed:
-        agent = await bed.enrol("one")
+        agent = await bed.register_piped("one")
         draft = Application(name="cart", piped_id=agent.id, labels={"env": "dev"})
         await bed.add_application("cart", draft)
         how = bed.pipectl_flags()

@@ -15,7 +15,7 @@ from pipecd.config.read import Generation, read_file
 from pipecd.config.schema import kinds_of
 from pipecd.config.spec import Spec
 from pipecd.config.yamltree import read_yaml, to_plain
-from servers.speckeys import keys_of
+from servers.config_keys import keys_of
 
 CATALOG = load_catalog()
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "configuration.md").read_text()

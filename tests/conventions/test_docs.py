@@ -20,7 +20,7 @@ from pipecd.piped.pluginhost.local import GROUP, builtin_plugins
 from pipecd.plugins.scriptrun.context import script_environment
 from pipecd.proto.model.deployment_pb2 import Deployment as DeploymentMessage
 from pipecd.sdk import Deployment
-from servers.speckeys import keys_of
+from servers.config_keys import keys_of
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guide"

@@ -31,7 +31,7 @@ from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
-from servers.agent import killed_piped, piped_config
+from servers.piped import killed_piped, piped_config
 from servers.server import free_ports
 
 ADMIN = User("shop", "root", ("Admin",))

@@ -18,7 +18,7 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Unauthenticated, UserMistake
 from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.service import piped_pb2
-from servers.agent import piped_config
+from servers.piped import piped_config
 from servers.samples import WAITING_CART
 from servers.server import free_port
 

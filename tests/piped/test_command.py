@@ -13,7 +13,7 @@ import pytest
 
 from pipecd.model.errors import UserMistake
 from pipecd.piped.command import run, settings_of
-from servers.agent import killed_piped, piped_config
+from servers.piped import killed_piped, piped_config
 from servers.server import free_port
 
 STUBBORN = """\

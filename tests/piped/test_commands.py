@@ -21,7 +21,7 @@ from pipecd.piped.command_handlers import CommandResult, stage_command_result
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
-from servers.agent import piped_config
+from servers.piped import piped_config
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1

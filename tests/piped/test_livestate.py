@@ -18,8 +18,8 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
+from servers.directory_plugin import CART_ON_SHELF, contents, piped_entry
 from servers.server import free_port
-from servers.shelf import CART_ON_SHELF, contents, piped_entry
 
 TARGETS = {"shelf": DeployTargets(deploy_targets=["here"])}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from servers.programs import built, find
+from servers.programs import built_program, find
 from servers.server import Server, run
 
 
@@ -58,7 +58,7 @@ class Dolt(Server):
     """Dolt, which speaks the dialect of MySQL 8, with a user root without a password."""
 
     def find_program(self) -> str:
-        return built("dolt")
+        return built_program("dolt")
 
     def prepare(self) -> None:
         super().prepare()
@@ -91,7 +91,7 @@ class Postgres(Server):
     def prepare(self) -> None:
         initdb = str(Path(self.program).resolve().with_name("initdb"))
         run(
-            *self.as_its_user(
+            *self.as_unprivileged_user(
                 [initdb, "-D", str(self.data), "-A", "trust", "-N", "-E", "UTF8", "-U", "postgres"]
             )
         )

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from servers.programs import built
+from servers.programs import built_program
 from servers.server import Server
 
 CLIENT, SECRET = "pipecd", "the secret of pipecd"
@@ -20,7 +20,7 @@ class Dex(Server):
         super().__init__()
 
     def find_program(self) -> str:
-        return built("dex")
+        return built_program("dex")
 
     @property
     def issuer(self) -> str:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from servers.programs import built
+from servers.programs import built_program
 from servers.server import Server
 
 
@@ -17,7 +17,7 @@ class Envoy(Server):
         super().__init__()
 
     def find_program(self) -> str:
-        return built("envoy")
+        return built_program("envoy")
 
     def prepare(self) -> None:
         super().prepare()

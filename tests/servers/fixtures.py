@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that several rooms are tested against, started once and only when a test asks."""
+"""Fixtures of the servers that tests run against, each started once and only on demand."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from servers.git_ssh import GitSsh
 from servers.google import GoogleCloud
 from servers.kubernetes import Kubernetes
 from servers.objects import S3, Gcs, opened_by_kms
-from servers.programs import NotInstalled, built, do_without
+from servers.programs import NotInstalled, built_program, skip_or_fail
 from servers.prometheus import GuardedPrometheus, Prometheus
 from servers.receivers import Mailbox, Receivers
 from servers.registry import OciRegistry
@@ -43,7 +43,7 @@ def running(kind: Callable[[], S]) -> Iterator[S]:
     try:
         server = kind()
     except NotInstalled as e:
-        do_without(e)
+        skip_or_fail(e)
     try:
         yield server
     finally:
@@ -150,9 +150,9 @@ def namespace(kubernetes: Kubernetes) -> Iterator[str]:
 
 def program(name: str) -> str:
     try:
-        return built(name)
+        return built_program(name)
     except NotInstalled as e:
-        do_without(e)
+        skip_or_fail(e)
 
 
 @pytest.fixture(scope="session")

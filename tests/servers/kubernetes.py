@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from servers.programs import built
+from servers.programs import built_program
 from servers.server import START_SECONDS, Server, free_port, run
 
 TOKEN = "admin-token"
@@ -45,7 +45,7 @@ class Part(Server):
         super().__init__()
 
     def find_program(self) -> str:
-        return built("kubebed")
+        return built_program("kubebed")
 
     def command(self) -> Sequence[str]:
         return [self.program, *self.arguments]
@@ -62,7 +62,7 @@ class Kubernetes:
     """
 
     def __init__(self) -> None:
-        kubebed = Path(built("kubebed"))
+        kubebed = Path(built_program("kubebed"))
         self.directory = Path(tempfile.mkdtemp(prefix="pipecd-test-"))
         self.url = f"https://127.0.0.1:{free_port()}"
         self.token = TOKEN

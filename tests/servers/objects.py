@@ -10,7 +10,7 @@ from urllib.parse import quote
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 
-from servers.programs import built
+from servers.programs import built_program
 from servers.server import Server
 
 
@@ -59,7 +59,7 @@ class Gcs(Server):
     """Buckets in memory that speak Google's JSON API."""
 
     def find_program(self) -> str:
-        return built("fake-gcs-server")
+        return built_program("fake-gcs-server")
 
     def command(self) -> Sequence[str]:
         return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the programs are that tests run, and what becomes of a test without its program."""
+"""Finds the programs that tests run; without one a test is skipped, or fails in CI."""
 
 import os
 import shutil
@@ -16,30 +16,30 @@ OUR_LAUNCHER, OUR_PIPECD, OUR_PIPECTL, OUR_PIPED = (
     Path(sys.executable).parent / name for name in ("launcher", "pipecd", "pipectl", "piped")
 )
 
-# Programs that the tests of a run in CI may miss: their names, or `all`.
+# Names the programs that may be missing in CI, or `all`.
 LEFT_OUT = "PIPECD_TESTBED_SKIP"
 
 
 class NotInstalled(Exception):
     """A program is missing on this machine."""
 
-    def __init__(self, program: str, cure: str) -> None:
-        super().__init__(f"{program} is not installed: {cure}")
+    def __init__(self, program: str, remedy: str) -> None:
+        super().__init__(f"{program} is not installed: {remedy}")
         self.program = program
 
 
-def find(program: str, *places: str) -> str:
+def find(program: str, *paths: str) -> str:
     """The path of a program that the system's package tool installs."""
-    # Debian keeps servers where only root looks for programs.
-    looked_in = (None, *reversed(places), "/usr/sbin")
-    found = next((w for p in looked_in if (w := shutil.which(program, path=p))), None)
+    # Debian installs servers in a directory that only root has on its PATH.
+    search_paths = (None, *reversed(paths), "/usr/sbin")
+    found = next((w for p in search_paths if (w := shutil.which(program, path=p))), None)
     if found is None:
         raise NotInstalled(program, "tools/test_packages.sh installs it")
     return found
 
 
-def built(program: str) -> str:
-    """The path of a program in the testbed's cache, else on this machine, else as told."""
+def built_program(program: str) -> str:
+    """Returns the path of a program: in the testbed, on the PATH, or from its variable."""
     asked = subprocess.run(
         [sys.executable, TESTBED, "path", program], capture_output=True, text=True, check=True
     )
@@ -50,8 +50,8 @@ def built(program: str) -> str:
     return found
 
 
-def do_without(missing: NotInstalled) -> NoReturn:
-    """Skips a test; in CI, which must not skip what nobody left out, fails it."""
+def skip_or_fail(missing: NotInstalled) -> NoReturn:
+    """Skips a test; fails it in CI unless the program is listed in PIPECD_TESTBED_SKIP."""
     left_out = os.environ.get(LEFT_OUT, "").replace(",", " ").split()
     if os.environ.get("CI") == "true" and not {"all", missing.program} & set(left_out):
         pytest.fail(str(missing))

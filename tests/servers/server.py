@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every server of the tests has in common: a directory, a port and an end."""
+"""Base class of the servers that tests run against: a directory, a port, start and stop."""
 
 import os
 import pwd
@@ -52,7 +52,7 @@ class Server(ABC):
         log = self.directory / "log"
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                self.as_its_user(self.command()),
+                self.as_unprivileged_user(self.command()),
                 stdout=out,
                 stderr=out,
                 cwd="/",
@@ -61,11 +61,11 @@ class Server(ABC):
         end = time.monotonic() + START_SECONDS
         while not self.is_up():
             if self._process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{self.program} does not start:\n{log.read_text()[-2000:]}")
+                raise RuntimeError(f"{self.program} did not start:\n{log.read_text()[-2000:]}")
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Ends the server as a power cut would, but keeps what it has written."""
+        """Kills the server and keeps its data."""
         if self._process is not None:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGKILL)
@@ -73,7 +73,7 @@ class Server(ABC):
             self._process = None
 
     def signal(self, number: int) -> None:
-        """To the server and to all that it has started, which may have left its group."""
+        """Signals the server and all its descendants, which may have left its process group."""
         if self._process is not None:
             for process in (self._process.pid, *children(self._process.pid)):
                 with suppress(ProcessLookupError):
@@ -83,8 +83,8 @@ class Server(ABC):
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def as_its_user(self, command: Sequence[str]) -> Sequence[str]:
-        """Servers refuse to be root, and none of them may outlive the tests."""
+    def as_unprivileged_user(self, command: Sequence[str]) -> Sequence[str]:
+        """Wraps the command so that it does not run as root and dies with the tests."""
         setpriv = shutil.which("setpriv")
         if setpriv is None:
             return command
@@ -94,7 +94,7 @@ class Server(ABC):
         return [setpriv, *change, "--pdeathsig=KILL", *command]
 
     def answers(self, port: int = 0) -> bool:
-        """Whether something listens on its port, or on another one of it."""
+        """Returns whether something listens on the port, by default the main one."""
         place = ("127.0.0.1", port or self.port)
         with suppress(OSError), socket.create_connection(place, timeout=1):
             return True
@@ -110,7 +110,7 @@ def children(parent: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process does anything yet; one that nobody has waited for does not."""
+    """Returns whether a process is alive; a zombie is not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -119,7 +119,7 @@ def is_running(pid: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ones."""
+    """Returns distinct free ports."""
     found: set[int] = set()
     while len(found) < count:
         found.add(free_port())

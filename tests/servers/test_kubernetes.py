@@ -110,7 +110,7 @@ def test_helm_installs_a_chart(
 def test_kustomize_builds(kustomize: str, tmp_path: Path) -> None:
     (tmp_path / "web.json").write_text(json.dumps(deployment({})))
     (tmp_path / "kustomization.yaml").write_text("resources: [web.json]\nnamePrefix: my-\n")
-    built = subprocess.run(
+    built_program = subprocess.run(
         [kustomize, "build", tmp_path], capture_output=True, text=True, check=True
     )
-    assert "name: my-web" in built.stdout
+    assert "name: my-web" in built_program.stdout

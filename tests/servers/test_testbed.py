@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.programs import TESTBED, NotInstalled, built, do_without, find
+from servers.programs import TESTBED, NotInstalled, built_program, find, skip_or_fail
 
 
 def ask_testbed(
@@ -49,11 +49,11 @@ def test_a_program_may_be_on_this_machine_or_told(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("PIPECD_DEX", raising=False)
     with pytest.raises(NotInstalled, match="make testbed builds it, or PIPECD_DEX names its path"):
-        built("dex")
+        built_program("dex")
     monkeypatch.setenv("PIPECD_DEX", "/somewhere/dex")
-    assert built("dex") == "/somewhere/dex"
+    assert built_program("dex") == "/somewhere/dex"
     (tmp_path / "dex").touch(mode=0o755)
-    assert built("dex") == str(tmp_path / "dex")
+    assert built_program("dex") == str(tmp_path / "dex")
 
 
 def test_a_missing_program_of_the_system_is_told(
@@ -80,4 +80,4 @@ def test_without_its_program(
     monkeypatch.setenv("CI", ci)
     monkeypatch.setenv("PIPECD_TESTBED_SKIP", left_out)
     with pytest.raises(ending, match="dex is not installed: build it"):
-        do_without(NotInstalled("dex", "build it"))
+        skip_or_fail(NotInstalled("dex", "build it"))

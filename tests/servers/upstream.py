@@ -26,11 +26,11 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import web_pb2
 from servers.databases import Dolt, Redis
+from servers.installation import Installation, Program
 from servers.objects import S3
 from servers.origin import Origin
 from servers.programs import OUR_PIPECD
 from servers.server import Server, free_port
-from servers.trial import Program, Trial
 
 KEY = "k" * 32
 PASSWORD = "hello-demo"
@@ -156,7 +156,7 @@ class Visitor:
             return await method(request, metadata=(("cookie", f"token={self._token}"),))
 
 
-class UpstreamTrial(Trial):
+class UpstreamInstallation(Installation):
     """A control plane of upstream, and the programs that are tried on it."""
 
     def __init__(self, plane: UpstreamPlane, origin: Origin, directory: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP servers on loopback, of which each says only what it answers."""
+"""Base class of HTTP servers on loopback; a subclass implements `answer`."""
 
 import json
 import ssl
@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody asks; the names of headers are known in any case."""
+    """A received request; header names are case-insensitive."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said to that."""
+    """The response to a request."""
 
     status: int = 200
     body: bytes = b""
@@ -48,7 +48,7 @@ class Answer:
 
 
 def in_json(value: Any, status: int = 200) -> Answer:
-    """An answer to programs."""
+    """Returns a JSON response."""
     return Answer(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
 
@@ -59,10 +59,10 @@ class WebServer(ABC):
         self.is_closed = False
         server = self
 
-        class Door(_Door):
-            behind = server
+        class Handler(_Handler):
+            web_server = server
 
-        self._server = _Patient(("127.0.0.1", 0), Door)
+        self._server = _HttpServer(("127.0.0.1", 0), Handler)
         self._scheme = "http"
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -74,7 +74,7 @@ class WebServer(ABC):
 
     @abstractmethod
     def answer(self, request: Request) -> Answer | None:
-        """What is said to a request; nothing ends the connection without an answer."""
+        """Returns the response; None closes the connection without one."""
 
     @property
     def port(self) -> int:
@@ -95,18 +95,18 @@ class WebServer(ABC):
         self._thread.join()
 
 
-class _Patient(ThreadingHTTPServer):
-    """Takes all who come at once."""
+class _HttpServer(ThreadingHTTPServer):
+    """Accepts a burst of connections."""
 
     request_queue_size = 200
 
 
-class _Door(BaseHTTPRequestHandler):
-    """Talks with one client."""
+class _Handler(BaseHTTPRequestHandler):
+    """Handles the requests of one connection."""
 
-    behind: WebServer
+    web_server: WebServer
     protocol_version = "HTTP/1.1"
-    # An answer leaves as a whole.
+    # A response is sent in one piece.
     wbufsize = -1
 
     def handle(self) -> None:
@@ -116,12 +116,12 @@ class _Door(BaseHTTPRequestHandler):
 
     def take(self) -> None:
         body = self._body()
-        # Connections that are kept outlast the one who listens.
-        if body is None or self.behind.is_closed:
+        # Kept-alive connections outlive the listening socket.
+        if body is None or self.web_server.is_closed:
             self.close_connection = True
             return
         path, _, query = self.path.partition("?")
-        answer = self.behind.answer(Request(self.command, path, query, self.headers, body))
+        answer = self.web_server.answer(Request(self.command, path, query, self.headers, body))
         if answer is None:
             self.close_connection = True
             return
@@ -136,10 +136,10 @@ class _Door(BaseHTTPRequestHandler):
     do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = take  # noqa: N815
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keeps quiet."""
+        """Suppresses the access log."""
 
     def _body(self) -> bytes | None:
-        """What was sent, or nothing when its sender was killed amid it."""
+        """Returns the body, or None when the client went away while sending it."""
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length)

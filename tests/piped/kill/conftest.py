@@ -21,7 +21,7 @@ import pytest
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.service import piped_pb2 as pb
-from servers.agent import piped_arguments, piped_config
+from servers.piped import piped_arguments, piped_config
 from servers.receivers import Receivers
 
 # What a piped asks again and again says nothing about how far it got.

@@ -36,7 +36,7 @@ from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult
-from servers.shelf import Shelf
+from servers.directory_plugin import DirectoryPlugin
 
 MIRROR_EVERY = 0.05
 # Nothing but a reason makes these tests look.
@@ -82,7 +82,7 @@ class Scene:
     plane: Any
     origin: Any
     directory: Path
-    shelf: Shelf = field(default_factory=Shelf)
+    shelf: DirectoryPlugin = field(default_factory=DirectoryPlugin)
     heard: Heard = field(default_factory=Heard)
 
     rhythm = RHYTHM

@@ -10,7 +10,7 @@ import pytest
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
-from servers.agent import killed_piped, piped_config
+from servers.piped import killed_piped, piped_config
 from servers.samples import WAITING_CART
 
 # The calls at which piped is killed, one after the other.

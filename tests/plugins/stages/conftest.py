@@ -22,8 +22,8 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.common_pb2 import ApplicationKind as ApplicationKindPb
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
-from servers.agent import piped_arguments, piped_config
 from servers.origin import Origin
+from servers.piped import piped_arguments, piped_config
 from servers.programs import OUR_PIPED
 
 PATIENCE = 40.0

@@ -19,8 +19,8 @@ from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
-from servers.agent import piped_config
 from servers.origin import Origin
+from servers.piped import piped_config
 from servers.samples import WAITING_CART
 
 pytestmark = pytest.mark.browser

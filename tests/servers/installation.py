@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole programs tried together: a control plane, a repository, pipeds and what they printed."""
+"""An installation of whole programs: a control plane, a repository and pipeds."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
-from servers.agent import piped_config
 from servers.origin import Origin
+from servers.piped import piped_config
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 T = TypeVar("T")
 
@@ -51,8 +51,8 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
+class Completed:
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -61,16 +61,16 @@ class Ended:
 
 @dataclass(frozen=True)
 class Agent:
-    """A registered piped and the file that it is started with."""
+    """A registered piped and its configuration file."""
 
     id: str
     config: Path
 
 
-class Trial(ABC):
-    """One control plane with one repository, and the programs that are tried on it."""
+class Installation(ABC):
+    """One control plane with one repository, and the programs that connect to it."""
 
-    # Where pipeds find the control plane.
+    # The address that pipeds connect to.
     address: str
 
     def __init__(self, origin: Origin, directory: Path) -> None:
@@ -84,8 +84,8 @@ class Trial(ABC):
     async def deployments(self) -> list[Deployment]:
         """All deployments of the project."""
 
-    async def enrol(self, name: str, rest: str = "") -> Agent:
-        """Registers a piped and writes its file; `rest` goes on with its spec."""
+    async def register_piped(self, name: str, rest: str = "") -> Agent:
+        """Registers a piped and writes its configuration; `rest` is appended to its spec."""
         id_, key = await self.register(name)
         text = piped_config(
             id_,
@@ -101,7 +101,7 @@ class Trial(ABC):
 
     @asynccontextmanager
     async def running(self, program: Path, *arguments: str) -> AsyncGenerator[Program, None]:
-        """Runs a program with a home of its own; it must end well when it is asked to."""
+        """Runs a program with its own home directory; it must exit with 0 on SIGTERM."""
         home = self.directory / "home"
         home.mkdir(exist_ok=True)
         # Settings of this machine for Terraform are not meant for the tests.
@@ -122,23 +122,23 @@ class Trial(ABC):
             await reading
         assert process.returncode == 0, started.text
 
-    async def run(self, program: Path, *arguments: str) -> Ended:
+    async def run(self, program: Path, *arguments: str) -> Completed:
         """Runs a program to its end."""
         process = await asyncio.create_subprocess_exec(
             program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             out, err = await process.communicate()
-        return Ended(process.returncode or 0, out.decode(), err.decode())
+        return Completed(process.returncode or 0, out.decode(), err.decode())
 
     async def eventually(
         self,
         question: Callable[[], Awaitable[T | None]],
         program: Program | None = None,
         *,
-        within: float = PATIENCE,
+        within: float = TIMEOUT,
     ) -> T:
-        """Asks until the answer is true; tells what the program printed if that never comes."""
+        """Polls until the result is true; on timeout fails with what the program printed."""
         try:
             async with asyncio.timeout(within):
                 while not (answer := await question()):
@@ -147,7 +147,9 @@ class Trial(ABC):
                     await asyncio.sleep(0.05)
                 return answer
         except TimeoutError:
-            raise AssertionError(program.text if program else "it never came true") from None
+            raise AssertionError(
+                program.text if program else "the condition was not met in time"
+            ) from None
 
     async def deployment(self, commit: str) -> Deployment | None:
         """The deployment of a commit."""
@@ -155,7 +157,7 @@ class Trial(ABC):
         return next((d for d in found if d.trigger.commit.hash == commit), None)
 
     async def ended(self, commit: str) -> Deployment | None:
-        """The deployment of a commit once it is over."""
+        """The deployment of a commit once it is completed."""
         deployment = await self.deployment(commit)
         if deployment and DeploymentStatus(deployment.status).is_completed:
             return deployment

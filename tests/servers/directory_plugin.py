@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A platform that is a directory: what runs for an application are the files in its place.
+"""A platform plugin that deploys files into a directory, one subdirectory per application.
 
-An application declares files under `files/`. A deployment puts them on the shelf; a file that says
-`ill` is unhealthy. What is put there by hand is drift.
+An application declares files under `files/`. A deployment copies them into the target's directory; a
+file whose content is `ill` is unhealthy. A file changed there by hand is drift.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ _PROGRAM = """#!{python}
 import sys
 sys.path.append({path!r})
 from pipecd.sdk import serve
-from servers.shelf import Shelf
+from servers.directory_plugin import DirectoryPlugin
 if __name__ == "__main__":
-    serve(Shelf)
+    serve(DirectoryPlugin)
 """
 _LOOK_EVERY = 0.02
 
 
 def write_program(directory: Path) -> Path:
-    """The plugin as a program of its own."""
+    """Writes a program that serves the plugin."""
     program = directory / "shelf-plugin"
     tests = str(Path(__file__).parent.parent)
     program.write_text(_PROGRAM.format(python=sys.executable, path=tests))
@@ -57,7 +57,7 @@ def write_program(directory: Path) -> Path:
 
 
 def piped_entry(directory: Path, port: int) -> dict[str, Any]:
-    """The plugin as the configuration of a piped names it; its one target is `here`."""
+    """Returns the plugin's entry in the configuration of a piped; its one target is `here`."""
     return {
         "name": "shelf",
         "url": f"file://{write_program(directory)}",
@@ -66,8 +66,8 @@ def piped_entry(directory: Path, port: int) -> dict[str, Any]:
     }
 
 
-class Place(Spec):
-    """A deploy target: the directory that has a place for each application."""
+class TargetConfig(Spec):
+    """A deploy target: a directory with one subdirectory per application."""
 
     directory: str
 
@@ -83,8 +83,8 @@ def declared(source: Source) -> dict[str, str]:
     return contents(source.application_directory / "files")
 
 
-class Shelf(DeploymentPlugin, LiveStatePlugin):
-    """Compares what is on the shelf with what Git declares, and tells when it changes."""
+class DirectoryPlugin(DeploymentPlugin, LiveStatePlugin):
+    """Compares the deployed files with those in Git and reports changes."""
 
     stages = (Stage(SYNC),)
     tells_changes = True
@@ -152,7 +152,7 @@ class Shelf(DeploymentPlugin, LiveStatePlugin):
 
 
 def _place(target: DeployTarget, application: str) -> Path:
-    return Path(target.settings(Place).directory) / application
+    return Path(target.settings(TargetConfig).directory) / application
 
 
 def _resource(target: DeployTarget, name: str, content: str) -> Resource:

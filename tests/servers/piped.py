@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`piped run` as a program of its own, and the file that it is started with."""
+"""`piped run` as a process, and its configuration file."""
 
 import asyncio
 import base64
@@ -13,7 +13,7 @@ from servers.programs import OUR_PIPED
 def piped_config(
     id_: str, key: str, *, address: str, remote: str, project: str = "shop", rest: str = ""
 ) -> str:
-    """The file of a piped that watches one repository; `rest` goes on with its spec."""
+    """Returns the configuration of a piped with one repository; `rest` is appended to its spec."""
     return f"""\
 apiVersion: pipecd.dev/v1beta1
 kind: Piped
@@ -27,9 +27,9 @@ spec:
 
 
 def piped_arguments(config: Path, *flags: str) -> list[str]:
-    """The arguments of a piped that keeps everything beside its file."""
-    places = [f"--{what}-dir={config.parent / what}" for what in ("tools", "workspace")]
-    return ["run", "--insecure", "--admin-port=0", f"--config-file={config}", *places, *flags]
+    """Returns the arguments of a piped whose directories are beside its configuration."""
+    directories = [f"--{what}-dir={config.parent / what}" for what in ("tools", "workspace")]
+    return ["run", "--insecure", "--admin-port=0", f"--config-file={config}", *directories, *flags]
 
 
 @asynccontextmanager
