@@ -22,8 +22,8 @@ from typing import Any
 from pipecd.controlplane.app import ControlPlane
 from pipecd.model.errors import NotFound
 from pipecd.observe.log import configure
-from pipecd.plugins.kubernetes.live.sighting import Sightings, sighting
 from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
+from pipecd.plugins.kubernetes.watch import ObjectStore, observe
 from pipecd.sdk import DeployTarget, PluginEntry, StageStatus, StartContext, SyncStatus
 from pipecd.sdk.testing import MemoryHost, StageBench
 from push import ADMIN, Copy, piped, plane, succeeded
@@ -220,9 +220,9 @@ def pods(count: int) -> Iterator[dict[str, Any]]:
 def remember(count: int) -> None:
     """Prints what it takes to remember so many objects, half of them managed."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seen = Sightings()
+    seen = ObjectStore()
     for pod in pods(count):
-        seen.put(sighting(pod, "v1", "Pod"))
+        seen.put(observe(pod, "v1", "Pod"))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(f"memory of {len(seen):,} live objects       {grown:>8.1f} MB")
 

@@ -13,7 +13,7 @@ import yaml
 from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
 from pipecd.sdk import PluginEntry, StartContext
 from pipecd.sdk.testing import MemoryHost
-from plugins.kubernetes.bed import Application
+from plugins.kubernetes.testbed import Application
 from servers.fixtures import program, running
 from servers.kubernetes import Kubernetes
 

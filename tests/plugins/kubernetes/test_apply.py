@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.cluster.apply import Cluster, apply_all
-from pipecd.plugins.kubernetes.cluster.client import open_client
-from pipecd.plugins.kubernetes.cluster.discovery import Kinds
-from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection, connection_of
-from pipecd.plugins.kubernetes.manifest.body import with_value
-from pipecd.plugins.kubernetes.manifest.manifest import Manifest
+from pipecd.plugins.kubernetes.apply import Cluster, apply_all
+from pipecd.plugins.kubernetes.client import open_client
+from pipecd.plugins.kubernetes.discovery import Discovery
+from pipecd.plugins.kubernetes.kubeconfig import Connection, load_connection
+from pipecd.plugins.kubernetes.manifest import Manifest
+from pipecd.plugins.kubernetes.unstructured import with_value
 from pipecd.sdk import UserMistake
 from servers.kubernetes import Kubernetes
 
@@ -50,8 +50,8 @@ class Bench:
 
 @pytest.fixture
 async def bench(kubernetes: Kubernetes, namespace: str, kubectl: str) -> AsyncIterator[Bench]:
-    async with open_client(connection_of("", str(kubernetes.kubeconfig))) as client:
-        cluster = Cluster(client, Kinds(client), namespace)
+    async with open_client(load_connection("", str(kubernetes.kubeconfig))) as client:
+        cluster = Cluster(client, Discovery(client), namespace)
         yield Bench(cluster, kubernetes, namespace, kubectl)
 
 
@@ -239,7 +239,7 @@ async def test_an_object_that_was_created_while_the_server_went_away_is_replaced
     port = server.sockets[0].getsockname()[1]
     replaced = manifest("ConfigMap", "c").annotated({"pipecd.dev/sync-by-replace": "enabled"})
     async with server, open_client(Connection(f"http://127.0.0.1:{port}")) as client:
-        await apply_all(Cluster(client, Kinds(client), "n"), [replaced], print)
+        await apply_all(Cluster(client, Discovery(client), "n"), [replaced], print)
     assert asked == ["GET", "POST", "POST", "GET", "PUT"]
 
 

@@ -12,15 +12,18 @@ from pipecd.config.decode import decode_plain
 from pipecd.config.duration import Duration
 from pipecd.config.replicas import Replicas
 from pipecd.config.report import ConfigMistake
-from pipecd.plugins.kubernetes.application import KubernetesApplication, MulticlusterApplication
-from pipecd.plugins.kubernetes.config import CONFIG, MULTICLUSTER_CONFIG
-from pipecd.plugins.kubernetes.options import (
+from pipecd.plugins.kubernetes.config import (
+    CONFIG,
+    MULTICLUSTER_CONFIG,
     BaselineRolloutOptions,
     CanaryRolloutOptions,
+    ChartSources,
+    KubernetesApplication,
+    KubernetesTarget,
+    MulticlusterApplication,
     PrimaryRolloutOptions,
     TrafficRoutingOptions,
 )
-from pipecd.plugins.kubernetes.target import ChartSources, KubernetesTarget
 
 
 def app(section: dict[str, Any]) -> KubernetesApplication:
@@ -358,12 +361,12 @@ def test_a_cluster_is_the_one_of_piped_unless_told() -> None:
 
 
 def test_what_is_watched_can_be_chosen() -> None:
-    informer = {
+    filters = {
         "namespace": "shop",
         "includeResources": [{"apiVersion": "v1", "kind": "Pod"}],
         "excludeResources": [{"apiVersion": "batch/v1"}],
     }
-    target = decode_plain({"appStateInformer": informer}, KubernetesTarget, what="target")
+    target = decode_plain({"appStateInformer": filters}, KubernetesTarget, what="target")
     assert target.app_state_informer.exclude_resources[0].kind == ""
     assert target.app_state_informer.include_resources[0].api_version == "v1"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.cluster.client import Client, open_client
-from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
-from pipecd.plugins.kubernetes.live import lookout
-from pipecd.plugins.kubernetes.workshop import open_workshop
+from pipecd.plugins.kubernetes import informer
+from pipecd.plugins.kubernetes.client import KubernetesClient, open_client
+from pipecd.plugins.kubernetes.kubeconfig import Connection
+from pipecd.plugins.kubernetes.stage_session import open_plugin_state
 from pipecd.sdk import DeployTarget, PluginEntry, StartContext
 from pipecd.sdk.testing import MemoryHost
 
@@ -40,20 +40,20 @@ async def test_a_call_that_is_cancelled_during_the_handshake_leaves_no_connectio
 async def test_those_who_look_first_at_the_same_time_share_a_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opened: list[Client] = []
+    opened: list[KubernetesClient] = []
 
     @asynccontextmanager
-    async def slowly(connection: Connection, **how: Any) -> AsyncIterator[Client]:
+    async def slowly(connection: Connection, **how: Any) -> AsyncIterator[KubernetesClient]:
         async with open_client(connection, **how) as client:
             opened.append(client)
             await asyncio.sleep(0)
             yield client
 
-    monkeypatch.setattr(lookout, "open_client", slowly)
+    monkeypatch.setattr(informer, "open_client", slowly)
     targets = [DeployTarget(name, {}, {"masterURL": "http://127.0.0.1:1"}) for name in "aab"]
     async with AsyncExitStack() as lifetime:
         start = StartContext(PluginEntry("kubernetes"), MemoryHost(), lifetime)
-        lookouts = open_workshop(start).lookouts
-        found = await asyncio.gather(*(lookouts.of(target) for target in targets))
+        informers = open_plugin_state(start).informers
+        found = await asyncio.gather(*(informers.informer(target) for target in targets))
     assert found[0] is found[1]
     assert [each.cluster.client for each in found[1:]] == opened

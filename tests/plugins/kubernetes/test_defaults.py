@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipecd.sdk import SyncStatus
-from plugins.kubernetes.bed import Application, look, succeed
+from plugins.kubernetes.testbed import Application, look, succeed
 
 POD = """
     metadata: {creationTimestamp: null, labels: {app: web}}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.live.health import health
+from pipecd.plugins.kubernetes.health import health
 from pipecd.sdk import Health
 
 OK, BAD, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN
@@ -163,7 +163,7 @@ ISSUER = "cert-manager.io/v1"
             "Ready",
         ),
         (thing("Issuer", ISSUER, status={"observedGeneration": 1}), BAD, "not seen"),
-        (thing("Issuer", ISSUER), UNKNOWN, "tells nothing"),
+        (thing("Issuer", ISSUER), UNKNOWN, "no condition"),
         ({**thing("ConfigMap"), "metadata": {"deletionTimestamp": "now"}}, BAD, "being deleted"),
         (
             thing(
@@ -215,6 +215,6 @@ ISSUER = "cert-manager.io/v1"
     ],
 )
 def test_an_object_is(body: dict[str, Any], expected: Health, why: str) -> None:
-    verdict = health(body)
-    assert verdict.health == expected, verdict.text
-    assert why in verdict.text
+    status = health(body)
+    assert status.status == expected, status.message
+    assert why in status.message

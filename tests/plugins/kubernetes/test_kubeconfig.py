@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.plugins.kubernetes.cluster.client import open_client
-from pipecd.plugins.kubernetes.cluster.kubeconfig import (
+from pipecd.plugins.kubernetes.client import open_client
+from pipecd.plugins.kubernetes.kubeconfig import (
     Connection,
-    connection_of,
     in_cluster,
+    load_connection,
     read_kubeconfig,
 )
 from pipecd.sdk import UserMistake
@@ -55,7 +55,7 @@ def test_an_address_may_lack_its_scheme(
 ) -> None:
     (tmp_path / "config").write_text(text)
     kubeconfig = str(tmp_path / "config") if text else ""
-    assert connection_of(master_url, kubeconfig).server == expected
+    assert load_connection(master_url, kubeconfig).server == expected
 
 
 async def test_an_authority_that_is_no_certificate_is_explained() -> None:
@@ -72,7 +72,7 @@ def test_files_are_read_from_beside_the_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("FILE")
     text = TEXT.replace("certificate-authority-data: UEVN", "certificate-authority: ca.pem")
     (tmp_path / "config").write_text(text)
-    assert connection_of("", str(tmp_path / "config")).authority == "FILE"
+    assert load_connection("", str(tmp_path / "config")).authority == "FILE"
 
 
 def test_a_program_may_bring_the_token() -> None:
@@ -80,8 +80,11 @@ def test_a_program_may_bring_the_token() -> None:
     connection = read_kubeconfig(
         TEXT.replace('{token: "very-secret"}', program), file="/dir/config"
     )
-    assert connection.program is not None
-    assert (connection.program.command, connection.program.arguments) == ("/dir/aws", ("a", "1"))
+    assert connection.exec_plugin is not None
+    assert (connection.exec_plugin.command, connection.exec_plugin.arguments) == (
+        "/dir/aws",
+        ("a", "1"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ def test_a_broken_kubeconfig_is_explained(text: str, message: str) -> None:
 
 def test_a_missing_kubeconfig_is_explained() -> None:
     with pytest.raises(UserMistake, match=r"cannot be read.*correct kubeConfigPath"):
-        connection_of("", "/nowhere/config")
+        load_connection("", "/nowhere/config")
 
 
 def test_a_pod_knows_its_cluster(tmp_path: Path) -> None:

@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.manifest.confighash import config_hash, with_config_hash
-from pipecd.plugins.kubernetes.manifest.image import Image
-from pipecd.plugins.kubernetes.manifest.manifest import Manifest, read_manifests
-from pipecd.plugins.kubernetes.manifest.marks import Owner, of_variant
-from pipecd.plugins.kubernetes.manifest.order import waves
+from pipecd.plugins.kubernetes.manifest import (
+    Manifest,
+    TrackingLabels,
+    read_manifests,
+    waves,
+    with_variant_label,
+)
+from pipecd.plugins.kubernetes.workload import Image, config_hash, with_config_hash
 from pipecd.sdk import UserMistake
 
-OWNER = Owner(piped="p1", application="a1", commit="c0ffee")
+OWNER = TrackingLabels(piped="p1", application="a1", commit="c0ffee")
 
 
 def manifest(kind: str, name: str, *, version: str = "v1", **fields: Any) -> Manifest:
@@ -76,9 +79,9 @@ def test_a_mistake_names_its_place(text: str, message: str) -> None:
 
 
 def test_an_object_carries_the_marks_of_its_owner() -> None:
-    marked = OWNER.marked(manifest("Service", "web", metadata={"namespace": "prod"}))
-    marked = of_variant(marked, "pipecd.dev/variant", "canary")
-    metadata = marked.body["metadata"]
+    added_to = OWNER.added_to(manifest("Service", "web", metadata={"namespace": "prod"}))
+    added_to = with_variant_label(added_to, "pipecd.dev/variant", "canary")
+    metadata = added_to.body["metadata"]
     assert metadata["labels"] == {
         "pipecd.dev/managed-by": "piped",
         "pipecd.dev/piped": "p1",
@@ -94,9 +97,9 @@ def test_an_object_carries_the_marks_of_its_owner() -> None:
 
 
 def test_an_application_of_the_first_generation_keeps_its_resource_keys() -> None:
-    owner = Owner(piped="p1", application="a1", commit="c", first_generation=True)
-    marked = owner.marked(manifest("Service", "web"))
-    assert marked.annotations["pipecd.dev/resource-key"] == "v1:Service:default:web"
+    owner = TrackingLabels(piped="p1", application="a1", commit="c", first_generation=True)
+    added_to = owner.added_to(manifest("Service", "web"))
+    assert added_to.annotations["pipecd.dev/resource-key"] == "v1:Service:default:web"
 
 
 def test_what_others_need_is_applied_first() -> None:

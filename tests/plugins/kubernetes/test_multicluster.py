@@ -11,7 +11,7 @@ import pytest
 from pipecd.plugins.kubernetes.multicluster import KubernetesMulticlusterPlugin
 from pipecd.sdk import Backoff, DeployTarget, PluginEntry, StageStatus, StartContext, SyncStatus
 from pipecd.sdk.testing import MemoryHost
-from plugins.kubernetes.bed import Application, config_map, deployment, image, succeed
+from plugins.kubernetes.testbed import Application, config_map, deployment, image, succeed
 from servers.kubernetes import Kubernetes
 
 
@@ -154,7 +154,7 @@ async def test_the_worst_of_the_clusters_counts_and_one_that_is_away_hides_no_ot
     free_tcp_port: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._BACKOFF", Backoff(0.01, 8))
+    monkeypatch.setattr("pipecd.plugins.kubernetes.client._BACKOFF", Backoff(0.01, 8))
     bench = application.commit("c1", config_map(a="1"))
     await succeed(bench, "K8S_MULTI_SYNC")
     state = await application.plugin.live_state(bench.live_context())

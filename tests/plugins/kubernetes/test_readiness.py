@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.cluster.apply import Cluster
-from pipecd.plugins.kubernetes.cluster.client import open_client
-from pipecd.plugins.kubernetes.cluster.discovery import Kinds
-from pipecd.plugins.kubernetes.cluster.kubeconfig import connection_of
-from pipecd.plugins.kubernetes.manifest.manifest import Manifest
-from pipecd.plugins.kubernetes.stages import waiting
-from pipecd.plugins.kubernetes.stages.readiness import readiness
+from pipecd.plugins.kubernetes import readiness as readiness_module
+from pipecd.plugins.kubernetes.apply import Cluster
+from pipecd.plugins.kubernetes.client import open_client
+from pipecd.plugins.kubernetes.discovery import Discovery
+from pipecd.plugins.kubernetes.kubeconfig import load_connection
+from pipecd.plugins.kubernetes.manifest import Manifest
+from pipecd.plugins.kubernetes.readiness import readiness
 from pipecd.sdk import Health, StageStatus
 from pipecd.sdk.config import Duration
 from pipecd.sdk.testing import StageBench
-from plugins.kubernetes.bed import Application, deployment, succeed
 from plugins.kubernetes.conftest import define
+from plugins.kubernetes.testbed import Application, deployment, succeed
 from servers.kubernetes import FAILS, NEVER_READY, Kubernetes
 
 OK, NOT_YET, LOST = (Health.HEALTHY, False), (Health.UNHEALTHY, False), (Health.UNHEALTHY, True)
@@ -119,8 +119,8 @@ def custom(status: Any) -> dict[str, Any]:
     ],
 )
 def test_an_object_is_ready(live: Any, expected: tuple[Health, bool] | None) -> None:
-    verdict = readiness(live)
-    assert (verdict and (verdict.health, verdict.is_final)) == expected
+    status = readiness(live)
+    assert (status and (status.status, status.is_terminal)) == expected
 
 
 async def test_a_job_is_waited_for(application: Application) -> None:
@@ -146,11 +146,11 @@ async def test_a_job_that_failed_ends_the_stage_at_once_with_its_reason(
 
 async def test_a_job_that_was_swept_away_is_done(application: Application) -> None:
     """It may be done and gone before it is looked at for the first time."""
-    connection = connection_of("", str(application.kubernetes.kubeconfig))
+    connection = load_connection("", str(application.kubernetes.kubeconfig))
     gone, said = Manifest(job(ttlSecondsAfterFinished=0)), list[str]()
     async with asyncio.timeout(10), open_client(connection) as client:
-        cluster = Cluster(client, Kinds(client), application.namespace)
-        await waiting.until_ready(cluster, [gone], Duration(600), said.append)
+        cluster = Cluster(client, Discovery(client), application.namespace)
+        await readiness_module.wait_until_ready(cluster, [gone], Duration(600), said.append)
     assert said[-1] == "- Job migrate: ready"
 
 
@@ -216,7 +216,7 @@ async def test_a_custom_resource_that_is_stalled_ends_the_stage(application: App
 async def test_a_custom_resource_that_nobody_speaks_of_is_ready_when_it_is_applied(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_FIRST_WORD", 0.05)
+    monkeypatch.setattr(readiness_module, "_FIRST_CONDITION_TIMEOUT", 0.05)
     bench = application.commit("c1", widget())
     await succeed(bench, "K8S_SYNC", {"readyWithin": "10m"})
     assert f"- Widget w in {application.namespace}: ready" in bench.host.lines

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipecd.sdk import Backoff, DeployTarget, PluginEntry, StageStatus, SyncStrategy
-from plugins.kubernetes.bed import (
+from plugins.kubernetes.testbed import (
     VARIANT,
     Application,
     config_map,
@@ -160,7 +160,7 @@ async def test_a_workload_that_is_not_ready_in_time_fails_the_stage_and_is_named
             [deployment()],
             "K8S_CANARY_ROLLOUT",
             {"createService": True},
-            "there is no Service to make one of",
+            "there is no Service to create a variant of",
             id="no service",
         ),
         pytest.param(
@@ -207,6 +207,6 @@ async def test_a_cluster_that_is_away_is_told(
     bench.entry = PluginEntry(
         "kubernetes", targets=(DeployTarget("c", {}, {"masterURL": address}),)
     )
-    monkeypatch.setattr("pipecd.plugins.kubernetes.cluster.client._BACKOFF", Backoff(0.01, 8))
+    monkeypatch.setattr("pipecd.plugins.kubernetes.client._BACKOFF", Backoff(0.01, 8))
     result = await bench.run("K8S_SYNC")
     assert f"the API server at {address} cannot be reached" in result.message

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipecd.sdk import DISPLAY_KEY, RequestedStage, StageStatus, SyncStatus
-from plugins.kubernetes.bed import (
+from plugins.kubernetes.testbed import (
     VARIANT,
     Application,
     deployment,

@@ -5,20 +5,27 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.application import VariantLabel
-from pipecd.plugins.kubernetes.manifest.manifest import Manifest
-from pipecd.plugins.kubernetes.options import Patch, PatchOp, PatchTarget
-from pipecd.plugins.kubernetes.variant.httproute import by_http_route
-from pipecd.plugins.kubernetes.variant.label import require_label, with_label
-from pipecd.plugins.kubernetes.variant.patch import patched
-from pipecd.plugins.kubernetes.variant.traffic import Shares, by_selector, check
-from pipecd.plugins.kubernetes.variant.virtualservice import Subsets, by_virtual_service
-from pipecd.plugins.kubernetes.variant.workload import Variant
+from pipecd.plugins.kubernetes.config import Patch, PatchOp, PatchTarget, VariantLabel
+from pipecd.plugins.kubernetes.manifest import Manifest
+from pipecd.plugins.kubernetes.traffic import (
+    Subsets,
+    TrafficSplit,
+    split_by_selector,
+    split_http_route,
+    split_virtual_service,
+    validate_split,
+)
+from pipecd.plugins.kubernetes.variant import (
+    VariantBuilder,
+    apply_patches,
+    require_selector_label,
+    with_selector_label,
+)
 from pipecd.sdk import UserMistake
 from pipecd.sdk.config import Replicas
 
 LABEL = VariantLabel()
-CANARY = Variant(LABEL.key, "canary", "canary")
+CANARY = VariantBuilder(LABEL.key, "canary", "canary")
 
 
 def manifest(kind: str, name: str, version: str = "v1", **fields: Any) -> Manifest:
@@ -105,9 +112,11 @@ def test_a_headless_service_stays_headless() -> None:
 
 
 def test_a_workload_without_the_label_is_refused_where_it_would_get_no_traffic() -> None:
-    require_label([with_label(DEPLOYMENT, LABEL.key, "primary")], LABEL.key, "primary")
+    require_selector_label(
+        [with_selector_label(DEPLOYMENT, LABEL.key, "primary")], LABEL.key, "primary"
+    )
     with pytest.raises(UserMistake, match=r"lacks pipecd.dev/variant: primary in spec.selector"):
-        require_label([DEPLOYMENT], LABEL.key, "primary")
+        require_selector_label([DEPLOYMENT], LABEL.key, "primary")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,7 @@ def test_a_patch_replaces_a_value(
     patch = Patch(
         target=PatchTarget(kind="Deployment", name="web"), ops=(PatchOp(path=path, value=value),)
     )
-    found: Any = patched([*CONFIG, DEPLOYMENT], [patch])[-1].body
+    found: Any = apply_patches([*CONFIG, DEPLOYMENT], [patch])[-1].body
     for step in place:
         found = found[step]
     assert found == expected
@@ -150,7 +159,7 @@ def test_a_patch_changes_a_document_inside_a_text() -> None:
         ops=(PatchOp(path="$.a.port", value="9"),),
     )
     with pytest.raises(UserMistake, match=r"documentRoot \$\.data is no text"):
-        patched([envoy], [patch])
+        apply_patches([envoy], [patch])
     patch = patch.model_copy(
         update={
             "target": PatchTarget(
@@ -158,7 +167,9 @@ def test_a_patch_changes_a_document_inside_a_text() -> None:
             )
         }
     )
-    assert patched([envoy], [patch])[0].body["data"] == {"envoy.yaml": "a:\n  port: 9\nb: two\n"}
+    assert apply_patches([envoy], [patch])[0].body["data"] == {
+        "envoy.yaml": "a:\n  port: 9\nb: two\n"
+    }
 
 
 @pytest.mark.parametrize(
@@ -174,36 +185,40 @@ def test_a_patch_changes_a_document_inside_a_text() -> None:
 def test_a_wrong_patch_is_refused(target: tuple[str, str], op: PatchOp, message: str) -> None:
     patch = Patch(target=PatchTarget(kind=target[0], name=target[1]), ops=(op,))
     with pytest.raises(UserMistake, match=message):
-        patched([DEPLOYMENT], [patch])
+        apply_patches([DEPLOYMENT], [patch])
 
 
 SERVICE = manifest("Service", "web", spec={"selector": {LABEL.key: "primary"}})
 
 
 def test_a_service_leads_to_one_variant() -> None:
-    moved = by_selector(SERVICE, Shares(0, 100), LABEL)
+    moved = split_by_selector(SERVICE, TrafficSplit(0, 100), LABEL)
     assert moved.body["spec"]["selector"] == {LABEL.key: "canary"}
-    assert by_selector(SERVICE, Shares(100), LABEL) == SERVICE
+    assert split_by_selector(SERVICE, TrafficSplit(100), LABEL) == SERVICE
 
 
 @pytest.mark.parametrize(
     ("service", "shares", "message"),
     [
-        (SERVICE, Shares(50, 50), "all of its traffic"),
-        (SERVICE, Shares(0, 0, 100), "all of its traffic"),
-        (manifest("Service", "web"), Shares(100), "must select pipecd.dev/variant: primary in Git"),
+        (SERVICE, TrafficSplit(50, 50), "all of its traffic"),
+        (SERVICE, TrafficSplit(0, 0, 100), "all of its traffic"),
+        (
+            manifest("Service", "web"),
+            TrafficSplit(100),
+            "must select pipecd.dev/variant: primary in Git",
+        ),
     ],
 )
-def test_a_service_cannot_divide(service: Manifest, shares: Shares, message: str) -> None:
+def test_a_service_cannot_divide(service: Manifest, shares: TrafficSplit, message: str) -> None:
     with pytest.raises(UserMistake, match=message):
-        by_selector(service, shares, LABEL)
+        split_by_selector(service, shares, LABEL)
 
 
 def test_shares_must_be_the_whole() -> None:
-    check(Shares(50, 30, 20))
-    for wrong in (Shares(50, 30), Shares(120, -20)):
+    validate_split(TrafficSplit(50, 30, 20))
+    for wrong in (TrafficSplit(50, 30), TrafficSplit(120, -20)):
         with pytest.raises(UserMistake, match="not the whole traffic"):
-            check(wrong)
+            validate_split(wrong)
 
 
 WEB = Subsets("web", LABEL)
@@ -217,17 +232,17 @@ def virtual_service(*routes: Any) -> Manifest:
 @pytest.mark.parametrize(
     ("shares", "weights"),
     [
-        (Shares(60, 30, 10), [("primary", 46), ("canary", 22), ("baseline", 7), (None, 25)]),
-        (Shares(70, 30), [("primary", 53), ("canary", 22), (None, 25)]),
-        (Shares(100), [("primary", 75), (None, 25)]),
+        (TrafficSplit(60, 30, 10), [("primary", 46), ("canary", 22), ("baseline", 7), (None, 25)]),
+        (TrafficSplit(70, 30), [("primary", 53), ("canary", 22), (None, 25)]),
+        (TrafficSplit(100), [("primary", 75), (None, 25)]),
     ],
 )
 def test_a_virtual_service_divides_what_other_hosts_leave(
-    shares: Shares, weights: list[tuple[str | None, int]]
+    shares: TrafficSplit, weights: list[tuple[str | None, int]]
 ) -> None:
     mine = {"destination": {"host": "web", "port": {"number": 80}}, "weight": 75}
     other = {"destination": {"host": "other"}, "weight": 25}
-    divided = by_virtual_service(virtual_service({"route": [mine, other]}), shares, WEB)
+    divided = split_virtual_service(virtual_service({"route": [mine, other]}), shares, WEB)
     routes = divided.body["spec"]["http"][0]["route"]
     assert [(each["destination"].get("subset"), each["weight"]) for each in routes] == weights
     assert routes[0]["destination"]["port"] == {"number": 80}
@@ -236,7 +251,7 @@ def test_a_virtual_service_divides_what_other_hosts_leave(
 def test_only_editable_routes_are_changed() -> None:
     one = {"name": "one", "route": [{"destination": {"host": "web"}}]}
     two = {"name": "two", "route": [{"destination": {"host": "web"}}]}
-    divided = by_virtual_service(virtual_service(one, two), Shares(0, 100), WEB, ("two",))
+    divided = split_virtual_service(virtual_service(one, two), TrafficSplit(0, 100), WEB, ("two",))
     routes = divided.body["spec"]["http"]
     assert routes[0] == one
     assert [each["weight"] for each in routes[1]["route"]] == [0, 100]
@@ -247,8 +262,8 @@ def test_a_virtual_service_that_gives_all_to_primary_is_left_in_the_order_of_git
     primary = {"destination": {"host": "web", "subset": "primary"}, "weight": 100}
     elsewhere = {"route": [{"destination": {"host": "other"}}]}
     git = virtual_service({"route": [canary, primary]}, elsewhere)
-    assert by_virtual_service(git, Shares(100), WEB) == git
-    moved = by_virtual_service(git, Shares(70, 30), WEB).body["spec"]["http"]
+    assert split_virtual_service(git, TrafficSplit(100), WEB) == git
+    moved = split_virtual_service(git, TrafficSplit(70, 30), WEB).body["spec"]["http"]
     assert [each["weight"] for each in moved[0]["route"]] == [30, 70]
     assert moved[1] == elsewhere
 
@@ -265,7 +280,7 @@ def test_a_virtual_service_that_would_not_change_is_told(
 ) -> None:
     git = virtual_service({"name": "a", "route": [{"destination": {"host": "web"}}]})
     with pytest.raises(UserMistake, match=message):
-        by_virtual_service(git, Shares(50, 50), subsets, editable)
+        split_virtual_service(git, TrafficSplit(50, 50), subsets, editable)
 
 
 NAMES = ("web", "web-canary", "web-baseline")
@@ -284,24 +299,36 @@ def backends_of(route: Manifest) -> Any:
 @pytest.mark.parametrize(
     ("backends", "shares", "weights"),
     [
-        pytest.param([("web", None)], Shares(80, 20), [80, 20], id="all of it"),
-        pytest.param([("web", None)], Shares(80, 15, 5), [80, 15, 5], id="all of it in three"),
-        pytest.param([("web", 1), ("other", 1)], Shares(80, 20), [4, 1, 5], id="half of it"),
-        pytest.param([("web", 70), ("other", 30)], Shares(90, 10), [63, 7, 30], id="70 percent"),
-        pytest.param([("web", 7)], Shares(100), [7], id="what is so in Git already"),
-        pytest.param([("web", 1), ("other", 3)], Shares(100), [1, 3], id="so in Git beside others"),
-        pytest.param([("web", 5), ("web-canary", 0)], Shares(100), [5, 0], id="a canary with none"),
-        pytest.param([("web", 5), ("web-canary", 0)], Shares(0, 100), [0, 100], id="all to canary"),
-        pytest.param([("web", 0), ("other", 1)], Shares(80, 20), [0, 1], id="nothing of nothing"),
+        pytest.param([("web", None)], TrafficSplit(80, 20), [80, 20], id="all of it"),
+        pytest.param(
+            [("web", None)], TrafficSplit(80, 15, 5), [80, 15, 5], id="all of it in three"
+        ),
+        pytest.param([("web", 1), ("other", 1)], TrafficSplit(80, 20), [4, 1, 5], id="half of it"),
+        pytest.param(
+            [("web", 70), ("other", 30)], TrafficSplit(90, 10), [63, 7, 30], id="70 percent"
+        ),
+        pytest.param([("web", 7)], TrafficSplit(100), [7], id="what is so in Git already"),
+        pytest.param(
+            [("web", 1), ("other", 3)], TrafficSplit(100), [1, 3], id="so in Git beside others"
+        ),
+        pytest.param(
+            [("web", 5), ("web-canary", 0)], TrafficSplit(100), [5, 0], id="a canary with none"
+        ),
+        pytest.param(
+            [("web", 5), ("web-canary", 0)], TrafficSplit(0, 100), [0, 100], id="all to canary"
+        ),
+        pytest.param(
+            [("web", 0), ("other", 1)], TrafficSplit(80, 20), [0, 1], id="nothing of nothing"
+        ),
     ],
 )
 def test_an_http_route_divides_what_the_variants_have(
-    backends: list[tuple[str, int | None]], shares: Shares, weights: list[int]
+    backends: list[tuple[str, int | None]], shares: TrafficSplit, weights: list[int]
 ) -> None:
     route = http_route(
         *({"name": n, "port": 80, **({} if w is None else {"weight": w})} for n, w in backends)
     )
-    divided = backends_of(by_http_route(route, shares, NAMES))
+    divided = backends_of(split_http_route(route, shares, NAMES))
     assert [each["weight"] for each in divided] == weights
     assert {each["port"] for each in divided} == {80}
 
@@ -309,4 +336,4 @@ def test_an_http_route_divides_what_the_variants_have(
 def test_a_route_to_something_else_is_told() -> None:
     for route in (http_route(), http_route({"name": "web", "kind": "Bucket"})):
         with pytest.raises(UserMistake, match="no rule that leads to the Service web"):
-            by_http_route(route, Shares(80, 20), NAMES)
+            split_http_route(route, TrafficSplit(80, 20), NAMES)

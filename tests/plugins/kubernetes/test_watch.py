@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.plugins.kubernetes.cluster.client import open_client
-from pipecd.plugins.kubernetes.cluster.discovery import Resource
-from pipecd.plugins.kubernetes.cluster.kubeconfig import Connection
-from pipecd.plugins.kubernetes.cluster.refusal import Refusal
-from pipecd.plugins.kubernetes.live.sighting import Sighting, Sightings, sighting
-from pipecd.plugins.kubernetes.live.watch import Watch
+from pipecd.plugins.kubernetes.client import ApiError, open_client
+from pipecd.plugins.kubernetes.discovery import ApiResource
+from pipecd.plugins.kubernetes.kubeconfig import Connection
+from pipecd.plugins.kubernetes.watch import ObjectStore, ObservedObject, Watch, observe
 from pipecd.sdk import Backoff
 
-PODS = Resource("", "v1", "Pod", "pods", True, frozenset({"list", "watch"}))
+PODS = ApiResource("", "v1", "Pod", "pods", True, frozenset({"list", "watch"}))
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
 FORBIDDEN = {"kind": "Status", "message": "pods is forbidden", "reason": "Forbidden"}
 
@@ -44,8 +42,8 @@ class Script:
     """The answers of an API server, each once and in order; after the last it is silent."""
 
     answers: list[Any]
-    asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    news: list[Sighting] = field(default_factory=list[Sighting])
+    requests: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    changes: list[ObservedObject] = field(default_factory=list[ObservedObject])
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -53,7 +51,7 @@ class Script:
             while is_open:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 query = parse_qs(urlsplit(head.split()[1]).query)
-                self.asked.append({name: values[0] for name, values in query.items()})
+                self.requests.append({name: values[0] for name, values in query.items()})
                 if not self.answers:
                     await reader.read()
                     return
@@ -78,7 +76,7 @@ async def following(script: Script) -> AsyncIterator[Watch]:
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, open_client(Connection(f"http://127.0.0.1:{port}")) as client:
-        watch = Watch(client, PODS, script.news.append, selector="a=b")
+        watch = Watch(client, PODS, script.changes.append, selector="a=b")
         running = asyncio.create_task(watch.run())
         try:
             async with asyncio.timeout(10):
@@ -92,7 +90,7 @@ async def following(script: Script) -> AsyncIterator[Watch]:
 async def until(watch: Watch, *names: str) -> None:
     """Waits until exactly these pods are known."""
     while True:
-        known = sorted(seen.key.name for seen in watch.sightings.below("set"))
+        known = sorted(seen.key.name for seen in watch.objects.owned_by("set"))
         if known == sorted(names):
             return
         await asyncio.sleep(0.01)
@@ -100,16 +98,16 @@ async def until(watch: Watch, *names: str) -> None:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipecd.plugins.kubernetes.live.watch._BACKOFF", Backoff(0.01, 8))
+    monkeypatch.setattr("pipecd.plugins.kubernetes.watch._BACKOFF", Backoff(0.01, 8))
 
 
 async def test_a_long_list_is_read_page_by_page() -> None:
     script = Script([page(pod("a", "1"), more="next"), page(pod("b", "2"))])
     async with following(script) as watch:
-        await watch.ready()
+        await watch.wait_for_sync()
         await until(watch, "a", "b")
-    assert script.asked[1]["continue"] == "next"
-    assert {asked["labelSelector"] for asked in script.asked} == {"a=b"}
+    assert script.requests[1]["continue"] == "next"
+    assert {requests["labelSelector"] for requests in script.requests} == {"a=b"}
 
 
 async def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
@@ -123,7 +121,7 @@ async def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
     )
     async with following(script) as watch:
         await until(watch, "b")
-    versions = [asked["resourceVersion"] for asked in script.asked if "watch" in asked]
+    versions = [requests["resourceVersion"] for requests in script.requests if "watch" in requests]
     assert versions[:2] == ["10", "30"]
 
 
@@ -131,8 +129,8 @@ async def test_a_version_that_the_server_forgot_makes_it_list_anew() -> None:
     script = Script([page(pod("a", "1")), [GONE], page(pod("b", "40"), version="50")])
     async with following(script) as watch:
         await until(watch, "b")
-        await watch.ready()
-    assert ["watch" in asked for asked in script.asked[:3]] == [False, True, False]
+        await watch.wait_for_sync()
+    assert ["watch" in requests for requests in script.requests[:3]] == [False, True, False]
 
 
 async def test_every_change_is_told_once_and_the_first_list_is_none() -> None:
@@ -155,24 +153,24 @@ async def test_every_change_is_told_once_and_the_first_list_is_none() -> None:
     )
     async with following(script) as watch:
         await until(watch, "c")
-    assert [seen.key.name for seen in script.news] == ["a", "b", "c", "a"]
+    assert [seen.key.name for seen in script.changes] == ["a", "b", "c", "a"]
 
 
 async def test_a_refusal_is_told_and_tried_again() -> None:
     script = Script([FORBIDDEN, page(pod("a", "1"))])
     async with following(script) as watch:
-        with pytest.raises(Refusal, match="pods is forbidden"):
-            await watch.ready()
+        with pytest.raises(ApiError, match="pods is forbidden"):
+            await watch.wait_for_sync()
         await until(watch, "a")
-        await watch.ready()
+        await watch.wait_for_sync()
 
 
 async def test_what_may_not_be_seen_any_more_is_forgotten() -> None:
     script = Script([page(pod("a", "1")), [GONE], FORBIDDEN])
     async with following(script) as watch:
-        with pytest.raises(Refusal):
+        with pytest.raises(ApiError):
             while True:
-                await watch.ready()
+                await watch.wait_for_sync()
                 await asyncio.sleep(0)
         await until(watch)
 
@@ -199,18 +197,18 @@ ACTIONS = st.lists(st.tuples(st.booleans(), UIDS, st.lists(UIDS, max_size=2)))
 
 @given(ACTIONS)
 def test_what_is_owned_is_found_after_any_changes(actions: list[tuple[bool, str, Any]]) -> None:
-    seen, model = Sightings(), dict[str, list[str]]()
+    seen, model = ObjectStore(), dict[str, list[str]]()
     for is_there, uid, owners in actions:
         body = {"metadata": {"uid": uid, "ownerReferences": [{"uid": each} for each in owners]}}
         if is_there:
-            seen.put(sighting(body, "v1", "Pod"))
+            seen.put(observe(body, "v1", "Pod"))
         else:
-            seen.drop(uid)
+            seen.delete(uid)
         model.pop(uid, None)
         if is_there and owners:
             model[uid] = owners
     assert len(seen) == len(model)
     for owner in "abcdef":
-        assert {each.uid for each in seen.below(owner)} == {
+        assert {each.uid for each in seen.owned_by(owner)} == {
             uid for uid, owners in model.items() if owner in owners
         }

@@ -1,36 +1,450 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of the Kubernetes plugin, for one and for several clusters."""
+"""The options of the Kubernetes stages.
+
+Without a `suffix` the name of a variant is decided by the application (its `suffix`).
+"""
 
 from collections.abc import Mapping
+from typing import Annotated, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from pipecd.plugins.kubernetes.application import (
-    KubernetesApplication,
-    MulticlusterApplication,
-    V0KubernetesApp,
-)
-from pipecd.plugins.kubernetes.options import (
-    BaselineRolloutOptions,
-    CanaryRolloutOptions,
-    MultiBaselineRolloutOptions,
-    MultiCanaryRolloutOptions,
-    MultiOptions,
-    MultiPrimaryRolloutOptions,
-    MultiSyncOptions,
-    MultiTrafficRoutingOptions,
-    PrimaryRolloutOptions,
-    SyncOptions,
-    TrafficRoutingOptions,
-)
-from pipecd.plugins.kubernetes.target import ChartSources, KubernetesTarget
+from pydantic import Field, model_validator
+
 from pipecd.sdk.config import (
     ApplicationKind,
+    Duration,
     NoOptions,
+    Percentage,
     PluginConfig,
+    Replicas,
     Section,
+    Spec,
     V0Kind,
     V0Stage,
     plain,
+    refuse,
 )
+
+
+class ReadyOptions(Spec):
+    """A stage that brings objects; without `ready_within` it ends when the cluster took them."""
+
+    ready_within: Duration = Duration(0)
+
+
+class SyncOptions(ReadyOptions):
+    """K8S_SYNC and quick sync."""
+
+    add_variant_label_to_selector: bool = False
+    prune: bool = False
+
+
+class PatchTarget(Spec):
+    """The manifest a patch changes, or a document kept in one of its text fields."""
+
+    kind: str = ""
+    name: str = ""
+    document_root: str = ""
+
+
+class PatchOp(Spec):
+    """One replacement; only `yaml-replace` exists."""
+
+    op: str = "yaml-replace"
+    path: str = ""
+    value: str = ""
+
+
+class Patch(Spec):
+    """Changes to one manifest of the canary."""
+
+    target: PatchTarget = PatchTarget()
+    ops: tuple[PatchOp, ...] = ()
+
+
+class PrimaryRolloutOptions(ReadyOptions):
+    """K8S_PRIMARY_ROLLOUT."""
+
+    suffix: str = ""
+    create_service: bool = False
+    add_variant_label_to_selector: bool = False
+    prune: bool = False
+
+
+class CanaryRolloutOptions(ReadyOptions):
+    """K8S_CANARY_ROLLOUT."""
+
+    replicas: Replicas = Replicas(0)
+    suffix: str = ""
+    create_service: bool = False
+    patches: tuple[Patch, ...] = ()
+
+
+class BaselineRolloutOptions(ReadyOptions):
+    """K8S_BASELINE_ROLLOUT."""
+
+    replicas: Replicas = Replicas(0)
+    suffix: str = ""
+    create_service: bool = False
+
+
+class TrafficRoutingOptions(Spec):
+    """K8S_TRAFFIC_ROUTING: one variant gets `all`, or each its share."""
+
+    all: str = ""
+    primary: Percentage = Percentage(0)
+    canary: Percentage = Percentage(0)
+    baseline: Percentage = Percentage(0)
+
+    def shares(self) -> tuple[int, int, int]:
+        """Return the percentages of primary, canary and baseline."""
+        match self.all:
+            case "primary":
+                return 100, 0, 0
+            case "canary":
+                return 0, 100, 0
+            case "baseline":
+                return 0, 0, 100
+            case _:
+                return int(self.primary), int(self.canary), int(self.baseline)
+
+
+@runtime_checkable
+class HasMultiTargets(Protocol):
+    """The options of a stage that may be limited to some deploy targets."""
+
+    multi_targets: tuple[str, ...]
+
+
+class MultiOptions(Spec):
+    """A multi-cluster stage with nothing but its deploy targets; none named means all."""
+
+    multi_targets: tuple[str, ...] = ()
+
+
+class MultiSyncOptions(SyncOptions):
+    """K8S_MULTI_SYNC."""
+
+    multi_targets: tuple[str, ...] = ()
+
+
+class MultiPrimaryRolloutOptions(PrimaryRolloutOptions):
+    """K8S_MULTI_PRIMARY_ROLLOUT."""
+
+    multi_targets: tuple[str, ...] = ()
+
+
+class MultiCanaryRolloutOptions(CanaryRolloutOptions):
+    """K8S_MULTI_CANARY_ROLLOUT."""
+
+    multi_targets: tuple[str, ...] = ()
+
+
+class MultiBaselineRolloutOptions(BaselineRolloutOptions):
+    """K8S_MULTI_BASELINE_ROLLOUT."""
+
+    multi_targets: tuple[str, ...] = ()
+
+
+class MultiTrafficRoutingOptions(TrafficRoutingOptions):
+    """K8S_MULTI_TRAFFIC_ROUTING."""
+
+    multi_targets: tuple[str, ...] = ()
+
+
+class ResourceMatcher(Spec):
+    """A kind of an API version; an empty kind means the whole API version."""
+
+    api_version: str = ""
+    kind: str = ""
+
+
+class AppStateInformer(Spec):
+    """Which live resources are watched; what is excluded wins over what is included."""
+
+    namespace: str = ""
+    include_resources: tuple[ResourceMatcher, ...] = ()
+    exclude_resources: tuple[ResourceMatcher, ...] = ()
+
+
+class KubernetesTarget(Spec):
+    """A cluster; without an address or a kubeconfig it is the one piped runs in."""
+
+    master_url: Annotated[str, Field(alias="masterURL")] = ""
+    kube_config_path: str = ""
+    kubectl_version: str = ""
+    app_state_informer: AppStateInformer = AppStateInformer()
+
+
+class ChartRepository(Spec):
+    """A Helm chart repository, served over HTTP or kept in Git."""
+
+    type: str = "HTTP"
+    name: str = ""
+    address: str = ""
+    username: str = ""
+    password: Annotated[str, Field(repr=False)] = ""
+    insecure: bool = False
+    git_remote: str = ""
+    ssh_key_file: str = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        http = self.type == "HTTP"
+        refuse(
+            self,
+            (
+                self.type not in ("HTTP", "GIT"),
+                "type",
+                "either HTTP repository or GIT repository must be configured",
+            ),
+            (http and not self.name, "name", "name must be set"),
+            (http and not self.address, "address", "address must be set"),
+            (self.type == "GIT" and not self.git_remote, "gitRemote", "gitRemote must be set"),
+        )
+        return self
+
+
+class ChartRegistry(Spec):
+    """An OCI registry that holds Helm charts."""
+
+    type: str = "OCI"
+    address: str = ""
+    username: str = ""
+    password: Annotated[str, Field(repr=False)] = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        refuse(
+            self,
+            (self.type != "OCI", "type", "OCI registry must be configured"),
+            (self.type == "OCI" and not self.address, "address", "address must be set"),
+        )
+        return self
+
+
+class ChartSources(Spec):
+    """Where charts come from, for every application of the piped."""
+
+    chart_repositories: tuple[ChartRepository, ...] = ()
+    chart_registries: tuple[ChartRegistry, ...] = ()
+
+
+Variant: TypeAlias = Literal["primary", "canary", "baseline"]
+
+
+class HelmChart(Spec):
+    """Where a chart comes from: another Git repository, a chart repository or a directory."""
+
+    git_remote: str = ""
+    ref: str = ""
+    path: str = ""
+    repository: str = ""
+    name: str = ""
+    version: str = ""
+
+
+class HelmOptions(Spec):
+    """How a chart is rendered; the release is named after the application when not told."""
+
+    release_name: str = ""
+    set_values: Mapping[str, str] = Field(default_factory=dict[str, str])
+    value_files: tuple[str, ...] = ()
+    set_files: Mapping[str, str] = Field(default_factory=dict[str, str])
+    api_versions: tuple[str, ...] = ()
+    kube_version: str = ""
+
+
+class ManifestInput(Spec):
+    """Which manifests make up the application and which tools render them."""
+
+    manifests: tuple[str, ...] = ()
+    kubectl_version: str = ""
+    kustomize_version: str = ""
+    kustomize_options: Mapping[str, str] = Field(default_factory=dict[str, str])
+    helm_version: str = ""
+    helm_chart: HelmChart | None = None
+    helm_options: HelmOptions | None = None
+    namespace: str = ""
+    auto_create_namespace: bool = False
+
+
+class ResourceReference(Spec):
+    """One resource by kind and name; an empty name means the first one found."""
+
+    kind: str = ""
+    name: str = ""
+
+
+class WorkloadReference(Spec):
+    """The workloads of a kind, or one of them by name."""
+
+    kind: str = "Deployment"
+    name: str = ""
+
+
+class IstioRouting(Spec):
+    """Which VirtualService carries the traffic and which of its routes may change."""
+
+    editable_routes: tuple[str, ...] = ()
+    host: str = ""
+    virtual_service: ResourceReference = ResourceReference()
+
+
+class TrafficRouting(Spec):
+    """How traffic is divided: by `podselector`, `istio` or `gateway`."""
+
+    method: str = "podselector"
+    istio: IstioRouting | None = None
+
+
+class VariantLabel(Spec):
+    """The label that tells primary, canary and baseline apart."""
+
+    key: str = "pipecd.dev/variant"
+    primary_value: str = "primary"
+    canary_value: str = "canary"
+    baseline_value: str = "baseline"
+
+    def value(self, variant: Variant) -> str:
+        """Return the label value of a variant."""
+        match variant:
+            case "primary":
+                return self.primary_value
+            case "canary":
+                return self.canary_value
+            case "baseline":
+                return self.baseline_value
+
+
+class RouteProvider(Spec):
+    """Deploy targets by name, or by labels when there is no name."""
+
+    name: str = ""
+    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+
+class RouteMatch(Spec):
+    """The resources of a route; an empty value matches all."""
+
+    kind: str = ""
+    name: str = ""
+
+
+class ResourceRoute(Spec):
+    """Sends the matching resources to other deploy targets than the rest."""
+
+    provider: RouteProvider = RouteProvider()
+    match: RouteMatch | None = None
+
+
+class WorkloadSection(Spec):
+    """What single and multi-cluster applications declare alike."""
+
+    service: ResourceReference = ResourceReference()
+    workloads: tuple[WorkloadReference, ...] = ()
+    traffic_routing: TrafficRouting = TrafficRouting()
+    variant_label: VariantLabel = VariantLabel()
+    resource_routes: tuple[ResourceRoute, ...] = ()
+
+
+class KubernetesApplication(WorkloadSection):
+    """The section `plugins.kubernetes` of an application."""
+
+    input: ManifestInput = ManifestInput()
+    quick_sync: SyncOptions = SyncOptions()
+    suffix_from_variant_label: bool = False
+
+    @property
+    def is_first_generation(self) -> bool:
+        """Whether the objects carry the marks of the first generation."""
+        return self.suffix_from_variant_label
+
+    def suffix(self, variant: Variant, given: str) -> str:
+        """Return what is appended to the names of a variant whose stage gives `given`.
+
+        The first generation falls back to the label value, the second to the plain word.
+        """
+        if given:
+            return given
+        return self.variant_label.value(variant) if self.suffix_from_variant_label else variant
+
+
+class MultiTargetReference(Spec):
+    """A deploy target by name; labels are read and not used."""
+
+    name: str = ""
+    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+
+class MultiTarget(Spec):
+    """How one deploy target differs from the rest; an empty value means no difference."""
+
+    target: MultiTargetReference = MultiTargetReference()
+    manifests: tuple[str, ...] = ()
+    kubectl_version: str = ""
+    kustomize_dir: str = ""
+    kustomize_version: str = ""
+    kustomize_options: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+
+class MulticlusterInput(ManifestInput):
+    """Manifests for several clusters; without `multiTargets` every deploy target gets them."""
+
+    multi_targets: tuple[MultiTarget, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        refuse(
+            self,
+            (
+                self.helm_chart is not None and self.kustomize_options,
+                "kustomizeOptions",
+                "helmChart and kustomizeOptions are mutually exclusive",
+            ),
+            *(
+                (
+                    not entry.target.name,
+                    ("multiTargets", i, "target", "name"),
+                    f"multiTargets[{i}].target.name must not be empty",
+                )
+                for i, entry in enumerate(self.multi_targets)
+            ),
+        )
+        return self
+
+
+class MulticlusterApplication(WorkloadSection):
+    """The section `plugins.kubernetes_multicluster` of an application."""
+
+    input: MulticlusterInput = MulticlusterInput()
+    quick_sync: MultiSyncOptions = MultiSyncOptions()
+
+    @property
+    def is_first_generation(self) -> bool:
+        """Whether the objects carry the marks of the first generation, which had no such plugin."""
+        return False
+
+    def suffix(self, variant: Variant, given: str) -> str:
+        """Return what is appended to the names of a variant whose stage gives `given`."""
+        if given:
+            return given
+        return self.variant_label.canary_value if variant == "canary" else variant
+
+
+Application: TypeAlias = KubernetesApplication | MulticlusterApplication
+
+
+class V0ManifestInput(ManifestInput):
+    """The `input` of a first-generation KubernetesApp."""
+
+    auto_rollback: bool = True
+
+
+class V0KubernetesApp(WorkloadSection):
+    """The fields of a first-generation KubernetesApp beyond the generic ones."""
+
+    input: V0ManifestInput = V0ManifestInput()
+    quick_sync: SyncOptions = SyncOptions()
 
 
 def _sections(fields: V0KubernetesApp, stages: frozenset[str]) -> Mapping[str, Section]:

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deploys to several Kubernetes clusters at the same time."""
+"""The plugin `kubernetes_multicluster`: deploys to several clusters at the same time."""
 
 from collections.abc import Iterable
 
 import structlog
 
-from pipecd.plugins.kubernetes.aim import Aim, aims, unknown_targets
-from pipecd.plugins.kubernetes.application import MulticlusterApplication
-from pipecd.plugins.kubernetes.clusters import ROLLBACK, Asked, ClusterPlugin
-from pipecd.plugins.kubernetes.config import MULTICLUSTER_CONFIG
-from pipecd.plugins.kubernetes.manifest.image import Image, all_images
-from pipecd.plugins.kubernetes.manifest.manifest import Manifest
+from pipecd.plugins.kubernetes.cluster_target import (
+    ClusterTarget,
+    multicluster_targets,
+    unknown_targets,
+)
+from pipecd.plugins.kubernetes.config import MULTICLUSTER_CONFIG, MulticlusterApplication
+from pipecd.plugins.kubernetes.manifest import Manifest
+from pipecd.plugins.kubernetes.plugin import ROLLBACK, ClusterPlugin, PluginContext
+from pipecd.plugins.kubernetes.workload import Image, all_images
 from pipecd.sdk import Source, Stage, StageContext
 
 logger = structlog.get_logger()
@@ -21,8 +24,8 @@ _PREFIX = "K8S_MULTI_"
 class KubernetesMulticlusterPlugin(ClusterPlugin):
     """Deploys manifests to all deploy targets of an application, or to those that it names.
 
-    What has begun on one cluster is finished, whatever happens on the others, so that the state
-    of each is known; a rollback afterwards reaches all of them.
+    A stage finishes its work on every cluster even if it fails on one of them, so that a rollback
+    starts from a known state.
     """
 
     prefix = _PREFIX
@@ -33,18 +36,19 @@ class KubernetesMulticlusterPlugin(ClusterPlugin):
     config = MULTICLUSTER_CONFIG
 
     def images(self, manifest: Manifest) -> Iterable[Image]:
-        """Upstream's plugin for several clusters counts all containers."""
+        """Returns the images of all containers, as upstream's multi-cluster plugin does."""
         return all_images(manifest)
 
-    def aims(self, asked: Asked, source: Source) -> list[Aim]:
-        settings = source.application_settings(asked.plugin.name, MulticlusterApplication)
-        unknown = unknown_targets(settings, asked.targets)
-        if unknown and isinstance(asked, StageContext):
-            told = f"No deploy target of this application is named {', '.join(unknown)}"
-            asked.log.info(told)
+    def cluster_targets(self, context: PluginContext, source: Source) -> list[ClusterTarget]:
+        settings = source.application_settings(context.plugin.name, MulticlusterApplication)
+        unknown = unknown_targets(settings, context.targets)
+        if unknown and isinstance(context, StageContext):
+            names = ", ".join(unknown)
+            line = f"No deploy target of this application is named {names}"
+            context.log.info(line)
         elif unknown:
-            logger.warning("unknown deploy targets are left out", targets=unknown)
-        return aims(settings, asked.targets)
+            logger.warning("skipped unknown deploy targets in input.multiTargets", targets=unknown)
+        return multicluster_targets(settings, context.targets)
 
 
 PLUGIN = KubernetesMulticlusterPlugin

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Applies objects to a cluster by server-side apply, wave by wave."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pipecd.plugins.kubernetes.client import (
+    APPLY,
+    CONNECTIONS,
+    JSON_PATCH,
+    METADATA,
+    METADATA_LIST,
+    ApiError,
+    KubernetesClient,
+)
+from pipecd.plugins.kubernetes.discovery import Discovery
+from pipecd.plugins.kubernetes.manifest import (
+    APPLICATION,
+    FORCE_REPLACE,
+    REPLACE,
+    Manifest,
+    is_enabled,
+    waves,
+)
+from pipecd.plugins.kubernetes.unstructured import list_at, map_at, text_at, with_value
+from pipecd.sdk import UserMistake
+
+FIELD_MANAGER = "piped"
+# Upstream applies with kubectl, on the client or on the server. Fields of a replaced object belong
+# to an `Update` of piped until the object is applied.
+_PREVIOUS_MANAGERS = frozenset(
+    {("kubectl-client-side-apply", "Update"), ("kubectl", "Apply"), (FIELD_MANAGER, "Update")}
+)
+
+
+def migrated_managed_fields(live: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """Returns the managed fields of an object with those of kubectl moved to piped.
+
+    So a field that leaves Git leaves the cluster. None means that kubectl owns no field.
+    """
+    entries = list_at(live, "metadata", "managedFields")
+    previous = [entry for entry in entries if _is_previous_manager(entry)]
+    if not previous:
+        return None
+    own = [entry for entry in entries if _is_own(entry)]
+    fields: Mapping[str, Any] = {}
+    for entry in (*own, *previous):
+        fields = _merged_fields(fields, map_at(entry, "fieldsV1"))
+    template = (*own, *previous)[0]
+    migrated = {**template, "manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}
+    rest = [entry for entry in entries if not _is_previous_manager(entry) and not _is_own(entry)]
+    return [*rest, migrated]
+
+
+def managed_fields_patch(
+    live: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns the patch that writes managed fields if the object has not changed meanwhile."""
+    version = live["metadata"]["resourceVersion"]
+    return [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+        {"op": "replace", "path": "/metadata/managedFields", "value": entries},
+    ]
+
+
+def _is_previous_manager(entry: Mapping[str, Any]) -> bool:
+    return (entry.get("manager"), entry.get("operation")) in _PREVIOUS_MANAGERS and not entry.get(
+        "subresource"
+    )
+
+
+def _is_own(entry: Mapping[str, Any]) -> bool:
+    return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply"
+
+
+def _merged_fields(run_one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _merged_fields(map_at(run_one, key), map_at(other, key))
+        if key in run_one and key in other
+        else (run_one[key] if key in run_one else other[key])
+        for key in {**run_one, **other}
+    }
+
+
+_FIX_MANIFEST = "correct the manifest in Git"
+_HINTS_BY_REASON = {"Forbidden": "give the piped a role that allows it", "Invalid": _FIX_MANIFEST}
+_WEBHOOK_HINT = "an admission webhook or policy of the cluster refused it; its message says why"
+# The first phrase that a message contains decides.
+_HINTS_BY_MESSAGE = (
+    ("being terminated", "wait until the namespace is gone, then sync again"),
+    (
+        "failed calling webhook",
+        "an admission webhook of the cluster does not answer; check that its pods run",
+    ),
+    ("denied the request", _WEBHOOK_HINT),
+    ("denied request", _WEBHOOK_HINT),
+    (
+        "illegal base64 data",
+        f"{_FIX_MANIFEST}: data is in base64, plain text stands under stringData",
+    ),
+    (
+        "expected string, got",
+        f"{_FIX_MANIFEST}: a number, true or false that is meant as text stands in quotes",
+    ),
+)
+# API servers put this before the value that they refuse.
+_BEFORE_VALUE = ", got "
+
+
+def apply_error(manifest: Manifest, error: ApiError) -> UserMistake:
+    """Returns an error with the object, its file, the cause and a hint."""
+    origin = f" ({manifest.origin})" if manifest.origin else ""
+    message = error.message
+    if manifest.is_builtin("", "Secret"):
+        message = message.partition(_BEFORE_VALUE)[0]
+    return UserMistake(f"{manifest.key}{origin} was not applied: {message}", hint=_hint(error))
+
+
+def _hint(error: ApiError) -> str:
+    if error.is_immutable:
+        return (
+            f"this field cannot be changed; annotate the manifest with {FORCE_REPLACE}: enabled "
+            "to delete and create the object anew"
+        )
+    for phrase, hint in _HINTS_BY_MESSAGE:
+        if phrase in error.message:
+            return hint
+    if error.is_schema_error:
+        return _FIX_MANIFEST
+    return error.hint or _HINTS_BY_REASON.get(error.reason, "")
+
+
+LogLine = Callable[[str], None]
+
+_POLL_INTERVAL = 0.1
+_ESTABLISHED_TIMEOUT = 30.0
+_DELETED_TIMEOUT = 60.0
+_MIGRATION_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """An API server, its kinds, and the namespace of objects that name none."""
+
+    client: KubernetesClient
+    discovery: Discovery
+    namespace: str = "default"
+
+    async def path(self, manifest: Manifest) -> str:
+        """Returns the API path of an object."""
+        key = manifest.key
+        resource = await self.discovery.resource(key)
+        return resource.path(key.namespace or self.namespace, key.name)
+
+
+async def apply_all(
+    cluster: Cluster,
+    manifests: Sequence[Manifest],
+    log: LogLine,
+    *,
+    create_namespaces: bool = False,
+) -> None:
+    """Applies objects wave by wave; a wave with a failure is the last one."""
+    if create_namespaces:
+        await _create_namespaces(cluster, manifests, log)
+    slots = asyncio.Semaphore(CONNECTIONS)
+    for wave in waves(manifests):
+        live = await _live_metadata(cluster, wave)
+        await _run_concurrently(partial(_apply, cluster, log, live), wave, slots)
+        await _run_concurrently(partial(_wait_until_established, cluster), wave, slots)
+
+
+async def _live_metadata(cluster: Cluster, manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Returns the metadata of live objects that have the application's label, by path.
+
+    One list is faster than a request for each object.
+    """
+    collections: dict[tuple[str, str], int] = {}
+    for manifest in manifests:
+        application = text_at(manifest.body, "metadata", "labels", APPLICATION)
+        with suppress(UserMistake):
+            collection = (await cluster.path(manifest)).rpartition("/")[0], application
+            collections[collection] = collections.get(collection, 0) + bool(application)
+    live: dict[str, Any] = {}
+    for (path, application), count in collections.items():
+        if count > 1:
+            # Without the permission to list them each object is requested later.
+            with suppress(ApiError):
+                selector = f"{APPLICATION}={application}"
+                response = await cluster.client.get(
+                    path, accept=METADATA_LIST, labelSelector=selector
+                )
+                live |= {f"{path}/{m['metadata']['name']}": m for m in list_at(response, "items")}
+    return live
+
+
+async def _apply(
+    cluster: Cluster, log: LogLine, live: Mapping[str, Any], manifest: Manifest
+) -> None:
+    """Applies, replaces or recreates one object, as its annotations say."""
+    try:
+        path = await cluster.path(manifest)
+        if is_enabled(manifest, FORCE_REPLACE):
+            await _recreate(cluster.client, path, manifest)
+        elif is_enabled(manifest, REPLACE):
+            await _replace(cluster.client, path, manifest)
+        else:
+            await _migrate_managed_fields(cluster.client, path, live.get(path))
+            await _merge(cluster.client, path, manifest, log)
+    except ApiError as e:
+        raise apply_error(manifest, e) from e
+    log(f"- applied {manifest.key}")
+
+
+async def _migrate_managed_fields(client: KubernetesClient, path: str, live: Any) -> None:
+    """Moves the fields that kubectl manages to piped.
+
+    This has to precede apply: otherwise list items that were renamed in Git, such as ports of a
+    Service, would exist twice for a moment.
+    """
+    for _ in range(_MIGRATION_ATTEMPTS):
+        try:
+            live = live or await client.get(path, accept=METADATA)
+            entries = migrated_managed_fields(live)
+            if entries is not None:
+                patch = managed_fields_patch(live, entries)
+                await client.patch(path, patch, content_type=JSON_PATCH, fieldManager=FIELD_MANAGER)
+        except ApiError as e:
+            # A piped that may not read objects may still be allowed to write them.
+            if e.code in (403, 404):
+                return
+            # The object changed meanwhile.
+            if e.code not in (409, 422):
+                raise
+            live = None
+        else:
+            return
+
+
+async def _merge(client: KubernetesClient, path: str, manifest: Manifest, log: LogLine) -> None:
+    query = {"fieldManager": FIELD_MANAGER}
+    try:
+        await client.patch(path, manifest.body, content_type=APPLY, **query)
+    except ApiError as e:
+        if not e.is_conflict:
+            raise
+        for field, message in e.causes:
+            log(f"- {manifest.key}: {field} is set back to what Git says ({message})")
+        await client.patch(path, manifest.body, content_type=APPLY, force="true", **query)
+
+
+async def _replace(client: KubernetesClient, path: str, manifest: Manifest) -> None:
+    for is_last in (False, False, True):
+        try:
+            await _replace_once(client, path, manifest)
+        except ApiError as e:
+            # The object was changed or created meanwhile.
+            if not (e.is_conflict or e.is_already_exists) or is_last:
+                raise
+        else:
+            return
+
+
+async def _replace_once(client: KubernetesClient, path: str, manifest: Manifest) -> None:
+    try:
+        live = await client.get(path)
+    except ApiError as e:
+        if not e.is_not_found:
+            raise
+        await client.create(path.rpartition("/")[0], manifest.body, fieldManager=FIELD_MANAGER)
+        return
+    version = live["metadata"]["resourceVersion"]
+    body = with_value(manifest.body, ("metadata", "resourceVersion"), version)
+    await client.replace(path, body, fieldManager=FIELD_MANAGER)
+
+
+async def _recreate(client: KubernetesClient, path: str, manifest: Manifest) -> None:
+    try:
+        await client.delete(path, {"propagationPolicy": "Foreground", "gracePeriodSeconds": 0})
+        await _wait_until_deleted(client, path, manifest)
+    except ApiError as e:
+        if not e.is_not_found:
+            raise
+    await _replace(client, path, manifest)
+
+
+async def _wait_until_deleted(client: KubernetesClient, path: str, manifest: Manifest) -> None:
+    try:
+        async with asyncio.timeout(_DELETED_TIMEOUT):
+            while True:
+                await client.get(path)
+                await asyncio.sleep(_POLL_INTERVAL)
+    except TimeoutError as e:
+        raise UserMistake(
+            f"{manifest.key} was deleted and is still there after {_DELETED_TIMEOUT:g}s",
+            hint="check its finalizers",
+        ) from e
+
+
+async def _create_namespaces(cluster: Cluster, manifests: Sequence[Manifest], log: LogLine) -> None:
+    declared = {m.name for m in manifests if m.is_builtin("", "Namespace")}
+    names = {m.key.namespace for m in manifests if m.key.namespace} or {cluster.namespace}
+    for name in sorted(names - declared):
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        try:
+            await cluster.client.create("/api/v1/namespaces", body, fieldManager=FIELD_MANAGER)
+            log(f"- created Namespace {name}")
+        except ApiError as e:
+            if not e.is_already_exists:
+                raise apply_error(Manifest(body), e) from e
+
+
+async def _wait_until_established(cluster: Cluster, manifest: Manifest) -> None:
+    """Waits until a CustomResourceDefinition is served."""
+    if not manifest.is_builtin("apiextensions.k8s.io", "CustomResourceDefinition"):
+        return
+    path = await cluster.path(manifest)
+    try:
+        async with asyncio.timeout(_ESTABLISHED_TIMEOUT):
+            while True:
+                if _is_established(await cluster.client.get(path)):
+                    return
+                await asyncio.sleep(_POLL_INTERVAL)
+    except TimeoutError as e:
+        raise UserMistake(
+            f"{manifest.key} is not established after {_ESTABLISHED_TIMEOUT:g}s"
+        ) from e
+
+
+def _is_established(definition: Any) -> bool:
+    return any(
+        text_at(condition, "type") == "Established" and text_at(condition, "status") == "True"
+        for condition in list_at(definition, "status", "conditions")
+    )
+
+
+async def _run_concurrently(
+    work: Callable[[Manifest], Awaitable[None]],
+    manifests: Sequence[Manifest],
+    slots: asyncio.Semaphore,
+) -> None:
+    """Runs work for objects concurrently, all to their end; the error lists every failure."""
+
+    async def run_one(manifest: Manifest) -> None:
+        async with slots:
+            await work(manifest)
+
+    results = await asyncio.gather(*map(run_one, manifests), return_exceptions=True)
+    failures = [result for result in results if isinstance(result, BaseException)]
+    if not failures:
+        return
+    live = [failure for failure in failures if isinstance(failure, UserMistake)]
+    if len(live) == len(failures) > 1:
+        raise UserMistake("\n".join(map(str, live))) from live[0]
+    raise failures[0]

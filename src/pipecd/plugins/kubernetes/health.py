@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of objects, read from their status: built-in kinds by rules, others by conditions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipecd.plugins.kubernetes.manifest import ResourceKey
+from pipecd.plugins.kubernetes.unstructured import at, list_at, map_at, text_at
+from pipecd.sdk import Health
+
+
+@dataclass(frozen=True)
+class HealthStatus:
+    """The health of an object; the message says what is missing.
+
+    A terminal status does not change any more.
+    """
+
+    status: Health
+    message: str = ""
+    is_terminal: bool = False
+
+
+HEALTHY = HealthStatus(Health.HEALTHY)
+
+
+def unhealthy(message: str) -> HealthStatus:
+    """Returns the status of an object that does not work, or not yet."""
+    return HealthStatus(Health.UNHEALTHY, message)
+
+
+def failed(message: str) -> HealthStatus:
+    """Returns the status of an object that failed and will not recover."""
+    return HealthStatus(Health.UNHEALTHY, message, is_terminal=True)
+
+
+def unknown(message: str = "") -> HealthStatus:
+    """Returns the status of an object whose health cannot be read."""
+    return HealthStatus(Health.UNKNOWN, message)
+
+
+_NOT_OBSERVED = unhealthy("the controller has not seen the last change yet")
+
+
+def deployment(body: Any) -> HealthStatus:
+    """A Deployment is healthy when all pods have the new template and are available."""
+    if at(body, "spec", "paused"):
+        return unhealthy("paused")
+    if _is_behind_spec(body, before_first=False):
+        return _NOT_OBSERVED
+    for condition in list_at(body, "status", "conditions"):
+        if text_at(condition, "reason") == "ProgressDeadlineExceeded":
+            return unhealthy(text_at(condition, "message") or "it made no progress in time")
+    return _rollout(body)
+
+
+def _rollout(body: Any) -> HealthStatus:
+    desired = _desired(body)
+    updated, total, available = _counts(body, "updatedReplicas", "replicas", "availableReplicas")
+    if updated < desired:
+        return unhealthy(f"{updated} of {desired} replicas are updated")
+    if updated < total:
+        return unhealthy(f"{total - updated} old replicas are still to end")
+    if available < total:
+        return unhealthy(f"{available} of {total} replicas are available")
+    return HEALTHY
+
+
+def stateful_set(body: Any) -> HealthStatus:
+    """A StatefulSet is healthy when its pods are ready and have the desired revision."""
+    if _is_behind_spec(body):
+        return _NOT_OBSERVED
+    desired = _desired(body)
+    ready, updated = _counts(body, "readyReplicas", "updatedReplicas")
+    if ready != desired:
+        return unhealthy(f"{ready} of {desired} replicas are ready")
+    partition = at(body, "spec", "updateStrategy", "rollingUpdate", "partition")
+    if isinstance(partition, int) and partition > 0:
+        required = desired - partition
+        return (
+            HEALTHY
+            if updated >= required
+            else unhealthy(f"{updated} of {required} replicas are updated")
+        )
+    status = map_at(body, "status")
+    if status.get("updateRevision") != status.get("currentRevision"):
+        return unhealthy(f"{updated} of {desired} replicas are of the new revision")
+    return HEALTHY
+
+
+def daemon_set(body: Any) -> HealthStatus:
+    """A DaemonSet is healthy when every node that needs one has a new, available pod."""
+    if _is_behind_spec(body):
+        return _NOT_OBSERVED
+    desired, updated, available = _counts(
+        body, "desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable"
+    )
+    (misplaced,) = _counts(body, "numberMisscheduled")
+    if updated < desired:
+        return unhealthy(f"{updated} of {desired} nodes have an updated pod")
+    if available < desired:
+        return unhealthy(f"{available} of {desired} nodes have an available pod")
+    if misplaced > 0:
+        return unhealthy(f"{misplaced} nodes run a pod that they should not")
+    return HEALTHY
+
+
+def replica_set(body: Any) -> HealthStatus:
+    """A ReplicaSet is healthy when all of its pods are available."""
+    if _is_behind_spec(body):
+        return _NOT_OBSERVED
+    for condition in list_at(body, "status", "conditions"):
+        failed = text_at(condition, "type") == "ReplicaFailure"
+        if failed and text_at(condition, "status") == "True":
+            return unhealthy(text_at(condition, "message"))
+    desired = _desired(body)
+    available, ready = _counts(body, "availableReplicas", "readyReplicas")
+    if available < desired:
+        return unhealthy(f"{available} of {desired} replicas are available")
+    if ready != desired:
+        return unhealthy(f"{ready} of {desired} replicas are ready")
+    return HEALTHY
+
+
+def pod(body: Any) -> HealthStatus:
+    """A Pod is healthy when it runs or succeeded and no container waits because of an error."""
+    waiting = [
+        text_at(state, "message") or text_at(state, "reason")
+        for state in (
+            map_at(container, "state", "waiting")
+            for field in ("initContainerStatuses", "containerStatuses")
+            for container in list_at(body, "status", field)
+        )
+        if text_at(state, "reason").startswith("Err")
+        or text_at(state, "reason").endswith(("Error", "BackOff"))
+    ]
+    if waiting:
+        return unhealthy(", ".join(waiting))
+    phase = text_at(body, "status", "phase")
+    if phase in ("Running", "Succeeded"):
+        return HEALTHY
+    message = text_at(body, "status", "message") or _scheduling_failure(body)
+    if phase == "Failed":
+        return failed(message or _container_exit(body) or phase)
+    return unhealthy(message or phase or "Pending")
+
+
+def _container_exit(body: Any) -> str:
+    for container in list_at(body, "status", "containerStatuses"):
+        end = map_at(container, "state", "terminated")
+        if end.get("exitCode"):
+            message = text_at(end, "message") or text_at(end, "reason") or "it failed"
+            return f"container {text_at(container, 'name')} ended with {end['exitCode']}: {message}"
+    return ""
+
+
+def _scheduling_failure(body: Any) -> str:
+    for condition in list_at(body, "status", "conditions"):
+        scheduled = text_at(condition, "type") == "PodScheduled"
+        if scheduled and text_at(condition, "status") == "False":
+            return text_at(condition, "message")
+    return ""
+
+
+def job(body: Any) -> HealthStatus:
+    """A Job is healthy while it has not failed."""
+    for condition in list_at(body, "status", "conditions"):
+        if text_at(condition, "type") == "Failed" and text_at(condition, "status") == "True":
+            return failed(text_at(condition, "message") or "failed")
+    return HEALTHY
+
+
+def cron_job(_body: Any) -> HealthStatus:
+    """A CronJob is healthy; its Jobs have a health of their own."""
+    return HEALTHY
+
+
+def _is_behind_spec(body: Any, *, before_first: bool = True) -> bool:
+    observed = at(body, "status", "observedGeneration") or 0
+    if before_first and not observed:
+        return True
+    return (at(body, "metadata", "generation") or 0) > observed
+
+
+def _desired(body: Any) -> int:
+    replicas = at(body, "spec", "replicas")
+    return replicas if isinstance(replicas, int) else 1
+
+
+def _counts(body: Any, *names: str) -> tuple[int, ...]:
+    return tuple(at(body, "status", name) or 0 for name in names)
+
+
+HealthCheck = Callable[[Any], HealthStatus]
+
+
+def health(body: Mapping[str, Any]) -> HealthStatus:
+    """Returns the health of an object; kinds without a rule are judged by their conditions."""
+    if at(body, "metadata", "deletionTimestamp"):
+        return unhealthy("being deleted")
+    key = ResourceKey(text_at(body, "apiVersion"), text_at(body, "kind"), "", "")
+    check = _CHECK_BY_KIND.get((key.group, key.kind))
+    if check:
+        return check(body)
+    return health_from_conditions(body) or unknown(
+        "it has no condition that says whether it is healthy"
+    )
+
+
+def is_custom_resource(key: ResourceKey) -> bool:
+    """Reports whether a kind is a custom resource that has no health rule here."""
+    return "." in key.group and (key.group, key.kind) not in _CHECK_BY_KIND
+
+
+def _applied(_body: Any) -> HealthStatus:
+    return HEALTHY
+
+
+def _service(body: Any) -> HealthStatus:
+    if text_at(body, "spec", "type") != "LoadBalancer":
+        return HEALTHY
+    if list_at(body, "status", "loadBalancer", "ingress"):
+        return HEALTHY
+    return unhealthy("the load balancer has no address yet")
+
+
+def _ingress(body: Any) -> HealthStatus:
+    if list_at(body, "status", "loadBalancer", "ingress"):
+        return HEALTHY
+    return unhealthy("no address yet: no ingress controller has taken it up")
+
+
+def _volume(body: Any) -> HealthStatus:
+    return _phase(body, "Bound", "Available")
+
+
+def _volume_claim(body: Any) -> HealthStatus:
+    return _phase(body, "Bound")
+
+
+def _namespace(body: Any) -> HealthStatus:
+    for condition in list_at(body, "status", "conditions"):
+        if text_at(condition, "status") == "True":
+            return unhealthy(text_at(condition, "message"))
+    return _phase(body, "Active")
+
+
+def _phase(body: Any, *good: str) -> HealthStatus:
+    phase = text_at(body, "status", "phase")
+    if phase in good:
+        return HEALTHY
+    message = text_at(body, "status", "message")
+    return unhealthy(f"{phase or 'no phase yet'}{f': {message}' if message else ''}")
+
+
+def _autoscaler(body: Any) -> HealthStatus:
+    """An autoscaler is unhealthy if it cannot read its metrics or scale its target."""
+    for condition in list_at(body, "status", "conditions"):
+        is_relevant = text_at(condition, "type") in ("AbleToScale", "ScalingActive")
+        is_disabled = text_at(condition, "reason") == "ScalingDisabled"
+        if is_relevant and not is_disabled and text_at(condition, "status") == "False":
+            return unhealthy(text_at(condition, "message"))
+    return HEALTHY
+
+
+def _disruption_budget(body: Any) -> HealthStatus:
+    status = map_at(body, "status")
+    current, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+    return HEALTHY if current >= desired else unhealthy(f"{current} of {desired} pods are healthy")
+
+
+def _custom_resource_definition(body: Any) -> HealthStatus:
+    conditions = {
+        text_at(condition, "type"): condition for condition in list_at(body, "status", "conditions")
+    }
+    names_accepted = conditions.get("NamesAccepted", {})
+    if text_at(names_accepted, "status") == "False":
+        return unhealthy(text_at(names_accepted, "message"))
+    if text_at(conditions.get("Established"), "status") != "True":
+        return unhealthy("not established yet")
+    return HEALTHY
+
+
+def _gateway_route(body: Any) -> HealthStatus:
+    """A route has conditions for each Gateway: accepted, and all references resolved."""
+    parents = list_at(body, "status", "parents")
+    for parent in parents:
+        for condition in list_at(parent, "conditions"):
+            is_relevant = text_at(condition, "type") in ("Accepted", "ResolvedRefs")
+            if is_relevant and text_at(condition, "status") == "False":
+                return unhealthy(_condition_message(condition))
+    return HEALTHY if parents else unhealthy("no Gateway has taken it up")
+
+
+def _configuration(body: Any) -> HealthStatus:
+    """Configuration without a status is healthy unless a condition says otherwise."""
+    return health_from_conditions(body) or HEALTHY
+
+
+def health_from_conditions(body: Any) -> HealthStatus | None:
+    """Returns the health from the usual conditions, such as Ready; None if there is none."""
+    if _is_behind(body, map_at(body, "status")):
+        return _NOT_RECONCILED
+    conditions = list_at(body, "status", "conditions")
+    for condition in conditions:
+        kind, state = text_at(condition, "type"), text_at(condition, "status")
+        if kind in ("Stalled", "Failed") and state == "True":
+            return (
+                _NOT_RECONCILED
+                if _is_behind(body, condition)
+                else failed(_condition_message(condition))
+            )
+        if kind in ("Degraded", "Reconciling") and state == "True":
+            return unhealthy(_condition_message(condition))
+    for name in ("Ready", "Available", "Healthy", "Accepted", "Established", "Synced"):
+        for condition in conditions:
+            if text_at(condition, "type") == name:
+                return (
+                    _NOT_RECONCILED
+                    if _is_behind(body, condition)
+                    else _from_ready_condition(condition)
+                )
+    return None
+
+
+_NOT_RECONCILED = unhealthy("its controller has not seen the last change yet")
+
+
+def _is_behind(body: Any, message: Any) -> bool:
+    """Reports whether a status or condition is of an older generation of the object."""
+    observed, generation = at(message, "observedGeneration"), at(body, "metadata", "generation")
+    return isinstance(observed, int) and isinstance(generation, int) and observed < generation
+
+
+def _from_ready_condition(condition: Any) -> HealthStatus:
+    match text_at(condition, "status"):
+        case "True":
+            return HEALTHY
+        case "False":
+            return unhealthy(_condition_message(condition))
+        case _:
+            return unknown(_condition_message(condition))
+
+
+def _condition_message(condition: Any) -> str:
+    return (
+        text_at(condition, "message") or text_at(condition, "reason") or text_at(condition, "type")
+    )
+
+
+@dataclass(frozen=True)
+class _KindHealth:
+    """Kinds of one API group with the same health rule."""
+
+    group: str
+    kinds: tuple[str, ...]
+    check: HealthCheck
+
+
+_HEALTH_CHECKS = (
+    _KindHealth("apps", ("Deployment",), deployment),
+    _KindHealth("apps", ("StatefulSet",), stateful_set),
+    _KindHealth("apps", ("DaemonSet",), daemon_set),
+    _KindHealth("apps", ("ReplicaSet",), replica_set),
+    _KindHealth("", ("Pod",), pod),
+    _KindHealth("", ("ReplicationController",), replica_set),
+    _KindHealth("batch", ("Job",), job),
+    _KindHealth("batch", ("CronJob",), cron_job),
+    _KindHealth("", ("Service",), _service),
+    _KindHealth("networking.k8s.io", ("Ingress",), _ingress),
+    _KindHealth("", ("PersistentVolume",), _volume),
+    _KindHealth("", ("PersistentVolumeClaim",), _volume_claim),
+    _KindHealth("", ("Namespace",), _namespace),
+    _KindHealth("autoscaling", ("HorizontalPodAutoscaler",), _autoscaler),
+    _KindHealth("policy", ("PodDisruptionBudget",), _disruption_budget),
+    _KindHealth("apiextensions.k8s.io", ("CustomResourceDefinition",), _custom_resource_definition),
+    _KindHealth(
+        "",
+        (
+            *("ConfigMap", "Secret", "ServiceAccount", "Endpoints", "LimitRange"),
+            *("ResourceQuota", "PodTemplate"),
+        ),
+        _applied,
+    ),
+    _KindHealth(
+        "rbac.authorization.k8s.io",
+        ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
+        _applied,
+    ),
+    _KindHealth("networking.k8s.io", ("NetworkPolicy", "IngressClass"), _applied),
+    _KindHealth("discovery.k8s.io", ("EndpointSlice",), _applied),
+    _KindHealth("storage.k8s.io", ("StorageClass", "CSIDriver"), _applied),
+    _KindHealth("scheduling.k8s.io", ("PriorityClass",), _applied),
+    _KindHealth("node.k8s.io", ("RuntimeClass",), _applied),
+    _KindHealth("coordination.k8s.io", ("Lease",), _applied),
+    _KindHealth(
+        "admissionregistration.k8s.io",
+        (
+            *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+            *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+            *("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"),
+        ),
+        _applied,
+    ),
+    _KindHealth(
+        "gateway.networking.k8s.io",
+        ("HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"),
+        _gateway_route,
+    ),
+    _KindHealth(
+        "networking.istio.io",
+        (
+            *("VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar"),
+            *("EnvoyFilter", "ProxyConfig", "WorkloadEntry", "WorkloadGroup"),
+        ),
+        _configuration,
+    ),
+    _KindHealth("apps", ("ControllerRevision",), _applied),
+)
+_CHECK_BY_KIND: Mapping[tuple[str, str], HealthCheck] = {
+    (row.group, kind): row.check for row in _HEALTH_CHECKS for kind in row.kinds
+}

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tools that render manifests, helm and kustomize: found on the machine or installed."""
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from pipecd.plugins.kubernetes.metrics import RecordToolCall
+from pipecd.sdk import PipecdError, UserMistake
+from pipecd.sdk.program import Captured, capture
+
+# Rendering may download charts and bases.
+_TIMEOUT = 300.0
+_VERSION = re.compile(r"v?(\d+\.\d+\.\d+)")
+
+
+class Installer(Protocol):
+    """Installs a tool by a script; every context of the SDK can."""
+
+    async def tool(self, name: str, version: str, script: str) -> Path:
+        """Returns the path of a tool, installed first if it is missing."""
+        ...
+
+
+@dataclass(frozen=True)
+class ToolDownload:
+    """Where a tool is downloaded from, with `{v}` for the version, `{os}` and `{arch}`."""
+
+    version: str
+    url: str
+    checksums: str
+    member: str = ""
+
+    def script(self) -> str:
+        """Returns the script that downloads the tool and verifies its checksum."""
+        url, checksums = (
+            text.format(v="{{ .Version }}", os="{{ .Os }}", arch="{{ .Arch }}")
+            for text in (self.url, self.checksums)
+        )
+        member = self.member.format(os="{{ .Os }}", arch="{{ .Arch }}")
+        unpack = (
+            f'tar -xzf download "{member}" && mv "{member}" "{{{{ .OutPath }}}}"'
+            if member
+            else 'mv download "{{ .OutPath }}"'
+        )
+        return "\n".join(
+            (
+                "set -eu",
+                'cd "{{ .TmpDir }}"',
+                f'curl -fsSL -o download "{url}"',
+                f'curl -fsSL -o checksums "{checksums}"',
+                f'expected=$(grep -F "$(basename "{url}")" checksums | cut -d" " -f1)',
+                '[ -n "$expected" ] || expected=$(cut -d" " -f1 checksums | head -n 1)',
+                'echo "$expected  download" | sha256sum -c - >/dev/null',
+                unpack,
+            )
+        )
+
+
+DOWNLOADS: Mapping[str, ToolDownload] = {
+    "helm": ToolDownload(
+        version="3.18.4",
+        url="https://get.helm.sh/helm-v{v}-{os}-{arch}.tar.gz",
+        checksums="https://get.helm.sh/helm-v{v}-{os}-{arch}.tar.gz.sha256sum",
+        member="{os}-{arch}/helm",
+    ),
+    "kustomize": ToolDownload(
+        version="5.6.0",
+        url="https://github.com/kubernetes-sigs/kustomize/releases/download/"
+        "kustomize%2Fv{v}/kustomize_v{v}_{os}_{arch}.tar.gz",
+        checksums="https://github.com/kubernetes-sigs/kustomize/releases/download/"
+        "kustomize%2Fv{v}/checksums.txt",
+        member="kustomize",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool at a version; each run is recorded."""
+
+    path: Path
+    name: str
+    version: str
+    record_call: RecordToolCall
+
+    async def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        at_most: float = _TIMEOUT,
+    ) -> Captured:
+        """Runs the tool and returns its output."""
+        argv = [str(self.path), *arguments]
+        try:
+            result = await capture(argv, cwd=cwd, env=env, stdin=stdin, at_most=at_most)
+        except PipecdError:
+            self.record_call(self.name, self.version, arguments[0], is_success=False)
+            raise
+        self.record_call(self.name, self.version, arguments[0], is_success=result.code == 0)
+        return result
+
+    async def render(self, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> str:
+        """Runs the tool and returns the manifests that it prints; fails with its stderr."""
+        result = await self.run(arguments, cwd=cwd, env=env)
+        if result.code != 0:
+            stderr = result.stderr.decode(errors="replace").strip()
+            raise UserMistake(f"{self.path.name} {arguments[0]} failed: {stderr or result.code}")
+        return await asyncio.to_thread(result.stdout.decode)
+
+
+class Toolbox:
+    """Finds tools on the machine and installs the others."""
+
+    def __init__(self, record_call: RecordToolCall) -> None:
+        self._record_call = record_call
+        self._versions: dict[tuple[str, int], str] = {}
+        self._version_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def version(self, name: str, requested: str) -> str:
+        """Returns the version of the tool that `find` returns, without installing it."""
+        _, present = await self._on_machine(name)
+        return requested.removeprefix("v") or present or DOWNLOADS[name].version
+
+    async def find(self, name: str, requested: str, installer: Installer) -> Tool:
+        """Returns the tool of the machine if it has the requested version, or installs it."""
+        requested = requested.removeprefix("v")
+        path, present = await self._on_machine(name)
+        if path and requested in ("", present):
+            return Tool(Path(path), name, present, self._record_call)
+        download = DOWNLOADS[name]
+        version = requested or download.version
+        installed = await installer.tool(name, version, download.script())
+        return Tool(installed, name, version, self._record_call)
+
+    async def _on_machine(self, name: str) -> tuple[str, str]:
+        """Returns path and version of a tool in PATH, empty without one.
+
+        The version is read again when the file changes.
+        """
+        path = shutil.which(name)
+        if not path:
+            return "", ""
+        key = path, (await asyncio.to_thread(os.stat, path)).st_mtime_ns
+        async with self._version_locks.setdefault(path, asyncio.Lock()):
+            if key not in self._versions:
+                result = await capture([path, "version"], cwd=Path("/"), at_most=10)
+                match = _VERSION.search(result.stdout.decode(errors="replace"))
+                self._versions[key] = match[1] if match else ""
+            return path, self._versions[key]

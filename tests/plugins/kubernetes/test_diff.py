@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two lists of objects are compared and shown as upstream shows them, secrets hidden."""
+
+from typing import Any
+
+import pytest
+
+from pipecd.plugins.kubernetes.diff import canonical_quantity, diff_manifests, render_diff
+from pipecd.plugins.kubernetes.manifest import Manifest
+from pipecd.sdk.diff import Options
+
+DRIFT = Options(equate_empty=True, subset=True, numeric_strings=True)
+
+
+def manifest(kind: str, name: str, version: str = "v1", **fields: Any) -> Manifest:
+    """Returns an object of the namespace `prod`."""
+    metadata = {"name": name, "namespace": "prod"}
+    return Manifest({"apiVersion": version, "kind": kind, "metadata": metadata, **fields})
+
+
+def test_what_was_added_deleted_and_changed_is_numbered() -> None:
+    live = [
+        manifest("Service", "old"),
+        manifest("Deployment", "simple", "apps/v1", spec={"replicas": 2, "paused": False}),
+    ]
+    wanted = [
+        manifest("Deployment", "simple", "apps/v1", spec={"replicas": 3}),
+        manifest("Service", "new"),
+    ]
+    found = diff_manifests(live, wanted, DRIFT)
+    assert found.total == 3
+    assert render_diff(found) == (
+        '- 1. name="old", kind="Service", namespace="prod", apiVersion="v1"\n\n'
+        '+ 2. name="new", kind="Service", namespace="prod", apiVersion="v1"\n\n'
+        '# 3. name="simple", kind="Deployment", namespace="prod", apiVersion="apps/v1"\n\n'
+        "  spec:\n    #spec.replicas\n-   replicas: 2\n+   replicas: 3\n\n\n"
+    )
+
+
+def test_an_object_read_in_another_version_is_the_same_object() -> None:
+    one = manifest("Ingress", "web", "networking.k8s.io/v1")
+    other = manifest("Ingress", "web", "networking.k8s.io/v1beta1")
+    found = diff_manifests([one], [other], DRIFT)
+    assert (found.added, found.deleted) == ((), ())
+
+
+@pytest.mark.parametrize("field", ["data", "stringData"])
+def test_what_a_secret_holds_is_never_shown(field: str) -> None:
+    live = manifest("Secret", "s", data={"password": "b2xkLXNlY3JldA=="})
+    value = "bmV3LXNlY3JldA==" if field == "data" else "new-secret"
+    text = render_diff(
+        diff_manifests(
+            [live], [manifest("Secret", "s", "v1", **{field: {"password": value}})], DRIFT
+        )
+    )
+    assert "password: *****" in text
+    for secret in ("old-secret", "new-secret", "b2xkLXNlY3JldA==", "bmV3LXNlY3JldA=="):
+        assert secret not in text
+
+
+def test_a_secret_in_plain_text_equals_what_the_server_made_of_it() -> None:
+    live = manifest("Secret", "s", data={"a": "YWJj"})
+    assert not diff_manifests([live], [manifest("Secret", "s", stringData={"a": "abc"})], DRIFT)
+
+
+def test_paths_of_an_object_may_be_ignored() -> None:
+    live = manifest("Deployment", "web", "apps/v1", spec={"replicas": 5})
+    wanted = manifest("Deployment", "web", "apps/v1", spec={"replicas": 2})
+    ignored = {"apps/v1:Deployment:prod:web": frozenset({"spec.replicas"})}
+    assert not diff_manifests([live], [wanted], DRIFT, ignored)
+    assert diff_manifests([live], [wanted], DRIFT)
+
+
+def test_only_so_many_changes_are_shown() -> None:
+    live = [manifest("ConfigMap", name, data={"a": "1"}) for name in "abc"]
+    wanted = [manifest("ConfigMap", name, data={"a": "2"}) for name in "abc"]
+    text = render_diff(
+        diff_manifests(live, wanted, DRIFT), show_at_most=2, masked=frozenset({"ConfigMap"})
+    )
+    assert text.count("# ") == 2
+    assert text.endswith("... (omitted 1 other changed manifests)\n")
+    assert "a: *****" in text
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        ("1000m", "1"),
+        ("0.5", "500m"),
+        (1, "1"),
+        ("1", "1"),
+        ("1.5", "1500m"),
+        ("1024Mi", "1Gi"),
+        ("1536Mi", "1536Mi"),
+        ("0.5Gi", "512Mi"),
+        ("128974848", "128974848"),
+        ("1e3", "1k"),
+        ("2000M", "2G"),
+        ("0", "0"),
+        ("0Gi", "0"),
+        ("lots", "lots"),
+        (True, True),
+        (None, None),
+    ],
+)
+def test_amounts_are_spelled_in_one_way(written: Any, canonical: Any) -> None:
+    assert canonical_quantity(written) == canonical
+
+
+def test_an_amount_that_is_spelled_differently_is_no_change() -> None:
+    def pod(cpu: Any) -> Manifest:
+        containers = [{"name": "c", "resources": {"limits": {"cpu": cpu, "memory": "1024Mi"}}}]
+        return manifest("Pod", "p", spec={"containers": containers})
+
+    assert not diff_manifests([pod("500m")], [pod(0.5)], Options())
+    assert diff_manifests([pod("500m")], [pod("600m")], Options())
