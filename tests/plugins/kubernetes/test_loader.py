@@ -160,7 +160,7 @@ async def test_kustomize_reads_bases_over_ssh_as_piped_does(
     (directory / "kustomization.yaml").write_text(f"resources: ['{git_ssh.url(remote)}']\n")
     key = GitCredentials(ssh_key=git_ssh.private_key.encode())
     with git_environment(key, directory=tmp_path / "access") as environment:
-        loader = ManifestLoader(ChartSources(), tmp_path / "kept", environment.of)
+        loader = ManifestLoader(ChartSources(), tmp_path / "kept", environment.variables)
         order = RenderRequest(source(directory), ManifestInput(), "web", NoInstaller())
         assert [m.name for m in await loader.load(order)] == ["a"]
 
