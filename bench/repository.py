@@ -25,6 +25,7 @@ from typing import Any
 from pipecd.config.catalog import load_catalog
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirror, Repository, open_mirrors
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 
@@ -217,7 +218,7 @@ async def measure(root: Path, mebibytes: int) -> None:
         await looks("files", mirror, 200)
         await asyncio.to_thread(push_to_many, origin)
         pushed, _ = await timed("a push that touches 200 applications is fetched", mirror.update)
-        sources = Sources(mirrors, load_catalog())
+        sources = Sources(mirrors, ApplicationConfigs(load_catalog()))
         # What is there before: the same applications as they run.
         _, first = await timed(
             "200 working copies of what runs",

@@ -27,21 +27,19 @@ from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.deploy.desk import logs_of
-from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.deploy.context import MetadataStore, logs_directory
 from pipecd.piped.livestate.announce import Announcer
 from pipecd.piped.notify.message import Console
 from pipecd.piped.notify.metrics import NotificationMetrics
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.notifier import Identity, Notifier, subscribers
 from pipecd.piped.notify.spool import Spool
-from pipecd.piped.planning.baseline import Baselines
-from pipecd.piped.planning.seen import SeenCommits
+from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY
 from pipecd.piped.pluginhost.tools import Toolbox
 from pipecd.piped.reporting.sync_states import SyncStates
-from pipecd.piped.source.configs import Configs
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.program.dirlock import DirectoryInUse, lock_directory
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaResponse
@@ -83,10 +81,10 @@ class Shared:
     deployments: DeploymentCache
     commands: CommandCache
     heads: RepositoryHeads
-    configs: Configs
+    configs: ApplicationConfigs
     sources: Sources
     baselines: Baselines
-    metadata: MetadataStores
+    metadata: MetadataStore
     callbacks: Callbacks
     notices: Notices
     telemetry: DeploymentTelemetry
@@ -103,7 +101,8 @@ def share(
     notices: Notices,
 ) -> Shared:
     """Makes what most parts need."""
-    commands, metadata = CommandCache(api), MetadataStores(api)
+    configs = ApplicationConfigs(catalog)
+    commands, metadata = CommandCache(api), MetadataStore(api)
     spans = Spans(_resource(settings), api.export_traces)
     applications, deployments = ApplicationCache(api), DeploymentCache(api)
     callbacks = Callbacks(
@@ -111,7 +110,7 @@ def share(
         commands=commands,
         metadata=metadata,
         tools=Toolbox(settings.tools_dir or settings.workspace / "tools"),
-        logs=partial(logs_of, settings.workspace),
+        logs=partial(logs_directory, settings.workspace),
         git=mirrors.environment.variables,
     )
     if decrypter is not None:
@@ -124,9 +123,9 @@ def share(
         deployments=deployments,
         commands=commands,
         heads=RepositoryHeads(mirrors),
-        configs=Configs(catalog),
-        sources=Sources(mirrors, catalog, decrypt=decrypter and decrypter.decrypt),
-        baselines=Baselines(SeenCommits(settings.workspace / "trigger" / "seen.json")),
+        configs=configs,
+        sources=Sources(mirrors, configs, decrypt=decrypter and decrypter.decrypt),
+        baselines=Baselines(IgnoredCommits(settings.workspace / "trigger" / "seen.json")),
         metadata=metadata,
         callbacks=callbacks,
         notices=notices,

@@ -10,6 +10,7 @@ from pipecd.config.piped.watcher import EventWatcherRepoSpec, PlanPreviewSpec
 from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.cache.wakeups import WakeupStream
+from pipecd.piped.deploy.context import DeploymentContext
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.inbox import Inbox
@@ -21,10 +22,8 @@ from pipecd.piped.livestate.ground import Grounds
 from pipecd.piped.livestate.livestates import LiveStates
 from pipecd.piped.livestate.look import Looking
 from pipecd.piped.livestate.watcher import Tools as WatcherTools
-from pipecd.piped.planpreview.application import ApplicationPreviews
-from pipecd.piped.planpreview.builder import Builder
-from pipecd.piped.planpreview.metrics import PreviewMetrics
-from pipecd.piped.planpreview.previewer import Previewer
+from pipecd.piped.planpreview.builder import ApplicationPreviewer, PreviewBuilder
+from pipecd.piped.planpreview.previewer import Previewer, PreviewMetrics
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.process import Patience
 from pipecd.piped.pluginhost.registry import PluginRegistry
@@ -47,7 +46,7 @@ def trigger(shared: Shared) -> Trigger:
         baselines=shared.baselines,
         notices=shared.notices,
         states=shared.states,
-        every=shared.settings.config.spec.sync_interval or _DEFAULT_EVERY,
+        interval=shared.settings.config.spec.sync_interval or _DEFAULT_EVERY,
     )
 
 
@@ -73,11 +72,9 @@ def targets(settings: PipedSettings) -> dict[str, tuple[str, ...]]:
 
 
 def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
-    return Deployer(
+    context = DeploymentContext(
         api=shared.api,
-        deployments=shared.deployments,
         commands=shared.commands,
-        applications=shared.applications,
         sources=shared.sources,
         plugins=registry,
         targets=targets(shared.settings),
@@ -86,6 +83,9 @@ def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
         notices=shared.notices,
         workspace=shared.settings.workspace,
         telemetry=shared.telemetry,
+    )
+    return Deployer(
+        context=context, deployments=shared.deployments, applications=shared.applications
     )
 
 
@@ -114,13 +114,13 @@ def previewer(shared: Shared, registry: PluginRegistry, counted: CollectorRegist
     settings = shared.settings.config.spec.plan_preview
     return Previewer(
         commands=shared.commands,
-        builder=Builder(
+        builder=PreviewBuilder(
             applications=shared.applications,
             heads=shared.heads,
             mirrors=shared.mirrors,
             configs=shared.configs,
             baselines=shared.baselines,
-            previews=ApplicationPreviews(
+            previewer=ApplicationPreviewer(
                 api=shared.api,
                 sources=shared.sources,
                 plugins=registry,
@@ -130,7 +130,7 @@ def previewer(shared: Shared, registry: PluginRegistry, counted: CollectorRegist
         ),
         workspace=shared.settings.workspace,
         workers=settings.worker_num or PlanPreviewSpec().worker_num,
-        within=settings.command_handle_timeout or PlanPreviewSpec().command_handle_timeout,
+        default_timeout=settings.command_handle_timeout or PlanPreviewSpec().command_handle_timeout,
         metrics=PreviewMetrics(counted),
     )
 

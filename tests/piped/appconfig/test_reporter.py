@@ -20,7 +20,7 @@ from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.cache.refresh import RefreshSchedule
-from pipecd.piped.source.configs import Configs
+from pipecd.piped.source.configs import ApplicationConfigs
 
 
 def app(name: str, extra: str = "") -> str:
@@ -42,7 +42,7 @@ async def reporting(plane: Any, remote: str, **settings: Any) -> AsyncGenerator[
             applications=ApplicationCache(api, interval=0.03),
             heads=RepositoryHeads(mirrors),
             mirrors=mirrors,
-            configs=Configs(load_catalog()),
+            configs=ApplicationConfigs(load_catalog()),
             commands=CommandCache(api, interval=0.03),
             schedule=RefreshSchedule(settings.pop("every", 1000.0)),
             piped_id=plane.registered.id,

@@ -35,15 +35,15 @@ from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
+from pipecd.piped.deploy.context import DeploymentContext, MetadataStore, logs_directory
 from pipecd.piped.deploy.deployer import Deployer
-from pipecd.piped.deploy.desk import logs_of
-from pipecd.piped.deploy.metadata import MetadataStores
 from pipecd.piped.notify.notice import Notice
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.local import builtin_plugins
 from pipecd.piped.pluginhost.process import Patience
 from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
@@ -299,14 +299,14 @@ class Stand:
             ) as mirrors,
         ):
             commands = CommandCache(api, interval=LOOK_EVERY)
-            metadata = MetadataStores(api)
+            metadata = MetadataStore(api)
             tools = Toolbox(self.directory / "tools")
             callbacks = Callbacks(
                 api,
                 commands=commands,
                 metadata=metadata,
                 tools=tools,
-                logs=partial(logs_of, self.directory / "work"),
+                logs=partial(logs_directory, self.directory / "work"),
             )
             act = {"act": lambda: ActPlugin(self.story, self.release)}
             async with PluginHost.start(
@@ -315,18 +315,21 @@ class Stand:
                 builtins={**builtin_plugins(), **act},
                 patience=Patience(grace=1),
             ) as plugins:
-                deployer = Deployer(
+                context = DeploymentContext(
                     api=api,
-                    deployments=DeploymentCache(api, interval=LOOK_EVERY),
                     commands=commands,
-                    applications=ApplicationCache(api, interval=LOOK_EVERY),
-                    sources=Sources(mirrors, load_catalog()),
+                    sources=Sources(mirrors, ApplicationConfigs(load_catalog())),
                     plugins=plugins,
                     callbacks=callbacks,
                     metadata=metadata,
                     notices=self.heard,
                     workspace=self.directory / "work",
                     now=now,
+                )
+                deployer = Deployer(
+                    context=context,
+                    deployments=DeploymentCache(api, interval=LOOK_EVERY),
+                    applications=ApplicationCache(api, interval=LOOK_EVERY),
                 )
                 async with asyncio.TaskGroup() as loops:
                     parts = (deployer.deployments, commands, deployer.applications, deployer)

@@ -135,7 +135,7 @@ async def test_no_stage_begins_after_a_cancel(open_stand: OpenStand) -> None:
         stand.gate.closed_for.add("ReportStageStatusChanged")
         stand.let_go("act 0")
         await stand.cancel(id)
-        await has(deployer.commands)
+        await has(deployer.context.commands)
         stand.gate.closed_for.clear()
         done = await stand.finished(id)
         assert status(done) == "CANCELLED"
@@ -169,7 +169,7 @@ async def test_a_deployment_is_cancelled_while_it_is_planned(open_stand: OpenSta
         id = await stand.trigger(stand.push(pipeline("succeed")))
         await has(deployer.deployments)
         command_id = await stand.cancel(id)
-        await has(deployer.commands)
+        await has(deployer.context.commands)
         await asyncio.sleep(0.05)
         stand.gate.closed_for.clear()
         assert (await stand.settled(command_id)).status == CommandStatus.SUCCEEDED

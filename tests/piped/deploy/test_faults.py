@@ -16,7 +16,7 @@ import pytest
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.clock import utc_now
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus
-from pipecd.piped.deploy import work
+from pipecd.piped.deploy import run
 
 OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -75,7 +75,7 @@ async def test_a_stage_that_ends_while_the_control_plane_is_away(
             await stand.seen(lambda: stand.lines_of(id, stage_id), bool)
             stand.gate.closed = True
             mark.touch()
-            journal = deployer.workspace / "deployments" / id / "journal.json"
+            journal = deployer.context.workspace / "deployments" / id / "journal.json"
             async with asyncio.timeout(30):
                 while not journal.exists():  # noqa: ASYNC110 - a file tells nobody
                     await asyncio.sleep(0.02)
@@ -169,7 +169,7 @@ async def test_a_plugin_that_dies_over_its_stage(
         assert len(told) == min(deaths, 3)
         assert int(lives.read_text()) == deaths - min(deaths + 1, 3)
         if ends == "FAILURE":
-            assert "given up after 3 runs of the stage" in stage.status_reason
+            assert "given up after 3 attempts" in stage.status_reason
             assert "exit code 3" in done.status_reason
 
 
@@ -191,7 +191,7 @@ async def test_a_plugin_that_dies_over_the_plan(
         assert status(done) == ends
         if ends == "FAILURE":
             assert "plugin mortal ended with exit code 3" in done.status_reason
-            assert "given up after 3 tries" in done.status_reason
+            assert "given up after 3 attempts" in done.status_reason
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_disk_holds_a_deployment_up_until_there_is_room(
     open_stand: OpenStand, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "HOLD", 0.05)
+    monkeypatch.setattr(run, "RETRY_AFTER", 0.05)
     async with open_stand() as stand:
         full = small_disk / "full"
         full.write_bytes(b"x" * (1 << 20))

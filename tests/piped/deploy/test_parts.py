@@ -9,10 +9,10 @@ import pytest
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import UserMistake
 from pipecd.piped.deploy.journal import Journal, StageEntry
-from pipecd.piped.deploy.outcome import Outcome
-from pipecd.piped.deploy.reports import Reports
-from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, StopReason, until_stopped
+from pipecd.piped.deploy.reports import DeploymentReports
+from pipecd.piped.deploy.stop import until_stopped
 from pipecd.piped.notify.notifier import Identity, Notifier
+from pipecd.piped.plan.rollback import TIMED_OUT, Outcome, Stop, StopReason
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import (
     Deployment,
@@ -42,7 +42,7 @@ async def test_an_error_of_the_work_is_raised() -> None:
 
 @pytest.mark.parametrize(
     ("by_person", "told"),
-    [pytest.param(True, BY_ANN, id="cancelled"), pytest.param(False, TIME_IS_UP, id="timed out")],
+    [pytest.param(True, BY_ANN, id="cancelled"), pytest.param(False, TIMED_OUT, id="timed out")],
 )
 async def test_stopped_work_is_over_before_its_stop_is_told(by_person: bool, told: Stop) -> None:
     ended: list[str] = []
@@ -59,7 +59,7 @@ async def test_stopped_work_is_over_before_its_stop_is_told(by_person: bool, tol
         stop.set_result(BY_ANN)
     task = asyncio.create_task(work())
     await asyncio.sleep(0)
-    assert await until_stopped(task, stop, at_most=0.01) == told
+    assert await until_stopped(task, stop, time_limit=0.01) == told
     assert ended == ["cleaned up"]
 
 
@@ -77,7 +77,7 @@ async def test_work_that_ignores_its_end_is_not_waited_for() -> None:
     task = asyncio.create_task(work())
     await asyncio.sleep(0)
     async with asyncio.timeout(1):
-        assert await until_stopped(task, stop, at_most=0.01, grace=0.01) == TIME_IS_UP
+        assert await until_stopped(task, stop, time_limit=0.01, grace_period=0.01) == TIMED_OUT
     let_go.set()
     await asyncio.wait({task})
 
@@ -99,22 +99,24 @@ async def test_work_that_fails_while_it_is_stopped_is_only_mentioned() -> None:
 async def test_a_journal_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "d" / "journal.json"
     written = await Journal.open(path)
-    written.began = 7
+    written.started_at = 7
     log_end = ReportStageLogsFromLastCheckpointRequest(stage_id="s1", completed=True)
-    await written.stage_ended("s1", StageEntry(StageStatus.SUCCESS, "well done", (log_end,)))
-    await written.decided(Outcome(DeploymentStatus.CANCELLED, "by ann", "s1", rolls_back=False))
+    await written.record_stage("s1", StageEntry(StageStatus.SUCCESS, "well done", (log_end,)))
+    await written.record_outcome(
+        Outcome(DeploymentStatus.CANCELLED, "by ann", "s1", rolls_back=False)
+    )
     found = await Journal.open(path)
     assert (found.stages, found.outcome) == (written.stages, written.outcome)
-    assert found.began == 7
+    assert found.started_at == 7
     deployment = Deployment(
         stages=[
             PipelineStage(id="s1", status=int(StageStatus.RUNNING)),  # type: ignore[arg-type]
             PipelineStage(id="s2"),
         ]
     )
-    assert found.untold(deployment) == [(deployment.stages[0], written.stages["s1"])]
+    assert found.unreported(deployment) == [(deployment.stages[0], written.stages["s1"])]
     deployment.stages[0].status = deployment_pb2.STAGE_SUCCESS
-    assert found.untold(deployment) == []
+    assert found.unreported(deployment) == []
 
 
 @pytest.mark.parametrize(
@@ -129,9 +131,9 @@ async def test_a_broken_journal_is_as_good_as_none(tmp_path: Path, text: str) ->
 
 async def test_a_completed_deployment_is_never_opened_again() -> None:
     deployment = Deployment(id="d", status=deployment_pb2.DEPLOYMENT_SUCCESS)
-    reports = Reports(None, deployment, Notifier(Identity("", "", "")), became=print)  # type: ignore[arg-type]
+    reports = DeploymentReports(None, deployment, Notifier(Identity("", "", "")), on_status=print)  # type: ignore[arg-type]
     await reports.started()
     await reports.rolling_back("no")
     with pytest.raises(ValueError, match="SUCCESS cannot become FAILURE"):
-        await reports.ended(DeploymentStatus.FAILURE, "no")
+        await reports.deployment_completed(DeploymentStatus.FAILURE, "no")
     assert deployment.status == DeploymentStatus.SUCCESS

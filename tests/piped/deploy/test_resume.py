@@ -15,7 +15,7 @@ import pytest
 from pipecd.model.clock import utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.piped.deploy.desk import logs_of
+from pipecd.piped.deploy.context import logs_directory
 from pipecd.piped.pluginhost.logs import LogSpool
 from pipecd.piped.pluginhost.masks import MaskedLog, Masks
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -95,7 +95,7 @@ async def test_a_running_stage_is_taken_up_again_and_those_before_it_are_not(
         lines = await stand.lines_of(id, left.stages[1].id)
         assert lines == [
             "act 1: hang",
-            "Piped was started again and takes up this stage",
+            "Piped was restarted and resumes this stage",
             "act 1: hang",
             "released",
         ]
@@ -164,7 +164,7 @@ async def test_lines_that_a_killed_piped_had_not_sent_are_sent_by_the_next(
         stage_id = (await stand.deployment(id)).stages[0].id
         stand.let_go("act 0")
         # It read two more lines and was killed amid keeping the third.
-        logs = logs_of(stand.directory / "work", id)
+        logs = logs_directory(stand.directory / "work", id)
         masks = Masks()
         masks.add(id, ["hunter2"])
         spool = LogSpool(logs / stage_id, MaskedLog(masks, id))
@@ -178,7 +178,7 @@ async def test_lines_that_a_killed_piped_had_not_sent_are_sent_by_the_next(
             "act 0: hang",
             "one",
             "******",
-            "Piped was started again and takes up this stage",
+            "Piped was restarted and resumes this stage",
             "act 0: hang",
             "released",
         ]
@@ -285,6 +285,6 @@ async def test_nothing_of_a_finished_deployment_is_left_on_disk(open_stand: Open
         async with stand.piped() as deployer:
             await stand.finished(id)
             watch = deployer.deployments.changes.watch()
-            while deployer._at_work:
+            while deployer._running:
                 await watch.wait(0.05)
         assert not (work / id).exists()

@@ -13,7 +13,7 @@ import pytest
 from pipecd.controlplane.auth.subject import User
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
-from pipecd.piped.deploy import work
+from pipecd.piped.deploy import run
 from pipecd.proto.model import chain_pb2
 
 OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
@@ -112,7 +112,7 @@ async def test_a_stage_goes_on_while_the_control_plane_is_away(open_stand: OpenS
 async def test_a_deployment_of_a_chain_waits_for_the_block_before_it(
     open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch, before: Any, ends: str
 ) -> None:
-    monkeypatch.setattr(work, "HOLD", 0.05)
+    monkeypatch.setattr(run, "RETRY_AFTER", 0.05)
     async with open_stand() as stand, stand.piped():
         blocks = [chain_pb2.ChainBlock(status=chain_pb2.DEPLOYMENT_BLOCK_RUNNING), chain_pb2.ChainBlock()]  # fmt: skip
         chain = chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
@@ -157,7 +157,7 @@ async def test_a_deployment_that_waits_for_its_chain_can_be_cancelled(
 async def test_a_deployment_goes_on_as_soon_as_piped_hears_that_its_chain_has_come_this_far(
     open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "HOLD", 3600)
+    monkeypatch.setattr(run, "RETRY_AFTER", 3600)
     async with open_stand() as stand, stand.piped() as deployer:
         blocks = [chain_pb2.ChainBlock(), chain_pb2.ChainBlock()]
         await stand.stores.chains.add(
@@ -186,7 +186,7 @@ async def test_a_secret_in_the_output_of_a_script_is_hidden(open_stand: OpenStan
             "  pipeline: {stages: [{name: SCRIPT_RUN, with: {run: 'echo my hunter22; exit 1'}}]}\n"
         )
         id = await stand.trigger(stand.push(spec))
-        deployer.callbacks.masks.add(id, ["hunter22"])
+        deployer.context.callbacks.masks.add(id, ["hunter22"])
         done = await stand.finished(id)
         assert (await stand.lines_of(id, done.stages[0].id))[0] == "my ******"
         assert done.stages[0].status_reason == "The script exited with code 1: my ******"

@@ -24,7 +24,7 @@ from pipecd.piped.eventwatcher.definitions import Definitions
 from pipecd.piped.eventwatcher.inbox import Inbox
 from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings
 from pipecd.piped.eventwatcher.watcher import EventWatcher
-from pipecd.piped.source.configs import Configs
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
@@ -104,7 +104,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
             ) as mirrors,
         ):
             applications, heads = ApplicationCache(api), RepositoryHeads(mirrors)
-            configs, inbox = Configs(load_catalog()), Inbox(api, every=_POLL, now=now)
+            configs, inbox = ApplicationConfigs(load_catalog()), Inbox(api, every=_POLL, now=now)
             around = Surroundings(inbox=inbox, heads=heads, applications=applications)
             scribes = [
                 Scribe(

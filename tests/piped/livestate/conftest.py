@@ -20,7 +20,7 @@ from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
-from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.deploy.context import MetadataStore
 from pipecd.piped.livestate.announce import Announcer, Recoveries
 from pipecd.piped.livestate.ground import Grounds
 from pipecd.piped.livestate.livestates import LiveStates
@@ -31,7 +31,7 @@ from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.tools import Toolbox
 from pipecd.piped.reporting.sync_states import SyncStates
-from pipecd.piped.source.configs import Configs
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
@@ -159,7 +159,7 @@ class Scene:
             callbacks = Callbacks(
                 api,
                 commands=CommandCache(api),
-                metadata=MetadataStores(api),
+                metadata=MetadataStore(api),
                 tools=Toolbox(work / "tools"),
             )
             applications = ApplicationCache(api, interval=MIRROR_EVERY)
@@ -168,8 +168,9 @@ class Scene:
             states = SyncStates(
                 api, applications, deployments, on_change=Announcer(self.heard).heard
             )
-            sources = Sources(mirrors, load_catalog(), decrypt=decrypt)
-            grounds = Grounds(mirrors, Configs(load_catalog()), sources, self.copies)
+            configs = ApplicationConfigs(load_catalog())
+            sources = Sources(mirrors, configs, decrypt=decrypt)
+            grounds = Grounds(mirrors, configs, sources, self.copies)
             async with PluginHost.start(
                 [spec], callbacks=callbacks, builtins={"shelf": lambda: self.shelf, "pause": Pause}
             ) as plugins:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a reason to deploy and what is not."""
+"""The trigger rules: what deploys an application and what does not."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,13 +18,13 @@ from pipecd.piped.plan.reason import (
     CommitFacts,
     LastDeployment,
     directory_prefix,
-    kind_mistake,
-    needs_changes,
+    invalid_kind,
+    invalid_patterns,
+    needs_changed_files,
     on_chain,
     on_command,
     on_commit,
     on_out_of_sync,
-    pattern_mistake,
 )
 
 NOW = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ def facts(
             facts("apps/web2/a"),
             False,
             "no file",
-            id="a neighbour with a similar name is another",
+            id="a directory with a similar name is another one",
         ),
         pytest.param(
             OnCommitSpec(),
@@ -106,14 +106,14 @@ def facts(
             facts("lib/a.md"),
             False,
             "ignores",
-            id="ignores are asked before paths",
+            id="ignores are matched before paths",
         ),
         pytest.param(
             OnCommitSpec(paths=("lib/**",)),
             facts("lib/x/y"),
             True,
             "lib/x/y matches 'lib/**' of onCommit.paths",
-            id="another directory that counts",
+            id="a path outside of its directory",
         ),
         pytest.param(
             OnCommitSpec(paths=("lib",)),
@@ -141,7 +141,7 @@ def facts(
             facts("anything", path="./"),
             True,
             "anything changed",
-            id="however the root is spelled",
+            id="the root has several spellings",
         ),
         pytest.param(
             OnCommitSpec(),
@@ -155,7 +155,7 @@ def facts(
             facts("apps/web/\udce9"),
             True,
             "apps/web/� changed",
-            id="a name that is no text can be told",
+            id="a name that is not UTF-8 is printable",
         ),
     ],
 )
@@ -165,16 +165,16 @@ def test_commits(spec: OnCommitSpec, given: CommitFacts, deploy: bool, reason: s
     assert reason in decision.reason
 
 
-def test_a_bad_pattern_is_told() -> None:
+def test_an_invalid_pattern_is_an_error() -> None:
     with pytest.raises(UserMistake, match="syntax error in pattern"):
         on_commit(OnCommitSpec(paths=("[",)), facts("a"))
 
 
-def test_the_difference_is_only_asked_for_when_it_decides() -> None:
-    assert needs_changes(OnCommitSpec(), last="a", head="b")
-    assert not needs_changes(OnCommitSpec(), last="", head="b")
-    assert not needs_changes(OnCommitSpec(), last="b", head="b")
-    assert not needs_changes(OnCommitSpec(disabled=True), last="a", head="b")
+def test_changed_files_are_only_needed_if_they_decide() -> None:
+    assert needs_changed_files(OnCommitSpec(), last="a", head="b")
+    assert not needs_changed_files(OnCommitSpec(), last="", head="b")
+    assert not needs_changed_files(OnCommitSpec(), last="b", head="b")
+    assert not needs_changed_files(OnCommitSpec(disabled=True), last="a", head="b")
 
 
 def test_commands_and_chains() -> None:
@@ -192,11 +192,11 @@ ENABLED = OnOutOfSyncSpec(disabled=False, min_window=Duration(300))
     ("spec", "last", "deploy", "reason"),
     [
         pytest.param(
-            OnOutOfSyncSpec(), None, False, "disabled", id="drift alone is no reason by default"
+            OnOutOfSyncSpec(), None, False, "disabled", id="drift does not trigger by default"
         ),
         pytest.param(ENABLED, None, True, "never deployed", id="never deployed"),
         pytest.param(
-            ENABLED, LastDeployment(None), False, "being deployed", id="a deployment is on its way"
+            ENABLED, LastDeployment(None), False, "being deployed", id="a deployment is running"
         ),
         pytest.param(
             ENABLED,
@@ -224,7 +224,7 @@ ENABLED = OnOutOfSyncSpec(disabled=False, min_window=Duration(300))
             LastDeployment(NOW + timedelta(hours=9)),
             True,
             "out of sync",
-            id="a clock that was set back by hours, for which nobody has to wait",
+            id="a clock that was set back by hours does not delay",
         ),
     ],
 )
@@ -246,23 +246,23 @@ def test_prefix(path: str, prefix: str) -> None:
 
 def test_a_kind_may_not_change_under_a_provider() -> None:
     ecs, kubernetes = ApplicationKind.ECS, ApplicationKind.KUBERNETES
-    assert kind_mistake(ecs, kubernetes, has_provider=True).endswith(
+    assert invalid_kind(ecs, kubernetes, has_provider=True).endswith(
         "got: ECS, expected: KUBERNETES"
     )
-    assert kind_mistake(ecs, ecs, has_provider=True) == ""
-    assert kind_mistake(ecs, kubernetes, has_provider=False) == ""
-    assert kind_mistake(None, kubernetes, has_provider=True) == ""
+    assert invalid_kind(ecs, ecs, has_provider=True) == ""
+    assert invalid_kind(ecs, kubernetes, has_provider=False) == ""
+    assert invalid_kind(None, kubernetes, has_provider=True) == ""
 
 
 @pytest.mark.parametrize(
-    ("spec", "mistake"),
+    ("spec", "part"),
     [
         pytest.param(OnCommitSpec(paths=("a/**",), ignores=("*.md",)), "", id="nothing"),
         pytest.param(OnCommitSpec(paths=("a/[",)), "'a/['", id="a bracket in a path"),
         pytest.param(OnCommitSpec(ignores=("!",)), '"!"', id="an exclusion of nothing"),
     ],
 )
-def test_what_is_wrong_with_patterns(spec: OnCommitSpec, mistake: str) -> None:
-    found = pattern_mistake(spec)
-    assert mistake in found
-    assert bool(found) is bool(mistake)
+def test_invalid_patterns(spec: OnCommitSpec, part: str) -> None:
+    error = invalid_patterns(spec)
+    assert part in error
+    assert bool(error) is bool(part)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.piped.planning.baseline import Baselines
-from pipecd.piped.planning.seen import SeenCommits
+from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
 
@@ -31,12 +30,12 @@ def deployment(id_: str, commit: str, at: int, written: int = 1) -> Deployment:
 
 
 @pytest.fixture
-def seen(tmp_path: Path) -> SeenCommits:
-    return SeenCommits(tmp_path / "trigger" / "seen.json")
+def seen(tmp_path: Path) -> IgnoredCommits:
+    return IgnoredCommits(tmp_path / "trigger" / "seen.json")
 
 
 @pytest.fixture
-def baselines(seen: SeenCommits) -> Baselines:
+def baselines(seen: IgnoredCommits) -> Baselines:
     return Baselines(seen)
 
 
@@ -46,62 +45,62 @@ def test_an_application_that_was_never_deployed_has_none(baselines: Baselines) -
 
 def test_what_was_made_here_counts_before_the_control_plane_tells_it(baselines: Baselines) -> None:
     stored = application("d0", "c0", 100)
-    baselines.triggered(stored, deployment("d1", "c1", 101))
+    baselines.record(stored, deployment("d1", "c1", 101))
     assert baselines.of(stored).deployment_id == "d1"
 
 
 def test_a_clock_that_was_set_back_hides_nothing(baselines: Baselines) -> None:
     stored = application("d0", "c0", 5000)
-    baselines.triggered(stored, deployment("d1", "c1", 100))
+    baselines.record(stored, deployment("d1", "c1", 100))
     assert baselines.of(stored).deployment_id == "d1"
-    baselines.triggered(stored, deployment("d2", "c2", 90))
+    baselines.record(stored, deployment("d2", "c2", 90))
     assert baselines.of(stored).deployment_id == "d2"
 
 
 def test_what_another_piped_made_later_counts(baselines: Baselines) -> None:
-    baselines.triggered(application("d0", "c0", 100), deployment("d1", "c1", 101))
+    baselines.record(application("d0", "c0", 100), deployment("d1", "c1", 101))
     assert baselines.of(application("d9", "c9", 200)).deployment_id == "d9"
 
 
 def test_of_two_in_one_second_the_one_of_the_newer_commit_counts(baselines: Baselines) -> None:
     stored = application("d0", "c0", 100)
-    assert baselines.found(stored, deployment("d2", "c2", 101, written=20))
-    assert not baselines.found(stored, deployment("d1", "c1", 101, written=10))
+    assert baselines.adopt(stored, deployment("d2", "c2", 101, written=20))
+    assert not baselines.adopt(stored, deployment("d1", "c1", 101, written=10))
     assert baselines.of(stored).deployment_id == "d2"
 
 
 def test_an_older_deployment_that_turns_up_changes_nothing(baselines: Baselines) -> None:
     stored = application("d1", "c1", 101)
-    assert not baselines.found(stored, deployment("d0", "c0", 100))
-    assert not baselines.found(stored, deployment("d1", "c1", 101))
+    assert not baselines.adopt(stored, deployment("d0", "c0", 100))
+    assert not baselines.adopt(stored, deployment("d1", "c1", 101))
     assert baselines.of(stored).deployment_id == "d1"
 
 
 def test_what_followed_the_last_one_is_later_whatever_the_clock_said(baselines: Baselines) -> None:
     stored = application("d0", "c0", 5000)
-    assert baselines.found(stored, deployment("d1", "c1", 100), after="d0")
+    assert baselines.adopt(stored, deployment("d1", "c1", 100), after="d0")
     assert baselines.of(stored).deployment_id == "d1"
 
 
 def test_a_seen_commit_counts_until_the_next_deployment(baselines: Baselines) -> None:
     stored = application("d0", "c0", 100)
-    baselines.seen(stored, "c1")
+    baselines.ignore(stored, "c1")
     assert (baselines.of(stored).commit, baselines.of(stored).deployment_id) == ("c1", "d0")
-    baselines.triggered(stored, deployment("d2", "c2", 101))
+    baselines.record(stored, deployment("d2", "c2", 101))
     assert baselines.of(stored).commit == "c2"
 
 
-async def test_seen_commits_outlive_a_restart(seen: SeenCommits, tmp_path: Path) -> None:
-    Baselines(seen).seen(application("d0", "c0", 100), "c1")
+async def test_seen_commits_outlive_a_restart(seen: IgnoredCommits, tmp_path: Path) -> None:
+    Baselines(seen).ignore(application("d0", "c0", 100), "c1")
     await seen.save({"cart"})
-    later = SeenCommits(tmp_path / "trigger" / "seen.json")
+    later = IgnoredCommits(tmp_path / "trigger" / "seen.json")
     await later.load()
     assert Baselines(later).of(application("d0", "c0", 100)).commit == "c1"
     assert Baselines(later).of(application("d2", "c2", 101)).commit == "c2"
 
 
 async def test_seen_commits_of_applications_that_are_gone_are_forgotten(
-    seen: SeenCommits, tmp_path: Path
+    seen: IgnoredCommits, tmp_path: Path
 ) -> None:
     seen.put("cart", "d0", "c1")
     seen.put("shop", "d0", "c1")
@@ -111,7 +110,7 @@ async def test_seen_commits_of_applications_that_are_gone_are_forgotten(
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"cart": 1}', '{"cart": ["a"]}', "\xff"])
 async def test_a_broken_file_is_no_more_than_a_lost_one(
-    seen: SeenCommits, tmp_path: Path, content: str
+    seen: IgnoredCommits, tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "trigger").mkdir()
     (tmp_path / "trigger" / "seen.json").write_bytes(content.encode("latin-1"))
@@ -124,7 +123,7 @@ async def test_a_broken_file_is_no_more_than_a_lost_one(
 
 async def test_a_disk_that_cannot_be_written_keeps_nobody_from_deploying(tmp_path: Path) -> None:
     (tmp_path / "trigger").write_text("a file where a directory should be")
-    seen = SeenCommits(tmp_path / "trigger" / "seen.json")
+    seen = IgnoredCommits(tmp_path / "trigger" / "seen.json")
     await seen.load()
     seen.put("cart", "d0", "c1")
     await seen.save({"cart"})

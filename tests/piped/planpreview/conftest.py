@@ -21,16 +21,13 @@ from pipecd.model.errors import NotFound
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.heads import RepositoryHeads
-from pipecd.piped.planning.baseline import Baselines
-from pipecd.piped.planning.seen import SeenCommits
-from pipecd.piped.planpreview.application import ApplicationPreviews
-from pipecd.piped.planpreview.builder import Builder
-from pipecd.piped.planpreview.metrics import PreviewMetrics
-from pipecd.piped.planpreview.previewer import Previewer
+from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
+from pipecd.piped.planpreview.builder import ApplicationPreviewer, PreviewBuilder
+from pipecd.piped.planpreview.previewer import Previewer, PreviewMetrics
 from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
-from pipecd.piped.source.configs import Configs
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.plugins.wait.plugin import WaitPlugin
 from pipecd.proto.model import deployment_pb2
@@ -141,17 +138,18 @@ class Scene:
             self.plane.api() as api,
             open_mirrors([site], directory=directory, credentials=GitCredentials()) as mirrors,
         ):
+            configs = ApplicationConfigs(load_catalog())
             previewer = Previewer(
                 commands=CommandCache(api, interval=LOOK_EVERY),
-                builder=Builder(
+                builder=PreviewBuilder(
                     applications=ApplicationCache(api, interval=LOOK_EVERY),
                     heads=RepositoryHeads(mirrors),
                     mirrors=mirrors,
-                    configs=Configs(load_catalog()),
-                    baselines=Baselines(SeenCommits(self.workspace / "seen.json")),
-                    previews=ApplicationPreviews(
+                    configs=configs,
+                    baselines=Baselines(IgnoredCommits(self.workspace / "seen.json")),
+                    previewer=ApplicationPreviewer(
                         api=api,
-                        sources=Sources(mirrors, load_catalog(), decrypt=self.decrypt),
+                        sources=Sources(mirrors, configs, decrypt=self.decrypt),
                         plugins=self._plugins(),
                         masks=self.masks,
                         targets={"platform": self.targets},
@@ -159,7 +157,7 @@ class Scene:
                 ),
                 workspace=self.workspace,
                 workers=self.workers,
-                within=Duration(self.within),
+                default_timeout=Duration(self.within),
                 metrics=PreviewMetrics(self.registry),
             )
             await previewer.builder.baselines.load()

@@ -3,6 +3,7 @@
 
 import asyncio
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pipecd.model.clock import utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import UserMistake
 from pipecd.piped.planning.deployment import commit_cause, new_deployment
-from pipecd.piped.planning.gather import Planning, last_success
+from pipecd.piped.planning.planner import MaskedSources, Planner, last_success
 from pipecd.proto.model.command_pb2 import Command
 
 CONFIG = """\
@@ -130,12 +131,13 @@ async def test_a_deployment_of_the_merge_is_planned_as_it_was_previewed(
         id_ = await scene.add("cart", deployed=first if is_deployed else "")
         [shown] = (await scene.preview(scene.branch({"cart/tag": "v2"}))).results
         origin.git("merge", "-q", "--no-ff", "-m", "for real", "feature")
-        previews, builder = previewer.builder.previews, previewer.builder
+        previews, builder = previewer.builder.previewer, previewer.builder
         mirror = builder.mirrors.of("site")
         head = await mirror.update()
         known = builder.applications.get(id_)
         config = await previews.sources.config(known.git_path, head.hash)
-        plan = await Planning(previews.sources, previews.plugins, targets=previews.targets).plan(
+        sources = MaskedSources(previews.sources, previews.masks, "d", nullcontext())
+        plan = await Planner(sources, previews.plugins, targets=previews.targets).plan(
             new_deployment(
                 known,
                 config.spec,

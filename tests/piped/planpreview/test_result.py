@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.document import from_json, to_json
-from pipecd.piped.planpreview.result import Answer, fill, fit, hide
+from pipecd.piped.planpreview.result import PluginPreview, add_plugin_results, mask, truncate
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
     PlanPreviewCommandResult,
@@ -19,24 +19,25 @@ from pipecd.proto.plugin.planpreview_pb2 import PlanPreviewResult
 from pipecd.secrets.masking import Masking
 
 
-def answered(*no_change: bool) -> list[Answer]:
+def answered(*no_change: bool) -> list[PluginPreview]:
     return [
-        Answer(f"p{n}", [PlanPreviewResult(no_change=each)]) for n, each in enumerate(no_change)
+        PluginPreview(f"p{n}", [PlanPreviewResult(no_change=each)])
+        for n, each in enumerate(no_change)
     ]
 
 
 @pytest.mark.parametrize(
-    ("answers", "expected"),
+    ("previews", "expected"),
     [
         pytest.param(answered(True, True), True, id="nothing changes if all say so"),
         pytest.param(answered(True, False), False, id="one change is a change"),
-        pytest.param([Answer("p", [])], False, id="who says nothing does not say so"),
+        pytest.param([PluginPreview("p", [])], False, id="a plugin without results"),
         pytest.param([], False, id="nobody was there to say so"),
     ],
 )
-def test_no_change(answers: list[Answer], expected: bool) -> None:
+def test_no_change(previews: list[PluginPreview], expected: bool) -> None:
     result = ApplicationPlanPreviewResult()
-    fill(result, SyncStrategy.QUICK_SYNC, answers)
+    add_plugin_results(result, SyncStrategy.QUICK_SYNC, previews)
     assert result.no_change is expected
 
 
@@ -55,7 +56,7 @@ def result_of(*sizes: int) -> PlanPreviewCommandResult:
 @given(st.lists(st.integers(0, 5_000), max_size=8))
 def test_details_fit_and_short_ones_are_whole(sizes: list[int]) -> None:
     result, before = result_of(*sizes), result_of(*sizes)
-    fit(result, most=4_000)
+    truncate(result, limit=4_000)
     shown = [each.plan_details for each in result.results]
     # Each cut adds a line of its own that says so.
     assert sum(map(len, shown)) * 2 <= 4_000 + 100 * len(sizes)
@@ -68,7 +69,7 @@ def test_details_fit_and_short_ones_are_whole(sizes: list[int]) -> None:
 
 def test_what_was_cut_ends_at_a_line_and_says_how_much_is_missing() -> None:
     result = result_of(100)
-    fit(result, most=60)
+    truncate(result, limit=60)
     assert (
         result.results[0].plan_details
         == b"+ one line of a diff\n... (79 more bytes are not shown)\n"
@@ -76,23 +77,27 @@ def test_what_was_cut_ends_at_a_line_and_says_how_much_is_missing() -> None:
     only = PlanPreviewCommandResult(
         results=[ApplicationPlanPreviewResult(plan_details="ä".encode() * 50)]
     )
-    fit(only, most=5)
+    truncate(only, limit=5)
     assert only.results[0].plan_details == "ää... (96 more bytes are not shown)\n".encode()
 
 
 def test_a_hundred_large_diffs_can_be_sent() -> None:
     result = result_of(*[100_000] * 100)
-    fit(result)
+    truncate(result)
     assert len(to_json(result)) < 4 * 1024 * 1024 - 100_000
 
 
 def test_the_output_is_what_upstream_writes_and_reads() -> None:
     result = PlanPreviewCommandResult(command_id="c", piped_id="p")
     made = result.results.add(application_id="a", plugin_names=["kubernetes"])
-    fill(
+    add_plugin_results(
         made,
         SyncStrategy.PIPELINE,
-        [Answer("kubernetes", [PlanPreviewResult(deploy_target="dev", summary="s", details=b"d")])],
+        [
+            PluginPreview(
+                "kubernetes", [PlanPreviewResult(deploy_target="dev", summary="s", details=b"d")]
+            )
+        ],
     )
     written = json.loads(to_json(result))
     plan = {
@@ -124,6 +129,6 @@ def test_bytes_that_are_no_text_are_hidden_in_and_made_text() -> None:
         plan_summary=b"password1",
         plugin_plan_results=[PluginPlanPreviewResult(plan_details=b"\xff password1")],
     )
-    hide(result, Masking(["password1"]))
+    mask(result, Masking(["password1"]))
     assert "password1" not in str(result)
     assert result.plugin_plan_results[0].plan_details.decode().startswith("\ufffd ")

@@ -14,7 +14,7 @@ from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.piped.cache.commands import CommandCache
-from pipecd.piped.deploy.metadata import MetadataStores
+from pipecd.piped.deploy.context import MetadataStore
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.tools import Toolbox
@@ -30,9 +30,9 @@ OpenPlane = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 @asynccontextmanager
-async def calling_back(plane: Any) -> AsyncGenerator[tuple[Callbacks, MetadataStores], None]:
+async def calling_back(plane: Any) -> AsyncGenerator[tuple[Callbacks, MetadataStore], None]:
     async with plane.api() as api:
-        metadata = MetadataStores(api)
+        metadata = MetadataStore(api)
         commands = CommandCache(api, interval=0.02)
         tools = Toolbox(plane.directory / "tools")
         yield Callbacks(api, commands=commands, metadata=metadata, tools=tools), metadata

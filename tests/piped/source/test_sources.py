@@ -15,7 +15,8 @@ from pipecd.config.catalog import load_catalog
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
-from pipecd.piped.source.sources import Sources, config_path
+from pipecd.piped.source.configs import ApplicationConfigs, config_path
+from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.secrets import hybrid
 from pipecd.secrets.decrypter import Decrypter
@@ -37,7 +38,7 @@ async def sources_of(
     async with open_mirrors(
         [repository], directory=tmp_path / "m", credentials=GitCredentials()
     ) as mirrors:
-        yield Sources(mirrors, load_catalog(), decrypt=decrypt)
+        yield Sources(mirrors, ApplicationConfigs(load_catalog()), decrypt=decrypt)
 
 
 def place(path: str = "cart", config_filename: str = "app.pipecd.yaml") -> ApplicationGitPath:

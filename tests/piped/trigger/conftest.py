@@ -20,10 +20,9 @@ from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.command_handlers import UnknownApplicationHandler
 from pipecd.piped.notify.notice import Notice
-from pipecd.piped.planning.baseline import Baselines
-from pipecd.piped.planning.seen import SeenCommits
+from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.piped.reporting.sync_states import SyncStates
-from pipecd.piped.source.configs import Configs
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
@@ -74,11 +73,11 @@ class Scene:
                 commands=CommandCache(api, interval=LOOK_EVERY),
                 heads=RepositoryHeads(mirrors),
                 mirrors=mirrors,
-                configs=Configs(load_catalog()),
-                baselines=Baselines(SeenCommits(self.seen_file)),
+                configs=ApplicationConfigs(load_catalog()),
+                baselines=Baselines(IgnoredCommits(self.seen_file)),
                 notices=self.heard,
                 states=SyncStates(api, applications, deployments, now=now),
-                every=every,
+                interval=every,
                 now=now,
             )
             components = (

@@ -8,15 +8,15 @@ import structlog.testing
 from pipecd.git.commit import Commit, parse_commit
 from pipecd.model.errors import Unauthenticated, Unavailable
 from pipecd.piped.notify.notice import Notice
-from pipecd.piped.trigger.failures import TriggerFailures
+from pipecd.piped.trigger.trigger_pass import TriggerFailures
 from pipecd.proto.model.application_pb2 import Application
 
-CART = Application(id="cart")
+CART = Application(id="cart", name="Cart")
 AWAY, REFUSED = Unavailable("nobody answers"), Unauthenticated("the key is wrong")
 
 
-class Nobody:
-    """Whom nothing should be told."""
+class NoNotices:
+    """Fails on any notification."""
 
     def tell(self, notice: Notice) -> None:
         raise AssertionError(notice)
@@ -26,23 +26,29 @@ def commit(hash: str) -> Commit:
     return parse_commit(f"{hash}\0ann\0001\0a change\0".encode())
 
 
-def test_what_passes_is_logged_once_for_each_commit_and_reason_and_told_to_nobody() -> None:
+def test_a_temporary_error_is_logged_once_per_commit_and_reason_without_a_notification() -> None:
     def entry(commit: Commit, error: Exception) -> dict[str, Any]:
-        words = {"event": "application not triggered yet", "log_level": "warning"}
-        return {**words, "application": "cart", "commit": commit.hash, "error": str(error)}
+        words = {"event": "application not triggered, retrying", "log_level": "warning"}
+        return {
+            **words,
+            "application": "cart",
+            "application_name": "Cart",
+            "commit": commit.hash,
+            "error": str(error),
+        }
 
     first, second = commit("a1"), commit("b2")
-    failures = TriggerFailures(Nobody())
+    failures = TriggerFailures(NoNotices())
     with structlog.testing.capture_logs() as logs:
         for seen, error in ((first, AWAY), (first, AWAY), (second, AWAY), (second, REFUSED)):
             failures.failed(CART, seen, error, None)
     assert logs == [entry(first, AWAY), entry(second, AWAY), entry(second, REFUSED)]
 
 
-def test_what_was_well_meanwhile_is_logged_again() -> None:
-    head, failures = commit("a1"), TriggerFailures(Nobody())
+def test_an_error_that_returns_is_logged_again() -> None:
+    head, failures = commit("a1"), TriggerFailures(NoNotices())
     with structlog.testing.capture_logs() as logs:
         failures.failed(CART, head, AWAY, None)
-        failures.looked(CART, head, "", None)
+        failures.decided(CART, head, "", None)
         failures.failed(CART, head, AWAY, None)
     assert len(logs) == 2

@@ -28,9 +28,13 @@ from pipecd.config.application.trigger import OnCommitSpec
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
 from pipecd.piped.plan.reason import CommitFacts, on_commit
-from pipecd.piped.planning.baseline import Baselines
-from pipecd.piped.planning.deployment import Cause, commit_cause, new_deployment, reference
-from pipecd.piped.planning.seen import SeenCommits
+from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
+from pipecd.piped.planning.deployment import (
+    Cause,
+    commit_cause,
+    deployment_reference,
+    new_deployment,
+)
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -59,7 +63,9 @@ class Plane:
         return found
 
     def told(self, deployment: Deployment) -> None:
-        self.application.most_recently_triggered_deployment.CopyFrom(reference(deployment))
+        self.application.most_recently_triggered_deployment.CopyFrom(
+            deployment_reference(deployment)
+        )
 
     def open_ones(self) -> list[Deployment]:
         return [d for id_, d in self.deployments.items() if id_ not in self.completed]
@@ -146,11 +152,11 @@ class History(RuleBasedStateMachine):
     def start(self) -> None:
         """A new process: all it knows is on disk or at the control plane."""
         self.application = self.plane.copy()
-        self.seen = SeenCommits(self.directory / "seen.json")
+        self.seen = IgnoredCommits(self.directory / "seen.json")
         self.loop.run_until_complete(self.seen.load())
         self.baselines = Baselines(self.seen)
         for deployment in self.plane.open_ones():
-            if self.baselines.found(self.application, deployment):
+            if self.baselines.adopt(self.application, deployment):
                 self.plane.told(deployment)
 
     def do_look(self) -> None:
@@ -175,10 +181,10 @@ class History(RuleBasedStateMachine):
         if on_commit(RULE, facts).deploy:
             self.create(commit_cause(baseline.deployment_id, name(head), "it changed"), head)
         else:
-            self.baselines.seen(self.application, name(head))
+            self.baselines.ignore(self.application, name(head))
 
     def create(self, cause: Cause, head: int) -> None:
-        """As `Creation` does, with a step wherever a kill leaves another state behind."""
+        """As `DeploymentCreator` does, with a step wherever a kill leaves another state behind."""
         made = new_deployment(
             self.application,
             ApplicationSpec(name="cart"),
@@ -189,13 +195,13 @@ class History(RuleBasedStateMachine):
         )
         self.step()
         if (before := self.plane.deployments.get(made.id)) is not None:
-            if self.baselines.found(self.application, before, after=cause.after):
+            if self.baselines.adopt(self.application, before, after=cause.after):
                 self.plane.told(before)
             return
         self.plane.deployments[made.id] = made
         self.check(made)
         self.step()
-        self.baselines.triggered(self.application, made)
+        self.baselines.record(self.application, made)
         self.plane.told(made)
         self.step()
 

@@ -27,8 +27,7 @@ from pipecd.piped.cache.commands import REASON_KEY, CommandCache
 from pipecd.piped.cache.heads import Head, RepositoryHeads
 from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.source.configs import Configs
-from pipecd.piped.source.sources import config_path
+from pipecd.piped.source.configs import ApplicationConfigs, config_path
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.service.piped_pb2 import (
@@ -57,7 +56,7 @@ class AppConfigReporter:
     applications: ApplicationCache
     heads: RepositoryHeads
     mirrors: Mirrors
-    configs: Configs
+    configs: ApplicationConfigs
     commands: CommandCache
     schedule: RefreshSchedule
     piped_id: str

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the stages of a deployment: scheduler, one stage, stop reasons, stage logs."""
+"""Runs deployments: queue, scheduler, stages, journal, reports to the control plane."""

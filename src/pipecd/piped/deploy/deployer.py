@@ -1,177 +1,257 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Works on every open deployment of this piped, one at a time for each application.
+"""Runs every open deployment of this piped, one at a time for each application.
 
-It looks at its mirrors whenever they change or work is finished: what people cancelled is stopped,
-and every idle application goes on with its next deployment. Nothing is remembered here that a
-restart would miss.
+Whenever its caches change or a deployment ends, the deployer stops the deployments that users
+cancelled and starts the next deployment of every idle application. It keeps no state that a
+restart would lose.
 """
 
 import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
-from pipecd.model.clock import Now, utc_now
-from pipecd.model.command import CommandKind
-from pipecd.observe.telemetry import DeploymentTelemetry
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.changes import Watch
-from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
-from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.deploy.desk import Desk
-from pipecd.piped.deploy.metadata import MetadataStores
-from pipecd.piped.deploy.stop import Stop, stop_of
-from pipecd.piped.deploy.waiting import WaitingRoom
-from pipecd.piped.deploy.work import Hold, carry_out
-from pipecd.piped.notify.notice import Notices
-from pipecd.piped.plan.targets import KnownTargets
-from pipecd.piped.plan.turns import next_turns
-from pipecd.piped.pluginhost.callbacks import Callbacks
-from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.source.sources import Sources
+from pipecd.piped.deploy.context import DeploymentContext
+from pipecd.piped.deploy.run import Deferral, run_deployment
+from pipecd.piped.plan.queue import next_deployments, superseded, waiting_reasons
+from pipecd.piped.plan.rollback import Stop, stop_from
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
-from pipecd.proto.service.piped_pb2 import (
-    ReportApplicationDeployingStatusRequest,
-)
+from pipecd.proto.service.piped_pb2 import ReportApplicationDeployingStatusRequest
 
-# The safety net, should a change go unnoticed; upstream's controller looks as often.
-_LOOK_EVERY = 10.0
+log = structlog.get_logger()
+
+# The safety net for a missed change, in seconds; upstream's controller has the same interval.
+_SYNC_INTERVAL = 10.0
 
 
 @dataclass(frozen=True)
-class _Work:
-    """A deployment at work and the way to stop it."""
-
+class _RunningDeployment:
     deployment_id: str
     stop: asyncio.Future[Stop]
-
-    def tell(self, command: Command) -> None:
-        """Passes an order to stop on; the first one counts."""
-        if not self.stop.done():
-            self.stop.set_result(stop_of(command))
 
 
 @dataclass(kw_only=True)
 class Deployer:
-    """Plans and carries out deployments."""
+    """Starts, cancels and supersedes deployments."""
 
-    api: ControlPlaneClient
+    context: DeploymentContext
     deployments: DeploymentCache
-    commands: CommandCache
     applications: ApplicationCache
-    sources: Sources
-    plugins: PluginRegistry
-    targets: KnownTargets = field(default_factory=dict[str, tuple[str, ...]])
-    callbacks: Callbacks
-    metadata: MetadataStores
-    notices: Notices
-    workspace: Path
-    telemetry: DeploymentTelemetry = field(default_factory=DeploymentTelemetry)
-    now: Now = utc_now
-    _at_work: dict[str, _Work] = field(init=False, default_factory=dict[str, _Work])
-    """What is being done, by application."""
-    _settled: set[str] = field(init=False, default_factory=set[str])
-    """Deployments that are over, for as long as the mirror lists them."""
-    _held: dict[str, Hold] = field(init=False, default_factory=dict[str, Hold])
-    """Deployments that were laid aside."""
-    _news: Watch = field(init=False, default_factory=Watch)
-    _news_heard: int = field(init=False, default=0)
-    _woken: Watch = field(init=False, default_factory=Watch)
+    _running: dict[str, _RunningDeployment] = field(
+        init=False, default_factory=dict[str, _RunningDeployment]
+    )
+    """The running deployment of each application."""
+    _completed: set[str] = field(init=False, default_factory=set[str])
+    """Deployments that are completed, for as long as the cache still lists them as open."""
+    _deferred: dict[str, Deferral] = field(init=False, default_factory=dict[str, Deferral])
+    _chain_changes: Watch = field(init=False, default_factory=Watch)
+    _chain_change_count: int = field(init=False, default=0)
+    _wakeup: Watch = field(init=False, default_factory=Watch)
 
     async def run(self) -> None:
-        desk = self._desk()
-        await desk.forget_sources()
-        for mirror in (self.deployments, self.commands):
-            mirror.changes.add(self._woken)
-        for watch in (self._news, self._woken):
+        await self.context.remove_sources()
+        for mirror in (self.deployments, self.context.commands):
+            mirror.changes.add(self._wakeup)
+        for watch in (self._chain_changes, self._wakeup):
             self.deployments.schedule.wakeups.add(watch)
-        async with asyncio.TaskGroup() as works:
-            works.create_task(self._correct_deploying(), name="deploying")
-            waiting = WaitingRoom(desk=desk, works=works, settled=self._settled, woken=self._woken)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reset_deploying_flags(), name="deploying flags")
+            pending = PendingDeployments(
+                context=self.context, tasks=tasks, completed=self._completed, wakeup=self._wakeup
+            )
             while True:
-                self._look(desk, waiting, works)
-                await self._woken.wait(self._until_next_look())
+                self._sync(pending, tasks)
+                await self._wakeup.wait(self._until_next_sync())
 
-    def _look(self, desk: Desk, waiting: WaitingRoom, works: asyncio.TaskGroup) -> None:
-        """One look at the mirrors; everything that takes time becomes a task."""
+    def _sync(self, pending: "PendingDeployments", tasks: asyncio.TaskGroup) -> None:
+        """Compares the caches with what runs; everything that takes time becomes a task."""
         now, listed = asyncio.get_running_loop().time(), self.deployments.all
-        self._settled &= {deployment.id for deployment in listed}
-        has_news = self._news.taken()
-        self._news_heard += has_news
-        self._held = {
-            id: hold for id, hold in self._held.items() if hold.goes_on(now, has_news=has_news)
+        self._completed &= {deployment.id for deployment in listed}
+        chain_changed = self._chain_changes.taken()
+        self._chain_change_count += chain_changed
+        self._deferred = {
+            id: deferral
+            for id, deferral in self._deferred.items()
+            if deferral.is_active(now, chain_changed=chain_changed)
         }
-        passed_over = waiting.pass_over(listed, self._busy)
-        settled = self._settled | waiting.dealt_with | passed_over
-        for deployment in next_turns(listed, busy=self._busy, settled=settled):
-            if deployment.id not in self._held:
-                self._begin(deployment, desk, works)
-        waiting.explain(listed, self._busy)
-        for command in self.commands.of_kind(CommandKind.CANCEL_DEPLOYMENT):
-            self._cancel(command, waiting)
+        unavailable = pending.supersede(listed, self._busy) | pending.in_progress
+        completed = self._completed | unavailable
+        for deployment in next_deployments(listed, busy=self._busy, completed=completed):
+            if deployment.id not in self._deferred:
+                self._start(deployment, tasks)
+        pending.report_waiting(listed, self._busy)
+        for command in self.context.commands.of_kind(CommandKind.CANCEL_DEPLOYMENT):
+            self._cancel(command, pending)
 
     @property
     def _busy(self) -> dict[str, str]:
-        """The applications at work and the deployment of each."""
-        return {application: work.deployment_id for application, work in self._at_work.items()}
+        """The id of the running deployment by application."""
+        return {application: each.deployment_id for application, each in self._running.items()}
 
-    def _until_next_look(self) -> float:
+    def _until_next_sync(self) -> float:
         now = asyncio.get_running_loop().time()
-        return max(min([_LOOK_EVERY, *(hold.until - now for hold in self._held.values())]), 0)
+        ends = (deferral.until - now for deferral in self._deferred.values())
+        return max(min([_SYNC_INTERVAL, *ends]), 0)
 
-    def _cancel(self, command: Command, waiting: WaitingRoom) -> None:
-        """Stops the deployment where it is: at work, waiting for its turn, or over already."""
-        for work in self._at_work.values():
-            if work.deployment_id == command.deployment_id:
-                work.tell(command)
+    def _cancel(self, command: Command, pending: "PendingDeployments") -> None:
+        """Stops a running deployment, or cancels one that is pending; the first command wins."""
+        for running in self._running.values():
+            if running.deployment_id == command.deployment_id:
+                if not running.stop.done():
+                    running.stop.set_result(stop_from(command))
                 return
-        waiting.cancel(command)
+        pending.cancel(command)
 
-    def _begin(self, deployment: Deployment, desk: Desk, works: asyncio.TaskGroup) -> None:
-        work = _Work(deployment.id, asyncio.get_running_loop().create_future())
-        self._at_work[deployment.application_id] = work
-        works.create_task(self._carry_out(deployment, work, desk), name=deployment.id)
+    def _start(self, deployment: Deployment, tasks: asyncio.TaskGroup) -> None:
+        running = _RunningDeployment(deployment.id, asyncio.get_running_loop().create_future())
+        self._running[deployment.application_id] = running
+        tasks.create_task(self._run(deployment, running), name=deployment.id)
 
-    async def _carry_out(self, deployment: Deployment, work: _Work, desk: Desk) -> None:
-        news_heard = self._news_heard
+    async def _run(self, deployment: Deployment, running: _RunningDeployment) -> None:
+        changes_before = self._chain_change_count
         try:
-            hold = await carry_out(desk, deployment, work.stop)
+            deferral = await run_deployment(self.context, deployment, running.stop)
         finally:
-            del self._at_work[deployment.application_id]
-        # News that came meanwhile may be what its chain was waiting for; it asks again at once.
-        is_late = hold is not None and hold.is_for_chain and news_heard != self._news_heard
-        if hold is None:
-            self._settled.add(deployment.id)
-        elif not is_late:
-            self._held[deployment.id] = hold
-        # Nobody tells a piped what it reported itself.
+            del self._running[deployment.application_id]
+        if deferral is None:
+            self._completed.add(deployment.id)
+        elif not (deferral.is_for_chain and changes_before != self._chain_change_count):
+            self._deferred[deployment.id] = deferral
+        # else: its chain changed meanwhile, so the deployment is tried again at once.
+        # The control plane does not signal to a piped what that piped reported itself.
         self.deployments.refresh_soon()
-        self._woken.mark()
+        self._wakeup.mark()
 
-    async def _correct_deploying(self) -> None:
-        """An application that lost its piped amid a deployment may say forever that it deploys."""
+    async def _reset_deploying_flags(self) -> None:
+        """Clears `deploying` of applications whose piped ended in the middle of a deployment."""
         await self.applications.wait_until_loaded()
         applications = self.applications.all
-        # The deployments must be newer than the applications, which may have begun to deploy.
+        # A list of deployments that is older than that of the applications could lack a new one.
         await self.deployments.refresh()
         for application in applications:
             if application.deploying and not self.deployments.not_completed_of(application.id):
-                await self.api.report_application_deploying_status(
+                await self.context.api.report_application_deploying_status(
                     ReportApplicationDeployingStatusRequest(application_id=application.id)
                 )
 
-    def _desk(self) -> Desk:
-        return Desk(
-            api=self.api,
-            commands=self.commands,
-            sources=self.sources,
-            plugins=self.plugins,
-            targets=self.targets,
-            callbacks=self.callbacks,
-            metadata=self.metadata,
-            notices=self.notices,
-            workspace=self.workspace,
-            telemetry=self.telemetry,
-            now=self.now,
-        )
+
+@dataclass(kw_only=True)
+class PendingDeployments:
+    """Cancels and supersedes deployments that do not run, and reports what they wait for."""
+
+    context: DeploymentContext
+    tasks: asyncio.TaskGroup
+    completed: set[str]
+    """Receives the ids of deployments that completed."""
+    wakeup: Watch
+    _in_progress: dict[str, str] = field(init=False, default_factory=dict[str, str])
+    """The deployment of each task that is under way, by command id or deployment id."""
+    _reported: dict[str, str] = field(init=False, default_factory=dict[str, str])
+
+    @property
+    def in_progress(self) -> frozenset[str]:
+        """Deployments that must not start now, as a task reads or changes them."""
+        return frozenset(self._in_progress.values())
+
+    def cancel(self, command: Command) -> None:
+        """Cancels a deployment that does not run."""
+        if command.id not in self._in_progress:
+            cancelling = cancel_pending(self.context, command)
+            self._start(command.deployment_id, cancelling, key=command.id)
+
+    def supersede(self, listed: Sequence[Deployment], running: Mapping[str, str]) -> set[str]:
+        """Cancels superseded deployments and returns their ids; `running` is by application."""
+        ids = superseded(listed, completed=self.completed.union(running.values()))
+        for id, later in ids.items():
+            if id not in self.in_progress:
+                self._start(id, _cancel_superseded(self.context, id, later), key=id)
+        return set(ids)
+
+    def report_waiting(self, listed: Sequence[Deployment], running: Mapping[str, str]) -> None:
+        """Reports which running deployment each pending one waits for."""
+        reasons = waiting_reasons(listed, running)
+        self._reported = {id: each for id, each in self._reported.items() if id in reasons}
+        for id in reasons.keys() - self.completed - self.in_progress:
+            if self._reported.get(id) != reasons[id]:
+                self._reported[id] = reasons[id]
+                self._start(id, self._report_waiting(id, reasons[id]), key=id)
+
+    def _start(self, deployment_id: str, work: Coroutine[Any, Any, bool], *, key: str) -> None:
+        self._in_progress[key] = deployment_id
+        self.tasks.create_task(self._run(deployment_id, work, key), name=f"pending {key}")
+
+    async def _run(self, deployment_id: str, work: Coroutine[Any, Any, bool], key: str) -> None:
+        with bound_contextvars(deployment=deployment_id):
+            try:
+                if await work:
+                    self.completed.add(deployment_id)
+                    self.wakeup.mark()
+            except PipecdError as e:
+                log.warning("pending deployment not updated", error=str(e))
+            finally:
+                del self._in_progress[key]
+
+    async def _report_waiting(self, deployment_id: str, reason: str) -> bool:
+        try:
+            deployment = await self.context.fetch(deployment_id)
+            if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
+                await self.context.reports(deployment).waiting(reason)
+        finally:
+            # The deployment may be the next one by now.
+            self.wakeup.mark()
+        return False
+
+
+async def cancel_pending(context: DeploymentContext, command: Command) -> bool:
+    """Cancels a deployment that does not run; returns whether the command is handled.
+
+    A deployment that has started is left to the deployer, which starts it in order to stop it.
+    """
+    try:
+        status = await _cancel_before_start(context, command)
+    except (NotFound, Denied, UserMistake):
+        status = CommandStatus.FAILED
+    if status is not None:
+        await context.commands.report(command, status)
+    return status is not None
+
+
+async def _cancel_before_start(
+    context: DeploymentContext, command: Command
+) -> CommandStatus | None:
+    deployment = await context.fetch(command.deployment_id)
+    status = DeploymentStatus(deployment.status)
+    if status is DeploymentStatus.CANCELLED:
+        # By another command, or by this one before piped was killed.
+        return CommandStatus.SUCCEEDED
+    if status.is_completed:
+        return CommandStatus.FAILED
+    if status not in (DeploymentStatus.PENDING, DeploymentStatus.PLANNED):
+        return None
+    reason = f"Deployment was cancelled by {command.commander} before it began"
+    # Another deployment of the application may be running, so its status is not touched.
+    await context.reports(deployment).deployment_completed(
+        DeploymentStatus.CANCELLED, reason, by=command.commander
+    )
+    return CommandStatus.SUCCEEDED
+
+
+async def _cancel_superseded(
+    context: DeploymentContext, deployment_id: str, later: Deployment
+) -> bool:
+    deployment = await context.fetch(deployment_id)
+    if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
+        commit = later.trigger.commit.hash[:7]
+        reason = f"Superseded by deployment {later.id} of the newer commit {commit}"
+        await context.reports(deployment).deployment_completed(DeploymentStatus.CANCELLED, reason)
+    return DeploymentStatus(deployment.status).is_completed

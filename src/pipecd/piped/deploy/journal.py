@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this piped did for a deployment, on disk before the control plane is told.
+"""Results of a deployment, on disk before they are reported to the control plane.
 
-A piped that ends while the control plane is away would otherwise run a finished stage again.
+Without it, a piped that restarts while the control plane is unavailable would run a completed stage
+again.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.ids import new_id
-from pipecd.piped.deploy.outcome import Outcome
+from pipecd.piped.plan.rollback import Outcome
 from pipecd.program.atomic_write import write_atomic
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service.piped_pb2 import (
@@ -28,7 +29,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class StageEntry:
-    """How a stage ended, and what is left to be told about its log."""
+    """The result of a stage, and the part of its log that was not sent yet."""
 
     status: StageStatus
     reason: str
@@ -37,31 +38,31 @@ class StageEntry:
 
 @dataclass
 class Journal:
-    """The endings of stages and, once it is decided, of the deployment."""
+    """The results of the stages and, once it is decided, the outcome of the deployment."""
 
     path: Path
     stages: dict[str, StageEntry] = field(default_factory=dict[str, StageEntry])
     outcome: Outcome | None = None
-    began: int = 0
-    """When the first stage began, in unix seconds; written with the rest."""
+    started_at: int = 0
+    """When the first stage started, in unix seconds."""
 
     @classmethod
     async def open(cls, path: Path) -> "Journal":
-        """Reads what an earlier life of this piped wrote, if anything."""
+        """Reads the journal of an earlier process, if there is one."""
         return await asyncio.to_thread(_read, path)
 
-    async def stage_ended(self, stage_id: str, entry: StageEntry) -> None:
-        """Remembers that a stage is over."""
+    async def record_stage(self, stage_id: str, entry: StageEntry) -> None:
+        """Records the result of a stage."""
         self.stages[stage_id] = entry
         await self._save()
 
-    async def decided(self, outcome: Outcome) -> None:
-        """Remembers how the deployment is going to end."""
+    async def record_outcome(self, outcome: Outcome) -> None:
+        """Records how the deployment ends."""
         self.outcome = outcome
         await self._save()
 
-    def untold(self, deployment: Deployment) -> list[tuple[PipelineStage, StageEntry]]:
-        """The stages that are over and of which the control plane does not know that."""
+    def unreported(self, deployment: Deployment) -> list[tuple[PipelineStage, StageEntry]]:
+        """Returns the completed stages that the control plane has as not completed."""
         return [
             (stage, self.stages[stage.id])
             for stage in deployment.stages
@@ -72,51 +73,48 @@ class Journal:
         try:
             await asyncio.to_thread(self._write)
         except asyncio.CancelledError:
-            # Piped ends, and what is not on disk now would be done again.
+            # Piped shuts down: a stage that is not on disk now would run again.
             self._write()
             raise
 
     def _write(self) -> None:
-        try:
-            self._replace()
-        except OSError as e:
-            # A deployment is worth more than the memory of it.
-            log.warning("the journal was not written, a restart may repeat", error=str(e))
-
-    def _replace(self) -> None:
         document = {
-            "began": self.began,
-            "stages": {id: _document(entry) for id, entry in self.stages.items()},
+            "began": self.started_at,
+            "stages": {id: _encode_entry(entry) for id, entry in self.stages.items()},
             "outcome": None
             if self.outcome is None
             else {**asdict(self.outcome), "status": self.outcome.status.name},
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # One that was cancelled amid writing writes beside its own thread.
+        # After a cancellation two threads may write at the same time, each to a file of its own.
         scratch = self.path.with_suffix(f".{new_id()}")
-        write_atomic(self.path, json.dumps(document).encode(), scratch=scratch)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path, json.dumps(document).encode(), scratch=scratch)
+        except OSError as e:
+            # The deployment continues; only a restart could repeat a stage.
+            log.warning("journal not written, a restart may repeat stages", error=str(e))
 
 
 def _read(path: Path) -> Journal:
     try:
         document: dict[str, Any] = json.loads(path.read_text())
-        stages = {id: _entry(entry) for id, entry in document["stages"].items()}
-        # A piped of an earlier version did not write when it began.
-        began = int(document.get("began", 0))
-        return Journal(path, stages, _outcome(document["outcome"]), began)
+        stages = {id: _decode_entry(entry) for id, entry in document["stages"].items()}
+        # Earlier versions did not write when the first stage started.
+        started_at = int(document.get("began", 0))
+        return Journal(path, stages, _decode_outcome(document["outcome"]), started_at)
     except FileNotFoundError:
         return Journal(path)
     except (OSError, ValueError, KeyError, TypeError, DecodeError) as e:
-        log.warning("a journal cannot be read, the control plane is asked instead", error=str(e))
+        log.warning("journal not readable, using the control plane's statuses", error=str(e))
         return Journal(path)
 
 
-def _document(entry: StageEntry) -> dict[str, Any]:
+def _encode_entry(entry: StageEntry) -> dict[str, Any]:
     log = [base64.b64encode(checkpoint.SerializeToString()).decode() for checkpoint in entry.log]
     return {"status": entry.status.name, "reason": entry.reason, "log": log}
 
 
-def _entry(document: dict[str, Any]) -> StageEntry:
+def _decode_entry(document: dict[str, Any]) -> StageEntry:
     return StageEntry(
         StageStatus[document["status"]],
         str(document["reason"]),
@@ -124,7 +122,7 @@ def _entry(document: dict[str, Any]) -> StageEntry:
     )
 
 
-def _outcome(document: dict[str, Any] | None) -> Outcome | None:
+def _decode_outcome(document: dict[str, Any] | None) -> Outcome | None:
     if document is None:
         return None
     return Outcome(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the control plane, and people, what became of a deployment, however long that takes.
+"""Reports the progress of a deployment to the control plane, and notifies about it.
 
-Every report is about a local copy of the deployment, which is changed first; the client repeats it
-until the control plane accepts it, so that both sides agree in the end.
-People are told before that: whoever is killed in between makes the same report again, and what it
-tells people is known by its key.
+Every report changes the local copy of the deployment first, then queues the notification, then
+calls the control plane; the client retries until it accepts the report. A piped that is killed in
+between makes the same report again after its restart; the key of the notification prevents a second
+one.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.journal import StageEntry
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.transition import deployment_is, stage_became
-from pipecd.piped.planning.gather import Plan, Running
+from pipecd.piped.planning.planner import Plan, RunningCommit
 from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service import piped_pb2
@@ -39,15 +39,15 @@ PLANNED = "The deployment has been planned"
 STARTED = "The piped started handling this deployment"
 
 
-def words(error: PipecdError | OSError) -> str:
-    """An error in words for people; one of the system comes without its number."""
+def error_text(error: PipecdError | OSError) -> str:
+    """Returns the text of an error for users; that of the system without its errno."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return str(error)
 
 
-class Reports:
-    """The reports about one deployment."""
+class DeploymentReports:
+    """Reports about one deployment."""
 
     def __init__(
         self,
@@ -55,16 +55,16 @@ class Reports:
         deployment: Deployment,
         notices: Notices,
         *,
-        became: Callable[[Deployment], None],
+        on_status: Callable[[Deployment], None],
         now: Now = utc_now,
     ) -> None:
         self._api, self._deployment, self._notices, self._now = api, deployment, notices, now
-        self._became = became
+        self._on_status = on_status
 
-    async def planned(self, plan: Plan, running: Running | None) -> None:
-        """The deployment has stages now."""
+    async def planned(self, plan: Plan, running: RunningCommit | None) -> None:
+        """Reports that the deployment is planned, with its stages."""
         own = self._deployment
-        self._become(DeploymentStatus.PLANNED, PLANNED)
+        self._set_status(DeploymentStatus.PLANNED, PLANNED)
         own.summary = plan.summary
         own.running_commit_hash = running.commit if running else ""
         own.running_config_filename = running.config_filename if running else ""
@@ -89,7 +89,7 @@ class Reports:
         await self._api.report_deployment_planned(request)
 
     async def waiting(self, reason: str = "") -> None:
-        """Why the deployment does not move; without a reason it moves again."""
+        """Reports why the deployment waits; an empty reason means that it continues."""
         own, shared = self._deployment, self._deployment.metadata_v2.shared.keyValues
         if shared.get(WAITING_FOR, "") == reason or DeploymentStatus(own.status).is_completed:
             return
@@ -98,15 +98,15 @@ class Reports:
             deployment_id=own.id, metadata=shared
         )
         save = partial(self._api.save_deployment_shared_metadata, request)
-        await self._if_possible(save, what="waiting")
+        await self._best_effort(save, what="waiting")
 
     async def started(self) -> None:
-        """The deployment is being carried out, again after a restart."""
+        """Reports that the deployment runs; a restarted piped reports it again."""
         if may_become(DeploymentStatus(self._deployment.status), DeploymentStatus.RUNNING):
             await self._status(DeploymentStatus.RUNNING, STARTED)
 
     async def rolling_back(self, reason: str) -> None:
-        """The deployment failed and is being undone."""
+        """Reports that the deployment is rolling back."""
         if may_become(DeploymentStatus(self._deployment.status), DeploymentStatus.ROLLING_BACK):
             await self._status(DeploymentStatus.ROLLING_BACK, reason)
 
@@ -118,9 +118,9 @@ class Reports:
         *,
         requires: Sequence[str] = (),
     ) -> None:
-        """A stage began or ended; one that is taken up again began when it did."""
+        """Reports that a stage started or completed; a resumed stage keeps its start time."""
         now, before = to_unix(self._now()), StageStatus(stage.status)
-        began = began_at(stage) if status is StageStatus.RUNNING else 0
+        started_at = began_at(stage) if status is StageStatus.RUNNING else 0
         stage.status = deployment_pb2.StageStatus.ValueType(status)
         stage.status_reason = reason
         stage.updated_at = now
@@ -137,36 +137,38 @@ class Reports:
             status_reason=reason,
             requires=stage.requires,
             visible=True,
-            completed_at=began or now,
+            completed_at=started_at or now,
         )
         await self._api.report_stage_status_changed(request)
 
-    async def stage_over(self, stage: PipelineStage, entry: StageEntry) -> None:
-        """A stage ended: the rest of its log, then how."""
-        await self.log_ended(entry.log)
+    async def stage_completed(self, stage: PipelineStage, entry: StageEntry) -> None:
+        """Sends the rest of the log of a completed stage, then reports its status."""
+        await self.log_completed(entry.log)
         await self.stage(stage, entry.status, entry.reason)
 
-    async def log_ended(self, rest: Sequence[Checkpoint]) -> None:
-        """No line follows; one who reads a stage that is over reads all of it."""
+    async def log_completed(self, rest: Sequence[Checkpoint]) -> None:
+        """Sends the last lines of a stage log, which closes it."""
         for checkpoint in rest:
             send = partial(self._api.report_final_stage_logs, checkpoint)
-            await self._if_possible(send, what="stage log")
+            await self._best_effort(send, what="stage log")
 
     async def completed(self, status: DeploymentStatus, reason: str, *, by: str = "") -> None:
-        """The deployment is over, perhaps because somebody cancelled it.
+        """Reports that the deployment completed; `by` is the user who cancelled it.
 
-        The completion comes last: whoever is killed before it finds the deployment open and
-        reports the rest again.
+        The completion comes last: a piped that is killed before it finds the deployment open after
+        its restart, and reports the rest again.
         """
         if status is DeploymentStatus.SUCCESS:
-            await self._if_possible(self._most_recent_success, what="last success")
-        await self._if_possible(lambda: self.deploying(False), what="deploying")
-        await self.ended(status, reason, by=by)
+            await self._best_effort(self._most_recent_success, what="last success")
+        await self._best_effort(lambda: self.deploying(False), what="deploying")
+        await self.deployment_completed(status, reason, by=by)
 
-    async def ended(self, status: DeploymentStatus, reason: str, *, by: str = "") -> None:
-        """The deployment is over, which says nothing about its application."""
+    async def deployment_completed(
+        self, status: DeploymentStatus, reason: str, *, by: str = ""
+    ) -> None:
+        """Reports the deployment as completed, without a report about its application."""
         own = self._deployment
-        self._become(status, reason)
+        self._set_status(status, reason)
         own.completed_at = to_unix(self._now())
         self._notices.tell(deployment_is(own, by=by))
         request = piped_pb2.ReportDeploymentCompletedRequest(
@@ -182,7 +184,7 @@ class Reports:
         log.info("deployment completed", status=status.name, reason=reason)
 
     async def deploying(self, deploying: bool) -> None:
-        """Whether something is on its way for the application."""
+        """Reports whether the application is being deployed."""
         request = piped_pb2.ReportApplicationDeployingStatusRequest(
             application_id=self._deployment.application_id, deploying=deploying
         )
@@ -190,7 +192,7 @@ class Reports:
 
     async def _status(self, status: DeploymentStatus, reason: str) -> None:
         own, before = self._deployment, DeploymentStatus(self._deployment.status)
-        self._become(status, reason)
+        self._set_status(status, reason)
         if before is not status:
             self._notices.tell(deployment_is(own))
         request = piped_pb2.ReportDeploymentStatusChangedRequest(
@@ -220,18 +222,18 @@ class Reports:
         )
         await self._api.report_application_most_recent_deployment(request)
 
-    async def _if_possible(self, report: Callable[[], Awaitable[object]], *, what: str) -> None:
-        """A report without which the deployment goes on, should it be refused."""
+    async def _best_effort(self, report: Callable[[], Awaitable[object]], *, what: str) -> None:
+        """Makes a report whose rejection does not stop the deployment."""
         try:
             await report()
         except PipecdError as e:
-            log.warning("a report was refused", what=what, error=str(e))
+            log.warning("control plane rejected a report", what=what, error=str(e))
 
-    def _become(self, status: DeploymentStatus, reason: str) -> None:
+    def _set_status(self, status: DeploymentStatus, reason: str) -> None:
         own = self._deployment
         current = DeploymentStatus(own.status)
         if not may_become(current, status):
             raise ValueError(f"a deployment that is {current.name} cannot become {status.name}")
         own.status = deployment_pb2.DeploymentStatus.ValueType(status)
         own.status_reason = reason
-        self._became(own)
+        self._on_status(own)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out a planned deployment: its stages in order and, if need be, its rollback.
+"""Runs the stages of a planned deployment in order and, if necessary, its rollback.
 
-Each step can be interrupted at any instruction; the next start finds in the control plane and in
-the journal how far it got and goes on from there. Called by the deployer, one at a time per
-application.
+It may be interrupted at any instruction. After a restart it resumes from the stage statuses in the
+control plane and from the journal.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any
 
 import structlog
@@ -16,23 +15,25 @@ from pipecd.config.application.spec import ApplicationSpec
 from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus, StageStatus, began_at
 from pipecd.model.errors import PipecdError
-from pipecd.piped.deploy.desk import Desk
+from pipecd.piped.deploy.context import DeploymentContext
 from pipecd.piped.deploy.journal import Journal
-from pipecd.piped.deploy.outcome import (
+from pipecd.piped.deploy.stage import StageExecutor
+from pipecd.piped.deploy.stop import until_stopped
+from pipecd.piped.plan.rollback import (
     SUCCEEDED,
+    TIMED_OUT,
     Outcome,
-    StageEnding,
-    ending_of,
+    StageOutcome,
+    Stop,
     next_stage,
     outcome_after,
     outcome_between,
-    remembered,
+    recorded_outcome,
     resumed_rollback,
+    stopped_stage,
     without_rollback,
 )
-from pipecd.piped.deploy.stage import StageRun
-from pipecd.piped.deploy.stop import TIME_IS_UP, Stop, until_stopped
-from pipecd.piped.planning.gather import set_targets
+from pipecd.piped.planning.planner import set_targets
 from pipecd.piped.retry import retry_while_unavailable
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
@@ -40,131 +41,130 @@ log = structlog.get_logger()
 
 
 class Scheduler:
-    """One planned, running or rolling-back deployment on its way to its end."""
+    """Runs one planned, running or rolling-back deployment to its end."""
 
     def __init__(
-        self, desk: Desk, deployment: Deployment, journal: Journal, stop: asyncio.Future[Stop]
+        self,
+        context: DeploymentContext,
+        deployment: Deployment,
+        journal: Journal,
+        stop: asyncio.Future[Stop],
     ) -> None:
-        self._desk, self._deployment, self._journal, self._stop = desk, deployment, journal, stop
-        self._reports = desk.reports(deployment)
-        self._loose_ends: set[asyncio.Task[None]] = set()
+        self._context, self._deployment = context, deployment
+        self._journal, self._stop = journal, stop
+        self._reports = context.reports(deployment)
+        self._forward = [stage for stage in deployment.stages if not stage.rollback]
+        self._rollback = [stage for stage in deployment.stages if stage.rollback]
+        self._background: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Returns when the deployment is completed and the control plane knows it."""
+        """Returns when the deployment is completed and that is reported."""
         try:
             await self._run()
-            await asyncio.gather(*self._loose_ends)
+            await asyncio.gather(*self._background)
         finally:
-            for task in self._loose_ends:
+            for task in self._background:
                 task.cancel()
 
     async def _run(self) -> None:
-        for stage, entry in self._journal.untold(self._deployment):
-            await self._reports.stage_over(stage, entry)
+        for stage, entry in self._journal.unreported(self._deployment):
+            await self._reports.stage_completed(stage, entry)
         for stage in self._deployment.stages:
             if StageStatus(stage.status) is StageStatus.RUNNING:
-                await self._desk.callbacks.send_spooled(self._deployment.id, stage.id)
+                await self._context.callbacks.send_spooled(self._deployment.id, stage.id)
         outcome = self._journal.outcome or await self._decide()
-        if outcome.rolls_back and self._rollback_stages():
+        if outcome.rolls_back and self._rollback:
             await self._roll_back(outcome)
         await self._reports.completed(outcome.status, outcome.reason, by=outcome.by)
 
     async def _decide(self) -> Outcome:
-        """Runs the stages, unless a rollback had begun, and writes down what it comes to."""
+        """Runs the stages, unless a rollback has started, and records the outcome."""
         if DeploymentStatus(self._deployment.status) is DeploymentStatus.ROLLING_BACK:
             outcome = resumed_rollback(self._deployment)
         else:
             await self._reports.started()
-            outcome = await self._forward()
-        if self._stop.done() and not self._rollback_stages():
+            outcome = await self._run_forward()
+        if self._stop.done() and not self._rollback:
             outcome = without_rollback(outcome, self._stop.result())
-        await self._journal.decided(outcome)
+        await self._journal.record_outcome(outcome)
         return outcome
 
-    async def _forward(self) -> Outcome:
-        """Runs the stages that are left, until one of them or somebody ends the deployment."""
+    async def _run_forward(self) -> Outcome:
+        """Runs the remaining stages until one of them or a stop ends the deployment."""
         try:
-            asking = asyncio.create_task(
-                retry_while_unavailable(self._spec, what="repository"), name="source"
+            loading = asyncio.create_task(
+                retry_while_unavailable(self._load_spec, what="repository")
             )
-            spec = await until_stopped(asking, self._stop)
+            spec = await until_stopped(loading, self._stop)
         except PipecdError as e:
             reason = f"Failed to get deploy source at target commit ({e})"
-            return await self._end_between(StageEnding(StageStatus.FAILURE, reason))
+            return await self._end_between_stages(StageOutcome(StageStatus.FAILURE, reason))
         if isinstance(spec, Stop):
-            return await self._end_between(ending_of(spec))
-        deadline = asyncio.get_running_loop().time() + spec.timeout - self._passed()
-        for stage in self._forward_stages():
+            return await self._end_between_stages(stopped_stage(spec))
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + spec.timeout - self._elapsed()
+        for stage in self._forward:
             if StageStatus(stage.status).is_completed:
-                outcome = outcome_after(stage, remembered(stage))
-            elif (stopped := self._stopped(deadline)) is not None:
-                return await self._end_between(ending_of(stopped))
+                outcome = outcome_after(stage, recorded_outcome(stage))
+            elif self._stop.done():
+                return await self._end_between_stages(stopped_stage(self._stop.result()))
+            elif clock() >= deadline:
+                return await self._end_between_stages(stopped_stage(TIMED_OUT))
             else:
-                left = deadline - asyncio.get_running_loop().time()
-                ending = await self._run_of(stage, spec).forward(self._stop, at_most=left)
-                outcome = outcome_after(stage, ending)
+                executor = self._executor(stage, spec)
+                ended = await executor.execute(self._stop, time_left=deadline - clock())
+                outcome = outcome_after(stage, ended)
             if outcome is not None:
                 return outcome
         return Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
 
-    def _passed(self) -> int:
-        """For how many seconds the stages have been under way, in earlier lives of piped too."""
-        now = to_unix(self._desk.now())
-        if not self._journal.began:
-            begun = [began for stage in self._forward_stages() if (began := began_at(stage))]
-            self._journal.began = min(begun, default=now)
-        # A clock that was set back takes nothing away.
-        return max(0, now - self._journal.began)
+    def _elapsed(self) -> int:
+        """Returns for how many seconds the stages have run, also before restarts of piped."""
+        now = to_unix(self._context.now())
+        if not self._journal.started_at:
+            started = [at for stage in self._forward if (at := began_at(stage))]
+            self._journal.started_at = min(started, default=now)
+        # A clock that was set back must not extend the timeout.
+        return max(0, now - self._journal.started_at)
 
-    async def _end_between(self, ending: StageEnding) -> Outcome:
-        """Ends the deployment while no stage runs, though one may have been interrupted before."""
+    async def _end_between_stages(self, ended: StageOutcome) -> Outcome:
+        """Ends the deployment while no stage runs; a restart may have interrupted one, though."""
         following, last = next_stage(self._deployment)
         if following is not None and StageStatus(following.status) is StageStatus.RUNNING:
-            await self._run_of(following, ApplicationSpec()).give_up(ending)
-            return outcome_after(following, ending) or Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
-        return outcome_between(following, last, ending)
+            await self._executor(following, ApplicationSpec()).abandon(ended)
+            return outcome_after(following, ended) or Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
+        return outcome_between(following, last, ended)
 
     async def _roll_back(self, outcome: Outcome) -> None:
-        """Runs every stage of the rollback, whatever becomes of each."""
+        """Runs every rollback stage, also after one of them failed."""
         await self._reports.rolling_back(outcome.reason)
-        remaining = [s for s in self._rollback_stages() if not StageStatus(s.status).is_completed]
+        remaining = [s for s in self._rollback if not StageStatus(s.status).is_completed]
         try:
-            spec = await retry_while_unavailable(self._spec, what="repository")
+            spec = await retry_while_unavailable(self._load_spec, what="repository")
         except PipecdError as e:
             for stage in remaining:
                 await self._reports.stage(stage, StageStatus.FAILURE, str(e))
             return
         requires = [outcome.last_stage] if outcome.last_stage else []
         for stage in remaining:
-            await self._run_of(stage, spec).undo(requires=requires)
+            await self._executor(stage, spec).execute_rollback(requires=requires)
 
-    def _stopped(self, deadline: float) -> Stop | None:
-        if self._stop.done():
-            return self._stop.result()
-        return TIME_IS_UP if asyncio.get_running_loop().time() >= deadline else None
-
-    def _run_of(self, stage: PipelineStage, spec: ApplicationSpec) -> StageRun:
-        return StageRun(
-            desk=self._desk,
+    def _executor(self, stage: PipelineStage, spec: ApplicationSpec) -> StageExecutor:
+        return StageExecutor(
+            context=self._context,
             reports=self._reports,
             journal=self._journal,
             deployment=self._deployment,
             spec=spec,
             stage=stage,
-            later=self._later,
+            run_in_background=self._run_in_background,
         )
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        self._loose_ends.add(asyncio.create_task(work))
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        self._background.add(asyncio.create_task(work))
 
-    async def _spec(self) -> ApplicationSpec:
+    async def _load_spec(self) -> ApplicationSpec:
         own = self._deployment
-        spec = (await self._desk.sources.config(own.git_path, own.trigger.commit.hash)).spec
-        set_targets(own, spec, self._desk.targets)
+        spec = (await self._context.sources.config(own.git_path, own.trigger.commit.hash)).spec
+        set_targets(own, spec, self._context.targets)
         return spec
-
-    def _forward_stages(self) -> Iterator[PipelineStage]:
-        return (stage for stage in self._deployment.stages if not stage.rollback)
-
-    def _rollback_stages(self) -> list[PipelineStage]:
-        return [stage for stage in self._deployment.stages if stage.rollback]

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one stage: skip it or call its plugin, stop it when told to, and say how it ended."""
+"""Runs one stage: skips it or calls its plugin, stops it on request, and reports its result."""
 
 import asyncio
 import json
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,259 +18,235 @@ from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy, began_at
 from pipecd.model.errors import PipecdError
-from pipecd.piped.deploy.desk import Desk
+from pipecd.piped.deploy.context import DeploymentContext
 from pipecd.piped.deploy.journal import Journal, StageEntry
-from pipecd.piped.deploy.outcome import StageEnding, ending_of
-from pipecd.piped.deploy.reports import Reports, words
-from pipecd.piped.deploy.stop import Stop, StopReason, until_stopped
-from pipecd.piped.plan.skip import skip_reason
+from pipecd.piped.deploy.reports import DeploymentReports, error_text
+from pipecd.piped.deploy.stop import until_stopped
+from pipecd.piped.plan.rollback import StageOutcome, Stop, StopReason, stopped_stage
+from pipecd.piped.plan.stages import skip_reason
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.piped.retry import retry_while_unavailable
 from pipecd.piped.source.sources import Source
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
-from pipecd.proto.service.piped_pb2 import (
-    ReportStageLogsFromLastCheckpointRequest as Checkpoint,
-)
 from pipecd.sdk.log import StageLog
 
 log = structlog.get_logger()
 
-# How often a stage is run when its plugin dies each time.
-_RUNS = 3
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """How many seconds a stage may take, and how many of them are left."""
-
-    whole: float
-    left: float
+# How often a stage is run if its plugin dies each time.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageRun:
-    """One stage of one deployment."""
+class StageExecutor:
+    """Runs one stage of one deployment."""
 
-    desk: Desk
-    reports: Reports
+    context: DeploymentContext
+    reports: DeploymentReports
     journal: Journal
     deployment: Deployment
     spec: ApplicationSpec
     stage: PipelineStage
-    later: Callable[[Coroutine[Any, Any, None]], None]
-    """Takes what need not be waited for before the deployment goes on."""
+    run_in_background: Callable[[Coroutine[Any, Any, None]], None]
+    """Takes work that the deployment does not wait for before its next stage."""
 
     @property
-    def configured(self) -> StageSpec | None:
+    def stage_config(self) -> StageSpec | None:
         """The entry of the pipeline that the stage was planned from; a quick sync has none."""
         if SyncStrategy(self.deployment.trigger.sync_strategy) is SyncStrategy.QUICK_SYNC:
             return None
         stages = self.spec.pipeline.stages
         return stages[self.stage.index] if self.stage.index < len(stages) else None
 
-    async def forward(self, stop: asyncio.Future[Stop], *, at_most: float) -> StageEnding:
-        """Runs a stage of the pipeline or of a quick sync; its time goes on after a restart."""
-        entry, passed = self.configured, self._passed()
-        whole = passed + at_most if entry is None else min(passed + at_most, entry.timeout)
-        with self._traced():
-            return await self._run(stop, limit=_Limit(whole, max(0.0, whole - passed)), requires=())
+    async def execute(self, stop: asyncio.Future[Stop], *, time_left: float) -> StageOutcome:
+        """Runs a stage of the pipeline or of a quick sync.
 
-    async def undo(self, *, requires: Sequence[str]) -> StageEnding:
-        """Runs a stage of the rollback, which nothing stops."""
+        Its timeout continues after a restart. `time_left` is what the deployment's timeout leaves.
+        """
+        config, started_at = self.stage_config, began_at(self.stage)
+        # A clock that was set back must not extend the timeout.
+        elapsed = max(0, to_unix(self.context.now()) - started_at) if started_at else 0
+        timeout = (
+            elapsed + time_left if config is None else min(elapsed + time_left, config.timeout)
+        )
+        return await self._run(stop, timeout=timeout, elapsed=elapsed)
+
+    async def execute_rollback(self, *, requires: Sequence[str]) -> StageOutcome:
+        """Runs a rollback stage, which cannot be stopped and has no timeout."""
         never: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
-        with self._traced():
-            return await self._run(never, limit=None, requires=requires)
+        return await self._run(never, timeout=None, requires=requires)
 
-    def _passed(self) -> int:
-        """For how many seconds the stage has been under way, in earlier lives of piped too."""
-        began = began_at(self.stage)
-        # A clock that was set back takes nothing away.
-        return max(0, to_unix(self.desk.now()) - began) if began else 0
-
-    def _traced(self) -> AbstractContextManager[None]:
-        return self.desk.telemetry.traces.stage(self.deployment, self.stage)
+    async def abandon(self, ended: StageOutcome) -> None:
+        """Completes a stage that an earlier process left running, without running it again."""
+        await self._close_log(ended.message)
+        await self._complete(ended)
 
     async def _run(
-        self, stop: asyncio.Future[Stop], *, limit: _Limit | None, requires: Sequence[str]
-    ) -> StageEnding:
-        work = asyncio.create_task(self._work(requires), name=f"stage {self.stage.name}")
-        try:
-            ended = await until_stopped(work, stop, at_most=limit and limit.left)
-        except asyncio.CancelledError:
-            await self._keep_late_ending(work)
-            raise
-        if isinstance(ended, Stop):
-            ended = _late_ending(work) or await self._stopped(ended, limit)
-        return await self._ended(ended)
+        self,
+        stop: asyncio.Future[Stop],
+        *,
+        timeout: float | None,  # noqa: ASYNC109 - the configured one, of which `elapsed` is used up
+        elapsed: float = 0,
+        requires: Sequence[str] = (),
+    ) -> StageOutcome:
+        with self.context.telemetry.traces.stage(self.deployment, self.stage):
+            task = asyncio.create_task(self._execute(requires), name=f"stage {self.stage.name}")
+            time_limit = None if timeout is None else max(0.0, timeout - elapsed)
+            try:
+                ended = await until_stopped(task, stop, time_limit=time_limit)
+            except asyncio.CancelledError:
+                # Piped shuts down; a stage that has ended by itself must not run again.
+                if (result := _result_of(task)) is not None:
+                    await self._record(result)
+                raise
+            if isinstance(ended, Stop):
+                ended = _result_of(task) or await self._stopped(ended, timeout)
+            return await self._complete(ended)
 
-    async def give_up(self, ending: StageEnding) -> None:
-        """Ends a stage that an earlier life of piped left behind, without running it again."""
-        await self._close_log(ending.message)
-        await self._ended(ending)
-
-    async def _ended(self, ended: StageEnding) -> StageEnding:
-        entry = await self._remember(ended)
-        # The working copies are of no use to anyone else, and may hold secrets.
-        await asyncio.to_thread(shutil.rmtree, self._place, ignore_errors=True)
-        await self.reports.stage_over(self.stage, entry)
-        await self._settle_commands()
-        log.info("stage ended", stage=self.stage.name, status=ended.status.name)
+    async def _complete(self, ended: StageOutcome) -> StageOutcome:
+        entry = await self._record(ended)
+        # The working copies may contain secrets.
+        await asyncio.to_thread(shutil.rmtree, self._sources_directory, ignore_errors=True)
+        await self.reports.stage_completed(self.stage, entry)
+        for command in self.context.commands.for_stage(self.deployment.id, self.stage.id):
+            await self.context.commands.report(command, CommandStatus.SUCCEEDED)
+        log.info("stage completed", stage=self.stage.name, status=ended.status.name)
         return ended
 
-    async def _remember(self, ended: StageEnding) -> StageEntry:
-        """From here on the stage does not run again; only then may its log be closed."""
-        log_end = self.desk.callbacks.take_end(self.deployment.id, self.stage.id)
-        before = self.journal.stages.get(self.stage.id)
-        kept = () if before is None else before.log
-        entry = StageEntry(ended.status, ended.message, _one_log(*kept, *log_end))
-        await self.journal.stage_ended(self.stage.id, entry)
-        self.desk.callbacks.forget_spooled(self.deployment.id, self.stage.id)
+    async def _record(self, ended: StageOutcome) -> StageEntry:
+        """Writes the result to the journal, after which the stage never runs again."""
+        callbacks, id, stage_id = self.context.callbacks, self.deployment.id, self.stage.id
+        before = self.journal.stages.get(stage_id)
+        checkpoints = (*(before.log if before else ()), *callbacks.take_end(id, stage_id))
+        for checkpoint in checkpoints[:-1]:
+            # Only the last part of a log closes it.
+            checkpoint.completed = False
+        entry = StageEntry(ended.status, ended.message, checkpoints)
+        await self.journal.record_stage(stage_id, entry)
+        callbacks.forget_spooled(id, stage_id)
         return entry
 
-    async def _work(self, requires: Sequence[str]) -> StageEnding:
-        """Everything that may take time or fail; a failure ends in the log of the stage."""
+    async def _execute(self, requires: Sequence[str]) -> StageOutcome:
+        """Does everything that may take time or fail; an error is written to the stage log."""
         try:
             if (reason := await self._skip_reason()) is not None:
-                told = f"Skipped because {reason}"
-                await self._close_log(told, failed=False)
-                return StageEnding(StageStatus.SKIPPED, told)
+                message = f"Skipped because {reason}"
+                await self._close_log(message, failed=False)
+                return StageOutcome(StageStatus.SKIPPED, message)
             if StageStatus(self.stage.status) is StageStatus.RUNNING:
-                await self._say("Piped was started again and takes up this stage")
+                await self._log_line("Piped was restarted and resumes this stage")
             await self.reports.stage(self.stage, StageStatus.RUNNING, requires=requires)
             log.info("stage started", stage=self.stage.name)
-            return await self._execute()
+            return await self._call_plugin()
         except (PipecdError, OSError) as e:
-            await self._close_log(words(e))
-            return StageEnding(StageStatus.FAILURE, self._masked(words(e)))
+            await self._close_log(error_text(e))
+            return StageOutcome(StageStatus.FAILURE, self._masked(error_text(e)))
 
     async def _skip_reason(self) -> str | None:
-        entry = self.configured
-        if self.stage.rollback or entry is None:
+        config = self.stage_config
+        if self.stage.rollback or config is None:
             return None
         changed = None
         before, commit = self.deployment.running_commit_hash, self.deployment.trigger.commit
-        if before and entry.skip_on.paths:
-            changed = await self.desk.sources.changed_files(
+        if before and config.skip_on.paths:
+            changed = await self.context.sources.changed_files(
                 self.deployment.git_path, before, commit.hash
             )
-        return skip_reason(entry.skip_on, commit_message=commit.message, changed_files=changed)
+        return skip_reason(config.skip_on, commit_message=commit.message, changed_files=changed)
 
-    async def _execute(self) -> StageEnding:
-        """Runs the stage, again if its plugin died: as after a restart, with fresh sources."""
+    async def _call_plugin(self) -> StageOutcome:
+        """Runs the stage, again if its plugin dies: as after a restart, with new sources."""
         plugin, died = self._plugin(), 0
         while True:
             request = pb.ExecuteStageRequest(input=await self._input())
             try:
-                return self._judged(plugin, await plugin.ExecuteStage(request))
+                response = await plugin.ExecuteStage(request)
             except PluginDied as e:
                 died += 1
-                if died >= _RUNS:
-                    raise PipecdError(f"{e}; given up after {died} runs of the stage") from e
-                await self._say(f"{e}; the stage is run again as soon as the plugin is back")
-
-    def _judged(self, plugin: Plugin, answer: pb.ExecuteStageResponse) -> StageEnding:
-        if answer.status not in STAGE_ANSWERS:
-            told = f"plugin {plugin.name} answered status {answer.status}, which is not an ending"
-            return StageEnding(StageStatus.FAILURE, told)
-        return StageEnding(StageStatus(answer.status), self._masked(answer.message))
+                if died >= _ATTEMPTS:
+                    raise PipecdError(f"{e}; given up after {died} attempts") from e
+                await self._log_line(f"{e}; the stage is run again as soon as the plugin is back")
+                continue
+            if response.status not in STAGE_ANSWERS:
+                error = f"plugin {plugin.name} returned invalid stage status {response.status}"
+                return StageOutcome(StageStatus.FAILURE, error)
+            return StageOutcome(StageStatus(response.status), self._masked(response.message))
 
     def _plugin(self) -> Plugin:
         targets = self.deployment.deploy_targets_by_plugin.keys()
-        return self.desk.plugins.for_stage(self.stage.name, self.spec, targets=targets)
+        return self.context.plugins.for_stage(self.stage.name, self.spec, targets=targets)
 
     async def _input(self) -> pb.ExecutePluginInput:
-        own = self.deployment
+        own, config = self.deployment, self.stage_config
         target = await self._source(own.trigger.commit.hash, "target")
         running = None
         if own.running_commit_hash:
             running = await self._source(
                 own.running_commit_hash, "running", config_filename=own.running_config_filename
             )
-        entry = self.configured
         return pb.ExecutePluginInput(
             deployment=own,
             stage=self.stage,
-            stage_config=b"" if entry is None else json.dumps(entry.with_).encode(),
+            stage_config=b"" if config is None else json.dumps(config.with_).encode(),
             target_deployment_source=target.to_proto(),
             running_deployment_source=None if running is None else running.to_proto(),
         )
 
     async def _source(self, commit: str, name: str, *, config_filename: str = "") -> Source:
-        """A working copy; a repository that is away is waited for."""
-        own, sources = self.deployment, self.desk.masked_sources(self.deployment.id)
+        """Returns a working copy; retries while the Git repository is unavailable."""
+        own, sources = self.deployment, self.context.masked_sources(self.deployment.id)
+        into = self._sources_directory / name
         return await retry_while_unavailable(
-            lambda: sources.at(
-                own.git_path, commit, config_filename=config_filename, into=self._place / name
-            ),
+            lambda: sources.at(own.git_path, commit, config_filename=config_filename, into=into),
             what="repository",
         )
 
     @property
-    def _place(self) -> Path:
-        return self.desk.sources_of(self.deployment.id) / self.stage.id
+    def _sources_directory(self) -> Path:
+        return self.context.sources_directory(self.deployment.id) / self.stage.id
 
     def _masked(self, text: str) -> str:
-        return self.desk.callbacks.masks.hide(self.deployment.id, text)
+        return self.context.callbacks.masks.hide(self.deployment.id, text)
 
-    async def _keep_late_ending(self, work: asyncio.Task[StageEnding]) -> None:
-        """Piped ends, and the stage ended before it could be stopped: it must not run again."""
-        if (ended := _late_ending(work)) is not None:
-            await self._remember(ended)
-
-    async def _settle_commands(self) -> None:
-        """What people told the stage has been heard."""
-        for command in self.desk.commands.for_stage(self.deployment.id, self.stage.id):
-            await self.desk.commands.report(command, CommandStatus.SUCCEEDED)
-
-    async def _stopped(self, stop: Stop, limit: _Limit | None) -> StageEnding:
-        """The ending of a stage that was stopped, with the last line of its log."""
-        ending = ending_of(stop)
-        await self._remember(ending)
-        timed_out = stop.reason is StopReason.TIMED_OUT
-        whole = Duration(round(limit.whole, 1)) if limit else Duration(0)
-        last_words = f"Timed out after {whole}" if timed_out else ending.message
-        if lag := self._log_lag():
-            self.later(self._close_log_after(lag, last_words))
-        else:
-            await self._close_log(last_words)
-        return ending
-
-    def _log_lag(self) -> float:
+    async def _stopped(self, stop: Stop, timeout: float | None) -> StageOutcome:  # noqa: ASYNC109
+        """Records the outcome of a stopped stage, then adds the last line to its log."""
+        ended = stopped_stage(stop)
+        await self._record(ended)
+        last_line = ended.message
+        if stop.reason is StopReason.TIMED_OUT:
+            last_line = f"Timed out after {Duration(round(timeout or 0, 1))}"
         try:
-            return self._plugin().log_lag
+            delay = self._plugin().log_lag
         except PipecdError:
-            return 0.0
+            delay = 0.0
+        if delay:
+            self.run_in_background(self._close_log_after(delay, last_line))
+        else:
+            await self._close_log(last_line)
+        return ended
 
     async def _close_log_after(self, seconds: float, text: str) -> None:
         await asyncio.sleep(seconds)
         await self._close_log(text)
-        await self.reports.log_ended(
-            self.desk.callbacks.take_end(self.deployment.id, self.stage.id)
+        await self.reports.log_completed(
+            self.context.callbacks.take_end(self.deployment.id, self.stage.id)
         )
 
-    async def _say(self, text: str) -> None:
-        """Adds a line for people while the stage goes on."""
-        stage_log = StageLog(self.desk.callbacks, self.deployment.id, self.stage.id)
+    async def _log_line(self, text: str) -> None:
+        """Adds a line to the stage log, which stays open."""
+        stage_log = StageLog(self.context.callbacks, self.deployment.id, self.stage.id)
         async with stage_log.kept(closes=False) as lines:
             lines.info(text)
 
     async def _close_log(self, text: str, *, failed: bool = True) -> None:
-        """Adds the last line for a stage that could not do so itself."""
-        stage_log = StageLog(self.desk.callbacks, self.deployment.id, self.stage.id)
+        """Adds the last line to the log of a stage whose plugin did not close it."""
+        stage_log = StageLog(self.context.callbacks, self.deployment.id, self.stage.id)
         async with stage_log.kept() as lines:
             (lines.error if failed else lines.info)(text)
 
 
-def _one_log(*parts: Checkpoint) -> tuple[Checkpoint, ...]:
-    """Only the last part of a log closes it."""
-    for part in parts[:-1]:
-        part.completed = False
-    return parts
-
-
-def _late_ending(work: asyncio.Task[StageEnding]) -> StageEnding | None:
-    """How a stage ended that was over before it could be stopped."""
-    if not work.done() or work.cancelled() or work.exception() is not None:
+def _result_of(task: asyncio.Task[StageOutcome]) -> StageOutcome | None:
+    """Returns the result of a task that ended before it could be stopped."""
+    if not task.done() or task.cancelled() or task.exception() is not None:
         return None
-    return work.result()
+    return task.result()

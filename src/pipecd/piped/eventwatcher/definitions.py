@@ -15,8 +15,7 @@ from pipecd.git.objects import Blob
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.piped.eventwatcher.definition import Definition, of_application, of_file
 from pipecd.piped.plan.paths import path_patterns
-from pipecd.piped.source.configs import Configs
-from pipecd.piped.source.sources import config_path
+from pipecd.piped.source.configs import ApplicationConfigs, config_path
 from pipecd.proto.model.application_pb2 import Application
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -32,7 +31,9 @@ class _Read:
 class Definitions:
     """The definitions of one repository, from application files and from `.pipe/`."""
 
-    def __init__(self, mirror: Mirror, configs: Configs, settings: EventWatcherRepoSpec) -> None:
+    def __init__(
+        self, mirror: Mirror, configs: ApplicationConfigs, settings: EventWatcherRepoSpec
+    ) -> None:
         self._mirror, self._configs, self._settings = mirror, configs, settings
         self._read: _Read | None = None
         self._mistakes: frozenset[str] = frozenset()

@@ -15,8 +15,8 @@ from pathlib import Path
 from pipecd.config.read import ApplicationConfig
 from pipecd.git.mirror import Mirrors
 from pipecd.model.errors import PipecdError
-from pipecd.piped.source.configs import Configs
-from pipecd.piped.source.sources import Need, Source, Sources, config_path
+from pipecd.piped.source.configs import ApplicationConfigs, config_path
+from pipecd.piped.source.sources import Source, SourceDigest, Sources
 from pipecd.proto.model.application_pb2 import Application
 
 # Making many at a time would only keep deployments from theirs.
@@ -29,17 +29,17 @@ class Ground:
 
     commit: str
     config: ApplicationConfig
-    need: Need
+    need: SourceDigest
 
 
 @dataclass(frozen=True)
 class _Kept:
     """A working copy that may serve again."""
 
-    need: Need
+    need: SourceDigest
     source: Source
 
-    def is_of(self, need: Need) -> bool:
+    def is_of(self, need: SourceDigest) -> bool:
         """Whether it has what is needed; somebody may have cleared it away."""
         return self.need == need and self.source.application_directory.is_dir()
 
@@ -48,7 +48,7 @@ class Grounds:
     """Finds out what Git says about applications and makes working copies of it."""
 
     def __init__(
-        self, mirrors: Mirrors, configs: Configs, sources: Sources, directory: Path
+        self, mirrors: Mirrors, configs: ApplicationConfigs, sources: Sources, directory: Path
     ) -> None:
         self._mirrors, self._configs, self._sources = mirrors, configs, sources
         self._directory = directory
@@ -62,7 +62,7 @@ class Grounds:
         config = (await self._configs.at(mirror.objects, commit, [path]))[path]
         if isinstance(config, PipecdError):
             raise config
-        return Ground(commit, config, await self._sources.need(git_path, commit, config))
+        return Ground(commit, config, await self._sources.digest(git_path, commit, config))
 
     @asynccontextmanager
     async def copy(self, application: Application, ground: Ground) -> AsyncGenerator[Source]:
@@ -73,7 +73,7 @@ class Grounds:
         try:
             yield kept.source
         finally:
-            if kept.source.secrets or ground.need.is_whole:
+            if kept.source.secrets or ground.need.is_whole_repository:
                 await _removed(kept.source.directory)
             else:
                 self._kept[application.id] = kept

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pipecd.model.errors import PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.piped.livestate.ground import Ground, Grounds
 from pipecd.piped.livestate.merge import merged
-from pipecd.piped.plan.targets import KnownTargets, deploy_targets
+from pipecd.piped.plan.stages import TargetsByPlugin, deploy_targets
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.reporting.sync_states import SyncState
@@ -54,7 +54,7 @@ class Looking:
         self,
         grounds: Grounds,
         plugins: PluginRegistry,
-        targets: KnownTargets,
+        targets: TargetsByPlugin,
         *,
         patience: float = PATIENCE,
     ) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every decision, all pure: deploy or not, versions, strategy, stages."""
+"""Pure decisions: trigger rules, queue, strategy, stages, rollback. Does no IO."""

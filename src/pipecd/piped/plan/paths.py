@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Path patterns as users write them in triggers, skips and event watchers: Docker-style globs.
+"""Path patterns of triggers, skipOn and event watchers: Docker-style globs.
 
 `*` stays within one path element, `**` crosses them, `?` is one character, a leading `!` excludes.
-A pattern that names a directory also matches everything below it. Other characters that mean
-something in a regular expression keep that meaning, as upstream lets them through.
+A pattern that matches a directory also matches everything below it. Other special characters of
+regular expressions keep their meaning, as upstream does not escape them.
 """
 
 import posixpath
@@ -14,19 +14,19 @@ from functools import lru_cache
 
 from pipecd.model.errors import UserMistake
 
-_SIGNS = {"?": "[^/]", ".": r"\.", "$": r"\$"}
+_ESCAPES = {"?": "[^/]", ".": r"\.", "$": r"\$"}
 
 
 @dataclass(frozen=True)
 class PathPattern:
-    """One pattern, ready to be tried on paths relative to the root of a repository."""
+    """A compiled pattern for paths relative to the root of a repository."""
 
     regex: re.Pattern[str]
     elements: int
     excludes: bool
 
-    def fits(self, path: str) -> bool:
-        """Whether the path, or the directory above it at the depth of the pattern, fits."""
+    def matches(self, path: str) -> bool:
+        """Tells whether the path, or its parent directory at the depth of the pattern, matches."""
         if self.regex.search(path):
             return True
         parents = path.split("/")[:-1]
@@ -37,20 +37,20 @@ class PathPattern:
 
 @dataclass(frozen=True)
 class PathPatterns:
-    """Several patterns as one: some inclusion fits and no exclusion does."""
+    """Several patterns as one: an inclusion matches and no exclusion does."""
 
     patterns: tuple[PathPattern, ...]
 
     def match(self, path: str) -> bool:
-        fitting = [pattern for pattern in self.patterns if pattern.fits(path)]
-        return bool(fitting) and not any(pattern.excludes for pattern in fitting)
+        matching = [pattern for pattern in self.patterns if pattern.matches(path)]
+        return bool(matching) and not any(pattern.excludes for pattern in matching)
 
     def match_all(self, paths: Iterable[str]) -> bool:
         return all(self.match(path) for path in paths)
 
 
 def path_patterns(patterns: Iterable[str]) -> PathPatterns:
-    """Compiles patterns; a bad one is the mistake of whoever wrote it."""
+    """Compiles patterns; an invalid one raises `UserMistake`."""
     compiled = (compile_pattern(pattern.strip()) for pattern in patterns if pattern.strip())
     return PathPatterns(tuple(compiled))
 
@@ -59,29 +59,26 @@ def path_patterns(patterns: Iterable[str]) -> PathPatterns:
 def compile_pattern(pattern: str) -> PathPattern:
     """Compiles one pattern that is not blank."""
     excludes = pattern.startswith("!")
-    glob = _clean(pattern)
+    glob = posixpath.normpath(pattern)
+    if glob.startswith("//"):
+        # POSIX keeps two leading slashes; Go does not.
+        glob = glob.replace("//", "/", 1)
     if excludes:
         glob = glob[1:]
         if not glob:
             raise UserMistake('illegal exclusion pattern: "!"', hint="write a path behind the !")
     if not _is_well_formed(glob):
-        raise _bad(pattern)
+        raise _syntax_error(pattern)
     try:
-        # Anchors do not embrace alternatives: upstream writes none either.
+        # As in upstream, the anchors do not enclose alternatives (`a|b`).
         regex = re.compile(f"^{_to_regex(glob)}\\Z")
     except (re.error, OverflowError) as e:
-        raise _bad(pattern) from e
+        raise _syntax_error(pattern) from e
     return PathPattern(regex, len(glob.split("/")), excludes)
 
 
-def _bad(pattern: str) -> UserMistake:
+def _syntax_error(pattern: str) -> UserMistake:
     return UserMistake(f"syntax error in pattern {pattern!r}", hint="close brackets, escape \\")
-
-
-def _clean(pattern: str) -> str:
-    clean = posixpath.normpath(pattern)
-    # POSIX lets two leading slashes stand; Go does not.
-    return clean.replace("//", "/", 1) if clean.startswith("//") else clean
 
 
 def _to_regex(glob: str) -> str:
@@ -95,7 +92,7 @@ def _to_regex(glob: str) -> str:
 
 
 def _translate(glob: str, at: int) -> tuple[str, int]:
-    """The regular expression for what stands at a place, and how much of the glob it took."""
+    """Returns the regular expression for the glob at an index, and the length translated."""
     match glob[at]:
         case "*" if glob.startswith("**", at):
             used = 3 if glob.startswith("**/", at) else 2
@@ -104,16 +101,16 @@ def _translate(glob: str, at: int) -> tuple[str, int]:
             return "[^/]*", 1
         case "[":
             end = _end_of_class(glob, at + 1)
-            # Doubled signs mean set operations to Python only.
+            # Doubled characters are set operations in Python only.
             return "[" + re.sub(r"(?<!\\)([\[&~|])", r"\\\1", glob[at + 1 : end]), end - at
         case "\\" if at + 1 < len(glob):
             return glob[at : at + 2], 2
         case c:
-            return _SIGNS.get(c, c), 1
+            return _ESCAPES.get(c, c), 1
 
 
 def _is_well_formed(glob: str) -> bool:
-    """Whether brackets and escapes are complete, as a shell-style matcher demands."""
+    """Tells whether brackets and escapes are complete, as a shell-style matcher requires."""
     at = 0
     while at < len(glob):
         if glob[at] == "\\":
@@ -131,7 +128,7 @@ def _is_well_formed(glob: str) -> bool:
 
 
 def _end_of_class(glob: str, at: int) -> int:
-    """Where a bracket expression ends, or -1 when it is malformed."""
+    """Returns the index behind a bracket expression, or -1 if it is malformed."""
     at += glob.startswith("^", at)
     first = True
     while first or not glob.startswith("]", at):

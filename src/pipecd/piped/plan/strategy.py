@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quick sync or pipeline, and why; the first decision of every deployment.
+"""Quick sync or pipeline, and why: the first decision of every deployment.
 
-`pipecd.piped.planning` gathers the facts and shows the reason to people. The plugins are only asked
-when no rule decides, because their answers may take a while.
+`pipecd.piped.planning.planner` gathers the facts. It calls the plugins only if no rule decides,
+because their responses may take a while.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipecd.model.deployment import SyncStrategy
@@ -14,8 +13,8 @@ from pipecd.model.errors import UserMistake
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What one plugin says about this change: its choice, an error, or that it has no opinion."""
+class PluginStrategy:
+    """The response of one plugin: a strategy, an error, or neither if it has no opinion."""
 
     plugin: str
     strategy: SyncStrategy | None = None
@@ -24,11 +23,11 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanFacts:
-    """Everything the choice depends on."""
+class StrategyFacts:
+    """Everything the strategy depends on."""
 
     requested: SyncStrategy = SyncStrategy.AUTO
-    requested_because: str = ""
+    requested_summary: str = ""
     has_pipeline: bool
     always_use_pipeline: bool = False
     pipeline_pattern: str = ""
@@ -37,122 +36,97 @@ class PlanFacts:
     is_commanded: bool = False
     is_deployed_before: bool
     can_quick_sync: bool = True
-    """Whether any plugin of the application has a quick sync; those of stages only have none."""
-    answers: tuple[Answer, ...] = ()
+    """Whether any plugin of the application has a quick sync; stage plugins have none."""
+    responses: tuple[PluginStrategy, ...] = ()
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How to deploy, and the reason people read."""
+class StrategyChoice:
+    """How to deploy, and the summary that the console shows."""
 
     strategy: SyncStrategy
     summary: str
 
 
-def choose_strategy(facts: PlanFacts) -> Choice:
-    """The choice, once the plugins were asked if they had to be."""
-    return ruled(facts) or _answered(facts)
+def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
+    """Returns the strategy; if no rule decides, `facts.responses` do."""
+    return strategy_by_rule(facts) or _strategy_by_plugins(facts.responses)
 
 
-def ruled(facts: PlanFacts) -> Choice | None:
-    """The choice that needs no plugin; None when the plugins have to be asked."""
-    for rule in _RULES:
-        if (choice := rule(facts)) is not None:
-            return choice
-    return None
-
-
-def _requested(facts: PlanFacts) -> Choice | None:
-    if facts.requested is SyncStrategy.AUTO:
-        return None
-    if facts.requested is SyncStrategy.PIPELINE and not facts.has_pipeline:
+def strategy_by_rule(facts: StrategyFacts) -> StrategyChoice | None:
+    """Returns the strategy that the first matching rule sets, or None if the plugins decide."""
+    quick_sync, pipeline = SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE
+    if facts.requested is pipeline and not facts.has_pipeline:
         raise UserMistake(
             "unable to force sync with pipeline because no pipeline was specified",
             hint="add spec.pipeline to the application configuration, or use quick sync",
         )
-    return Choice(facts.requested, facts.requested_because)
-
-
-def _without_pipeline(facts: PlanFacts) -> Choice | None:
-    if facts.has_pipeline:
-        return None
-    return Choice(SyncStrategy.QUICK_SYNC, "Quick sync due to the pipeline was not configured")
-
-
-def _always_pipeline(facts: PlanFacts) -> Choice | None:
-    if not facts.always_use_pipeline:
-        return None
-    summary = "Sync with the specified pipeline (alwaysUsePipeline was set)"
-    return Choice(SyncStrategy.PIPELINE, summary)
-
-
-def _matching_pipeline(facts: PlanFacts) -> Choice | None:
-    if not _matches(facts, facts.pipeline_pattern):
-        return None
-    return Choice(
-        SyncStrategy.PIPELINE,
-        f'Sync progressively because the commit message was matching "{facts.pipeline_pattern}"',
+    rules = (
+        (
+            facts.requested is not SyncStrategy.AUTO,
+            facts.requested,
+            facts.requested_summary,
+        ),
+        (
+            not facts.has_pipeline,
+            quick_sync,
+            "Quick sync due to the pipeline was not configured",
+        ),
+        (
+            facts.always_use_pipeline,
+            pipeline,
+            "Sync with the specified pipeline (alwaysUsePipeline was set)",
+        ),
+        (
+            _matches_commit(facts, facts.pipeline_pattern),
+            pipeline,
+            "Sync progressively because the commit message was matching "
+            f'"{facts.pipeline_pattern}"',
+        ),
+        (
+            _matches_commit(facts, facts.quick_sync_pattern),
+            quick_sync,
+            f'Quick sync because the commit message was matching "{facts.quick_sync_pattern}"',
+        ),
+        (
+            # Upstream cannot plan a pipeline that consists of WAIT, SCRIPT_RUN and the like only.
+            not facts.can_quick_sync,
+            pipeline,
+            "Sync with the specified pipeline (no plugin of the application has a quick sync)",
+        ),
+        (
+            not facts.is_deployed_before,
+            quick_sync,
+            "Quick sync, it seems this is the first deployment of the application",
+        ),
     )
+    matching = (StrategyChoice(strategy, text) for applies, strategy, text in rules if applies)
+    return next(matching, None)
 
 
-def _matching_quick_sync(facts: PlanFacts) -> Choice | None:
-    if not _matches(facts, facts.quick_sync_pattern):
-        return None
-    return Choice(
-        SyncStrategy.QUICK_SYNC,
-        f'Quick sync because the commit message was matching "{facts.quick_sync_pattern}"',
-    )
-
-
-def _nothing_to_quick_sync(facts: PlanFacts) -> Choice | None:
-    # Upstream cannot plan a pipeline that is made of WAIT, SCRIPT_RUN and the like only.
-    if facts.can_quick_sync:
-        return None
-    summary = "Sync with the specified pipeline (no plugin of the application has a quick sync)"
-    return Choice(SyncStrategy.PIPELINE, summary)
-
-
-def _first_deployment(facts: PlanFacts) -> Choice | None:
-    if facts.is_deployed_before:
-        return None
-    summary = "Quick sync, it seems this is the first deployment of the application"
-    return Choice(SyncStrategy.QUICK_SYNC, summary)
-
-
-_RULES: tuple[Callable[[PlanFacts], Choice | None], ...] = (
-    _requested,
-    _without_pipeline,
-    _always_pipeline,
-    _matching_pipeline,
-    _matching_quick_sync,
-    _nothing_to_quick_sync,
-    _first_deployment,
-)
-
-
-def _matches(facts: PlanFacts, pattern: str) -> bool:
-    """A pattern is for commits that nobody commands, and only looks at the subject line."""
+def _matches_commit(facts: StrategyFacts, pattern: str) -> bool:
+    """Patterns apply to the subject line of commits, and not to deployments by a command."""
     if not pattern or facts.is_commanded:
         return False
     try:
         expression = re.compile(pattern)
     except re.error:
-        # Upstream plans as if a pattern that does not compile were not there.
+        # Upstream ignores a pattern that does not compile.
         return False
     return expression.search(facts.commit_message.split("\n", 1)[0]) is not None
 
 
-def _answered(facts: PlanFacts) -> Choice:
-    """The first plugin that wants the pipeline wins, else the last one that has an opinion."""
-    choice: Choice | None = None
-    for answer in facts.answers:
-        if answer.strategy is None:
+def _strategy_by_plugins(responses: tuple[PluginStrategy, ...]) -> StrategyChoice:
+    """The first plugin that requires the pipeline wins, else the last one with an opinion."""
+    choice: StrategyChoice | None = None
+    for response in responses:
+        if response.strategy is None:
             continue
-        choice = Choice(answer.strategy, answer.summary)
-        if answer.strategy is SyncStrategy.PIPELINE:
+        choice = StrategyChoice(response.strategy, response.summary)
+        if response.strategy is SyncStrategy.PIPELINE:
             return choice
     if choice is not None:
         return choice
-    if errors := [f"{a.plugin}: {a.error}" for a in facts.answers if a.error]:
+    if errors := [f"{each.plugin}: {each.error}" for each in responses if each.error]:
         raise UserMistake(f"no plugin could decide on a strategy ({'; '.join(errors)})")
-    return Choice(SyncStrategy.PIPELINE, "Sync with the specified pipeline")
+    return StrategyChoice(SyncStrategy.PIPELINE, "Sync with the specified pipeline")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the facts a plan needs and calls plan."""
+"""Collects what the decisions of `plan` need, for deployments and plan previews."""

@@ -1,103 +1,181 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From which commit on changes count, for each application."""
+"""The commit that each application was last triggered for, and whether a new head deploys it.
+
+Pushes and plan previews use the same `CommitTrigger`, so that they cannot disagree.
+"""
 
 import asyncio
+import json
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
 
-from pipecd.piped.planning.seen import SeenCommits
+import structlog
+
+from pipecd.config.application.spec import ApplicationSpec
+from pipecd.git.mirror import Mirror
+from pipecd.model.application import ApplicationKind
+from pipecd.model.errors import NotFound, PipecdError
+from pipecd.piped.plan import reason
+from pipecd.piped.source.configs import ConfigResult
+from pipecd.program.atomic_write import write_atomic
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentTrigger
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+class IgnoredCommits:
+    """The last commit that did not trigger each application, and its deployment before; on disk.
+
+    Without them, a restarted piped would evaluate ignored commits again together with later ones,
+    and `ignores` of the former could veto the latter. That is all that a lost file causes.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._ignored: dict[str, tuple[str, str]] = {}
+        self._saved: dict[str, tuple[str, str]] = {}
+        self._saving = asyncio.Lock()
+
+    def since(self, application_id: str, deployment_id: str) -> str:
+        """Returns the commit that was ignored since this deployment, or an empty string."""
+        last, commit = self._ignored.get(application_id, ("", ""))
+        return commit if last == deployment_id else ""
+
+    def put(self, application_id: str, deployment_id: str, commit: str) -> None:
+        self._ignored[application_id] = deployment_id, commit
+
+    async def load(self) -> None:
+        """Reads the file of an earlier process; a missing or invalid one is not an error."""
+        try:
+            loaded = _decode(json.loads(await asyncio.to_thread(self._file.read_bytes)))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError) as e:
+            log.warning("ignored commits not loaded", file=str(self._file), error=str(e))
+            return
+        self._ignored = {**loaded, **self._ignored}
+        self._saved = loaded
+
+    async def save(self, applications: Container[str]) -> None:
+        """Writes the file if it changed, without applications that no longer exist."""
+        async with self._saving:
+            self._ignored = {id: each for id, each in self._ignored.items() if id in applications}
+            if self._ignored == self._saved:
+                return
+            content = dict(self._ignored)
+            try:
+                await asyncio.to_thread(self._write, json.dumps(content))
+            except OSError as e:
+                log.warning("ignored commits not saved", file=str(self._file), error=str(e))
+                return
+            self._saved = content
+
+    def _write(self, text: str) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._file, text.encode())
+
+
+def _decode(content: object) -> dict[str, tuple[str, str]]:
+    if not isinstance(content, dict):
+        raise TypeError("not a JSON object")
+    pairs = cast("dict[str, Any]", content)
+    return {id: (str(deployment_id), str(commit)) for id, (deployment_id, commit) in pairs.items()}
+
 
 @dataclass(frozen=True)
-class Time:
-    """When something was triggered, and when its commit was written.
+class TriggerTime:
+    """When a deployment was triggered, and when its commit was created.
 
-    Seconds do not tell everything apart and clocks are set back, so that one alone is no proof.
+    Two triggers may share a second and clocks are set back, so that one of them alone proves
+    nothing.
     """
 
     triggered: int = 0
-    written: int = 0
+    committed: int = 0
 
-    def is_before(self, other: "Time") -> bool:
-        """Whether nothing speaks against it that the other one came later."""
-        return self.triggered <= other.triggered and self.written <= other.written
+    def is_before(self, other: "TriggerTime") -> bool:
+        """Returns False if one of the two times is after that of `other`."""
+        return self.triggered <= other.triggered and self.committed <= other.committed
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The deployment triggered last, and the commit that was last looked at since."""
+    """The deployment triggered last, and the commit that was last triggered or ignored."""
 
     commit: str = ""
     deployment_id: str = ""
-    at: Time = Time()
+    at: TriggerTime = TriggerTime()
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What happened here; the control plane may still name the deployment before it as the last."""
+class _LocalBaseline:
+    """A deployment of this process; the control plane may still return `previous` as the last."""
 
     baseline: Baseline
-    before: str
+    previous: str
 
     def is_newer_than(self, stored: Baseline) -> bool:
-        return stored.deployment_id == self.before or stored.at.is_before(self.baseline.at)
+        return stored.deployment_id == self.previous or stored.at.is_before(self.baseline.at)
 
 
 class Baselines:
-    """What was triggered last: as the control plane knows it, and what happened here since."""
+    """The baseline of each application: of the control plane, and of this process since."""
 
-    def __init__(self, seen: SeenCommits) -> None:
-        self._seen = seen
-        self._known: dict[str, _Known] = {}
-        self._is_read = asyncio.Event()
+    def __init__(self, ignored: IgnoredCommits) -> None:
+        self._ignored = ignored
+        self._local: dict[str, _LocalBaseline] = {}
+        self._is_loaded = asyncio.Event()
 
     async def load(self) -> None:
-        """Reads what an earlier piped found not to matter."""
-        await self._seen.load()
-        self._is_read.set()
+        """Loads the commits that an earlier process ignored."""
+        await self._ignored.load()
+        self._is_loaded.set()
 
-    async def read(self) -> None:
-        """Waits until what an earlier piped knew is known here."""
-        await self._is_read.wait()
+    async def wait_loaded(self) -> None:
+        """Waits until `load` has ended."""
+        await self._is_loaded.wait()
 
     async def save(self, applications: Container[str]) -> None:
-        """Keeps for the next piped what was found not to matter to these applications."""
-        await self._seen.save(applications)
+        """Saves the ignored commits of these applications."""
+        await self._ignored.save(applications)
 
     def of(self, application: Application) -> Baseline:
-        """The newer of what is known here and what the control plane says."""
-        stored, known = _stored(application), self._known.get(application.id)
-        newest = known.baseline if known and known.is_newer_than(stored) else stored
-        since = self._seen.since(application.id, newest.deployment_id)
-        return replace(newest, commit=since) if since else newest
+        """Returns the newer of the local baseline and that of the control plane."""
+        newest, local = _stored_baseline(application), self._local.get(application.id)
+        if local is not None and local.is_newer_than(newest):
+            newest = local.baseline
+        ignored = self._ignored.since(application.id, newest.deployment_id)
+        return replace(newest, commit=ignored) if ignored else newest
 
-    def seen(self, application: Application, commit: str) -> None:
-        """A commit was found not to matter; later changes are compared with it."""
-        self._seen.put(application.id, self.of(application).deployment_id, commit)
+    def ignore(self, application: Application, commit: str) -> None:
+        """Records that a commit did not trigger; later heads are compared with it."""
+        self._ignored.put(application.id, self.of(application).deployment_id, commit)
 
-    def triggered(self, application: Application, deployment: Deployment) -> None:
-        """A deployment was made just now."""
-        before = _stored(application).deployment_id
-        self._known[application.id] = _Known(_baseline(deployment.id, deployment.trigger), before)
+    def record(self, application: Application, deployment: Deployment) -> None:
+        """Records a deployment that was created just now."""
+        previous = _stored_baseline(application).deployment_id
+        baseline = _baseline(deployment.id, deployment.trigger)
+        self._local[application.id] = _LocalBaseline(baseline, previous)
 
-    def found(
+    def adopt(
         self, application: Application, deployment: Deployment, *, after: str | None = None
     ) -> bool:
-        """A deployment had been made before; whether it is a later one than was known.
+        """Records a deployment that existed before, if it is later; returns whether it is.
 
-        `after` is the deployment it is known to have followed, whatever the clock said.
+        `after` is the deployment that it is known to follow, whatever the clock was.
         """
         last, at = self.of(application), _baseline(deployment.id, deployment.trigger).at
         follows = last.deployment_id == after or (last.at != at and last.at.is_before(at))
         is_later = follows and deployment.id != last.deployment_id
         if is_later:
-            self.triggered(application, deployment)
+            self.record(application, deployment)
         return is_later
 
 
-def _stored(application: Application) -> Baseline:
+def _stored_baseline(application: Application) -> Baseline:
     if not application.HasField("most_recently_triggered_deployment"):
         return Baseline()
     stored = application.most_recently_triggered_deployment
@@ -106,4 +184,47 @@ def _stored(application: Application) -> Baseline:
 
 def _baseline(deployment_id: str, trigger: DeploymentTrigger) -> Baseline:
     commit = trigger.commit
-    return Baseline(commit.hash, deployment_id, Time(trigger.timestamp, commit.created_at))
+    return Baseline(commit.hash, deployment_id, TriggerTime(trigger.timestamp, commit.created_at))
+
+
+@dataclass
+class CommitTrigger:
+    """Decides for many applications whether one head of their repository deploys them."""
+
+    baselines: Baselines
+    mirror: Mirror
+    head: str
+    _changed: dict[str, tuple[str, ...] | None] = field(
+        default_factory=dict[str, "tuple[str, ...] | None"]
+    )
+    """The changed files since each baseline commit; None if that commit no longer exists."""
+
+    async def decide(self, application: Application, spec: ApplicationSpec) -> reason.Decision:
+        """Decides on the changes between the baseline of an application and the head."""
+        rule, last = spec.trigger.on_commit, self.baselines.of(application).commit
+        changed: tuple[str, ...] | None = ()
+        if reason.needs_changed_files(rule, last=last, head=self.head):
+            if last not in self._changed:
+                self._changed[last] = await self._changed_since(last)
+            changed = self._changed[last]
+        facts = reason.CommitFacts(application.git_path.path, last, self.head, changed)
+        return reason.on_commit(rule, facts)
+
+    async def _changed_since(self, commit: str) -> tuple[str, ...] | None:
+        try:
+            await self.mirror.clone.ensure_commit(commit)
+            return await self.mirror.objects.changed_files(commit, self.head)
+        except NotFound:
+            return None
+
+
+def invalid_config(application: Application, config: ConfigResult) -> str:
+    """Returns why the configuration of an application cannot be deployed, or an empty string."""
+    if isinstance(config, PipecdError):
+        return str(config)
+    try:
+        registered = ApplicationKind(application.kind)
+    except ValueError:
+        return ""
+    has_provider = bool(application.platform_provider or application.cloud_provider)
+    return reason.invalid_kind(config.application_kind, registered, has_provider=has_provider)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deployment that a reason leads to, as it is first written."""
+"""Builds the deployment, the chain request and the references that a trigger creates."""
 
 import json
 import uuid
@@ -22,11 +22,11 @@ from pipecd.proto.service.piped_pb2 import CreateDeploymentChainRequest
 TRACE_TRAILER = "Pipecd-Dev-Trace-Trigger-Commit-Hash"
 PENDING = "The deployment is waiting to be planned"
 
-BY_COMMAND = "because piped received a command from user via web console or pipectl"
-SUMMARIES = {
-    SyncStrategy.AUTO: f"Sync with the specified pipeline {BY_COMMAND}",
-    SyncStrategy.PIPELINE: f"Sync with the specified pipeline {BY_COMMAND}",
-    SyncStrategy.QUICK_SYNC: f"Quick sync {BY_COMMAND}",
+_BY_COMMAND = "because piped received a command from user via web console or pipectl"
+COMMAND_SUMMARIES = {
+    SyncStrategy.AUTO: f"Sync with the specified pipeline {_BY_COMMAND}",
+    SyncStrategy.PIPELINE: f"Sync with the specified pipeline {_BY_COMMAND}",
+    SyncStrategy.QUICK_SYNC: f"Quick sync {_BY_COMMAND}",
 }
 
 _NAMESPACE = uuid.UUID("6f6d3f0e-52f5-5d5b-9d07-3f1b6b3c2a11")
@@ -34,11 +34,11 @@ _NAMESPACE = uuid.UUID("6f6d3f0e-52f5-5d5b-9d07-3f1b6b3c2a11")
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a deployment is made.
+    """Why a deployment is created.
 
-    `key` names the cause itself: the same cause always makes the deployment with the same id, so
-    that a piped that was killed in between does not make a second one. `after` is the deployment
-    that such a deployment follows, where the cause tells.
+    The id of the deployment follows from `key`, so that a piped that is killed in between does not
+    create a second deployment for the same cause. `after` is the deployment that it follows, if
+    the cause determines it.
     """
 
     key: str
@@ -51,17 +51,17 @@ class Cause:
 
 
 def commit_cause(last_deployment_id: str, head: str, reason: str) -> Cause:
-    """A new head after the last deployment; going back to an earlier commit is another cause."""
-    return _own_cause("commit", last_deployment_id, head, reason)
+    """Returns the cause of a new head; a revert to an earlier commit is another cause."""
+    return _automatic_cause("commit", last_deployment_id, head, reason)
 
 
 def drift_cause(last_deployment_id: str, head: str, reason: str) -> Cause:
-    """What runs is not what the last deployment brought about."""
-    return _own_cause("drift", last_deployment_id, head, reason)
+    """Returns the cause of an application that is out of sync."""
+    return _automatic_cause("drift", last_deployment_id, head, reason)
 
 
-def _own_cause(kind: str, last_deployment_id: str, head: str, reason: str) -> Cause:
-    """One that nobody asked for; upstream says nothing then, where we say why."""
+def _automatic_cause(kind: str, last_deployment_id: str, head: str, reason: str) -> Cause:
+    """Upstream leaves the summary of such a deployment empty; here it has the reason."""
     key = f"{kind}\0{last_deployment_id}\0{head}"
     return Cause(key=key, after=last_deployment_id, summary=f"Sync because {reason}")
 
@@ -75,7 +75,7 @@ def new_deployment(
     repository: Repository,
     now: datetime,
 ) -> Deployment:
-    """A deployment that waits to be planned."""
+    """Returns a pending deployment."""
     deployment = Deployment(
         id=str(uuid.uuid5(_NAMESPACE, f"{application.id}\0{cause.key}")),
         application_id=application.id,
@@ -91,7 +91,7 @@ def new_deployment(
         trigger=_trigger(cause, commit, repository, now),
         status=deployment_pb2.DeploymentStatus.ValueType(DeploymentStatus.PENDING),
         status_reason=PENDING,
-        # Upstream's server cannot add metadata to a deployment that was made without any.
+        # Upstream's server cannot add metadata to a deployment that was created without any.
         metadata_v2=DeploymentMetadata(shared=DeploymentMetadata.KeyValues()),
         deployment_chain_id=cause.chain_id,
         deployment_chain_block_index=cause.chain_block_index,
@@ -112,8 +112,8 @@ def _trigger(
     return DeploymentTrigger(
         commit=deployment_pb2.Commit(
             hash=commit.hash,
-            # The wire refuses what Git allows: no message, no author, a date before 1970.
-            message=message_of(commit),
+            # Validation rejects what Git allows: no message, no author, a date before 1970.
+            message=commit_message(commit),
             author=commit.author or "(unknown)",
             branch=repository.branch,
             url=commit_page(repository.remote, commit.hash),
@@ -126,13 +126,13 @@ def _trigger(
     )
 
 
-def message_of(commit: Commit) -> str:
-    """What a commit says, or that it says nothing."""
+def commit_message(commit: Commit) -> str:
+    """Returns the message of a commit, which is never empty."""
     return commit.message or "(no message)"
 
 
-def reference(deployment: Deployment) -> ApplicationDeploymentReference:
-    """What an application remembers of the deployment triggered last."""
+def deployment_reference(deployment: Deployment) -> ApplicationDeploymentReference:
+    """Returns what an application stores of its most recently triggered deployment."""
     return ApplicationDeploymentReference(
         deployment_id=deployment.id,
         trigger=deployment.trigger,
@@ -146,12 +146,12 @@ def reference(deployment: Deployment) -> ApplicationDeploymentReference:
 def chain_request(
     deployment: Deployment, spec: ApplicationSpec
 ) -> CreateDeploymentChainRequest | None:
-    """The chain that a deployment begins, if its application asks for one."""
+    """Returns the request for the chain that a deployment starts, or None."""
     if spec.post_sync is None or spec.post_sync.chain is None:
         return None
     first = Deployment()
     first.CopyFrom(deployment)
-    # An application in the middle of a chain begins a new one of which it is the first block.
+    # An application in the middle of a chain starts a new chain as its first block.
     first.deployment_chain_id = ""
     first.deployment_chain_block_index = 0
     return CreateDeploymentChainRequest(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would this branch deploy."""
+"""Plan previews: what merging a branch would deploy."""

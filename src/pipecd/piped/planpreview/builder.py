@@ -1,170 +1,282 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the request for a preview to its result: the merge, the applications it touches, each."""
+"""Builds plan previews: merges the branch, and plans every application that the merge triggers."""
 
 import asyncio
-from collections.abc import Mapping
+import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
+from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.duration import Duration
 from pipecd.config.read import ApplicationConfig
 from pipecd.git.commit import Commit
 from pipecd.git.merge import MergeConflict, merge_commits, resolve_commit
-from pipecd.git.mirror import Mirror, Mirrors
+from pipecd.git.mirror import Mirror, Mirrors, Repository
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.errors import NotFound, PipecdError, UserMistake
+from pipecd.model.errors import NotFound, PipecdError, Unsupported, UserMistake
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.heads import RepositoryHeads
+from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.plan import reason
-from pipecd.piped.planning.baseline import Baselines
-from pipecd.piped.planning.judgement import Judgement, mistake_in
-from pipecd.piped.planpreview.application import ApplicationPreviews, Change
-from pipecd.piped.planpreview.result import described
-from pipecd.piped.source.configs import Configs, Read
-from pipecd.piped.source.sources import config_path
+from pipecd.piped.plan.stages import TargetsByPlugin
+from pipecd.piped.planning.baseline import Baselines, CommitTrigger, invalid_config
+from pipecd.piped.planning.deployment import Cause, new_deployment
+from pipecd.piped.planning.planner import MaskedSources, PlanInput, Planner, last_success
+from pipecd.piped.planpreview.result import PluginPreview, add_plugin_results, empty_result, mask
+from pipecd.piped.pluginhost.masks import Masks
+from pipecd.piped.pluginhost.plugin import Plugin
+from pipecd.piped.pluginhost.registry import PluginRegistry
+from pipecd.piped.source.configs import ApplicationConfigs, ConfigResult, config_path
+from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.planpreview_pb2 import ApplicationPlanPreviewResult
+from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-# Applications of all previews together; more working copies at once would not make it faster.
-_AT_ONCE = 8
+# Applications of all previews together; more working copies at once are not faster.
+_CONCURRENT_APPLICATIONS = 8
+# The commit message of the merge is not known yet. With a commander, as in upstream, rules about
+# commit messages do not apply.
+_COMMANDER = "pipectl"
 
-Results = list[ApplicationPlanPreviewResult]
+
+@dataclass(frozen=True)
+class MergePreview:
+    """The preview of a merge that is not pushed yet."""
+
+    command_id: str
+    request: Command.BuildPlanPreview
+    repository: Repository
+    merged: Commit
+    deadline: float
+    """When the preview must be ready, by the clock of the event loop."""
+    time_limit: Duration
+
+
+class PreviewFailed(PipecdError):
+    """A step of a preview failed; the text says which one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Builder:
-    """Builds previews with what this piped knows and has at hand."""
+class ApplicationPreviewer:
+    """Previews single applications with the sources and the plugins of this piped."""
+
+    api: ControlPlaneClient
+    sources: Sources
+    plugins: PluginRegistry
+    masks: Masks
+    targets: TargetsByPlugin
+    now: Now = utc_now
+
+    async def preview(
+        self, application: Application, spec: ApplicationSpec, merge: MergePreview, into: Path
+    ) -> ApplicationPlanPreviewResult:
+        """Returns the result, also of a failure; removes its working copies in `into`."""
+        result = empty_result(application, merge.request, now=to_unix(self.now()))
+        # The deployment that the merge would trigger; its id differs for each command.
+        deployment = new_deployment(
+            application,
+            spec,
+            Cause(key=f"preview\0{merge.command_id}", commander=_COMMANDER),
+            commit=merge.merged,
+            repository=merge.repository,
+            now=self.now(),
+        )
+        try:
+            async with asyncio.timeout_at(merge.deadline):
+                await self._plan(result, deployment, into)
+        except TimeoutError:
+            result.error = f"there was no preview within {merge.time_limit}"
+        except PipecdError as e:
+            result.error = str(e)
+        except OSError as e:
+            result.error = f"failed while planning, {e.strerror or e}"
+        finally:
+            await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
+            mask(result, self.masks.of(deployment.id))
+            self.masks.forget(deployment.id)
+        return result
+
+    async def _plan(
+        self, result: ApplicationPlanPreviewResult, deployment: Deployment, into: Path
+    ) -> None:
+        try:
+            running = await last_success(self.api, deployment.application_id)
+        except PipecdError as e:
+            raise PreviewFailed(f"failed while finding the last successful deployment ({e})") from e
+        # The builder limits the number of concurrent applications as a whole.
+        sources = MaskedSources(self.sources, self.masks, deployment.id, nullcontext())
+        planner = Planner(sources, self.plugins, targets=self.targets, now=self.now)
+        try:
+            input = await planner.prepare(deployment, running, into)
+            result.plugin_names[:] = [plugin.name for plugin in input.plugins]
+            plan = await planner.decide(input)
+        except PipecdError as e:
+            raise PreviewFailed(f"failed while planning, {e}") from e
+        previews: list[PluginPreview] = []
+        errors: list[str] = []
+        for plugin in input.plugins:
+            try:
+                response = await plugin.GetPlanPreview(_preview_request(input, plugin))
+                previews.append(PluginPreview(plugin.name, tuple(response.results)))
+            except Unsupported:
+                log.debug("plugin has no plan preview", plugin=plugin.name)
+            except PipecdError as e:
+                errors.append(f"\n[{plugin.name}] {e}")
+        add_plugin_results(result, plan.strategy, previews)
+        if errors:
+            raise PreviewFailed(f"failed to get plan preview, {''.join(errors)}")
+
+
+def _preview_request(input: PlanInput, plugin: Plugin) -> GetPlanPreviewRequest:
+    deployment = input.deployment
+    targets = dict(deployment.deploy_targets_by_plugin)
+    return GetPlanPreviewRequest(
+        application_id=deployment.application_id,
+        application_name=deployment.application_name,
+        piped_id=deployment.piped_id,
+        deploy_targets=targets[plugin.name].deploy_targets if plugin.name in targets else (),
+        target_deployment_source=input.target.to_proto(),
+        running_deployment_source=None if input.running is None else input.running.to_proto(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewBuilder:
+    """Builds the previews that commands request."""
 
     applications: ApplicationCache
     heads: RepositoryHeads
     mirrors: Mirrors
-    configs: Configs
+    configs: ApplicationConfigs
     baselines: Baselines
-    previews: ApplicationPreviews
+    previewer: ApplicationPreviewer
     now: Now = utc_now
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    concurrency: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(_CONCURRENT_APPLICATIONS)
+    )
 
     async def build(
-        self, command: Command, *, deadline: float, within: Duration, into: Path
-    ) -> Results:
-        """The result of every application that the change touches.
+        self, command: Command, *, deadline: float, time_limit: Duration, into: Path
+    ) -> list[ApplicationPlanPreviewResult]:
+        """Returns the result of every application that the merge triggers.
 
-        What keeps the whole from being built is raised; what goes wrong with one application is
-        its result. The working copies in `into` are removed.
+        Raises what concerns the whole preview; the error of one application is in its result. The
+        working copies in `into` are removed.
         """
-        wanted = command.build_plan_preview
-        mirror = self._mirror(wanted)
-        applications = self.applications.of_repository(wanted.repository_id)
+        request = command.build_plan_preview
+        mirror = self._mirror(request)
+        applications = self.applications.of_repository(request.repository_id)
         if not applications:
             return []
         async with asyncio.timeout_at(deadline):
-            base = await self._base(wanted)
-            merged = await self._merge(mirror, base, wanted)
-            change = Change(command.id, wanted, mirror.repository, merged, deadline, within)
-            found = await self._touched(mirror, base, change, applications)
-        log.info("plan preview begun", command=command.id, applications=len(found))
+            base = await self._base(request)
+            merged = await self._merge(mirror, base, request)
+            merge = MergePreview(
+                command.id, request, mirror.repository, merged, deadline, time_limit
+            )
+            triggered = await self._triggered(mirror, base, merged, applications)
+        log.info("plan preview started", command=command.id, applications=len(triggered))
         async with asyncio.TaskGroup() as tasks:
-            made = [
-                tasks.create_task(self._preview(application, read, change, into / application.id))
-                for application, read in found
+            previews = [
+                tasks.create_task(self._preview(application, config, merge, into / application.id))
+                for application, config in triggered
             ]
-        return [task.result() for task in made]
+        return [preview.result() for preview in previews]
 
-    def _mirror(self, wanted: Command.BuildPlanPreview) -> Mirror:
-        if wanted.repository_id not in self.mirrors:
-            raise NotFound(f"repository {wanted.repository_id} was not found in Piped config")
-        mirror = self.mirrors.of(wanted.repository_id)
-        if mirror.repository.branch != wanted.base_branch:
+    def _mirror(self, request: Command.BuildPlanPreview) -> Mirror:
+        if request.repository_id not in self.mirrors:
+            raise NotFound(f"repository {request.repository_id} was not found in Piped config")
+        mirror = self.mirrors.of(request.repository_id)
+        if mirror.repository.branch != request.base_branch:
             raise UserMistake(
-                f"base branch of repository {wanted.repository_id} was not matched, requested "
-                f"{wanted.base_branch}, expected {mirror.repository.branch}"
+                f"base branch of repository {request.repository_id} was not matched, requested "
+                f"{request.base_branch}, expected {mirror.repository.branch}"
             )
         return mirror
 
-    async def _base(self, wanted: Command.BuildPlanPreview) -> Commit:
-        """The head of the base branch; who asks for a preview means what is pushed by now."""
-        head = await self.heads.poll(wanted.repository_id)
+    async def _base(self, request: Command.BuildPlanPreview) -> Commit:
+        """Returns the head of the base branch, including what is pushed by now."""
+        head = await self.heads.poll(request.repository_id)
         if head.error is not None:
             raise head.error
         if head.commit is None:
-            raise NotFound(f"branch {wanted.base_branch} has no commit")
+            raise NotFound(f"branch {request.base_branch} has no commit")
         return head.commit
 
     async def _merge(
-        self, mirror: Mirror, base: Commit, wanted: Command.BuildPlanPreview
+        self, mirror: Mirror, base: Commit, request: Command.BuildPlanPreview
     ) -> Commit:
         message = (
-            f"Plan-preview: merged {wanted.head_commit} commit from {wanted.head_branch} branch "
-            f"into {wanted.base_branch} base branch"
+            f"Plan-preview: merged {request.head_commit} commit from {request.head_branch} branch "
+            f"into {request.base_branch} base branch"
         )
-        head = await resolve_commit(mirror.clone, wanted.head_commit, wanted.head_branch)
+        head = await resolve_commit(mirror.clone, request.head_commit, request.head_branch)
         try:
             return await mirror.objects.commit(
                 await merge_commits(mirror.clone, base.hash, head, message)
             )
         except MergeConflict as e:
             raise UserMistake(
-                f"detected conflicts between commit {wanted.head_commit} at {wanted.head_branch} "
-                f"branch and the base branch {wanted.base_branch} ({', '.join(e.files)})",
-                hint=f"merge {wanted.base_branch} into {wanted.head_branch} and settle them there",
+                f"detected conflicts between commit {request.head_commit} at {request.head_branch} "
+                f"branch and the base branch {request.base_branch} ({', '.join(e.files)})",
+                hint=f"merge {request.base_branch} into {request.head_branch} and resolve them",
             ) from e
 
-    async def _touched(
-        self, mirror: Mirror, base: Commit, change: Change, applications: tuple[Application, ...]
+    async def _triggered(
+        self, mirror: Mirror, base: Commit, merged: Commit, applications: tuple[Application, ...]
     ) -> list[tuple[Application, ApplicationConfig | str]]:
-        """The applications that the merge would deploy, and those of which that is not known."""
-        merged = change.merged.hash
+        """Returns the applications that the merge triggers, each with its config or an error.
+
+        An error that existed before the merge is not reported unless the merge changes the
+        application.
+        """
         paths = {each.id: config_path(each.git_path) for each in applications}
-        configs = await self.configs.at(mirror.objects, merged, paths.values())
-        judge = _Judge(
-            Judgement(self.baselines, mirror, merged),
-            await mirror.objects.changed_files(base.hash, merged),
-            configs,
-        )
-        found = [(each, await judge.verdict(each, paths[each.id])) for each in applications]
-        return [(application, read) for application, read in found if read is not None]
+        configs = await self.configs.at(mirror.objects, merged.hash, paths.values())
+        changed = await mirror.objects.changed_files(base.hash, merged.hash)
+        trigger = CommitTrigger(self.baselines, mirror, merged.hash)
+        triggered: list[tuple[Application, ApplicationConfig | str]] = []
+        for application in applications:
+            config = configs[paths[application.id]]
+            if error := _config_error(application, config):
+                prefix = reason.directory_prefix(application.git_path.path)
+                if any(path.startswith(prefix) for path in changed):
+                    triggered.append((application, error))
+            elif not isinstance(config, PipecdError):
+                try:
+                    decision = await trigger.decide(application, config.spec)
+                except PipecdError as e:
+                    triggered.append((application, str(e)))
+                else:
+                    if decision.deploy:
+                        triggered.append((application, config))
+        return triggered
 
     async def _preview(
-        self, application: Application, read: ApplicationConfig | str, change: Change, into: Path
+        self,
+        application: Application,
+        config: ApplicationConfig | str,
+        merge: MergePreview,
+        into: Path,
     ) -> ApplicationPlanPreviewResult:
-        if isinstance(read, str):
-            result = described(application, change.wanted, now=to_unix(self.now()))
+        if isinstance(config, str):
+            result = empty_result(application, merge.request, now=to_unix(self.now()))
             result.error = (
-                f"failed while determining the application should be triggered or not, {read}"
+                f"failed while determining the application should be triggered or not, {config}"
             )
             return result
-        async with self.turns:
-            return await self.previews.of(application, read.spec, change, into)
+        async with self.concurrency:
+            return await self.previewer.preview(application, config.spec, merge, into)
 
 
-@dataclass(frozen=True)
-class _Judge:
-    """Judges a merge: `changed` are the paths that differ between it and its base."""
-
-    judgement: Judgement
-    changed: tuple[str, ...]
-    configs: Mapping[str, Read]
-
-    async def verdict(self, application: Application, path: str) -> ApplicationConfig | str | None:
-        """The configuration of one to deploy, what keeps that from being known, or nothing."""
-        read = self.configs[path]
-        mistake = mistake_in(application, read)
-        if mistake or isinstance(read, PipecdError):
-            return mistake if self._concerns(application) else None
-        if unclear := reason.pattern_mistake(read.spec.trigger.on_commit):
-            return unclear if self._concerns(application) else None
-        try:
-            decision = await self.judgement.on_commit(application, read.spec)
-        except PipecdError as e:
-            return str(e)
-        return read if decision.deploy else None
-
-    def _concerns(self, application: Application) -> bool:
-        """Whether the change touches the application: what was broken before is not its fault."""
-        prefix = reason.directory_prefix(application.git_path.path)
-        return any(path.startswith(prefix) for path in self.changed)
+def _config_error(application: Application, config: ConfigResult) -> str:
+    error = invalid_config(application, config)
+    if error or isinstance(config, PipecdError):
+        return error
+    return reason.invalid_patterns(config.spec.trigger.on_commit)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of a plan preview as the control plane and pipectl read them; pure."""
+"""Results of a plan preview as the control plane and pipectl read them; does no IO."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ from pipecd.secrets.masking import Masking
 UNKNOWN_PLUGIN = "<unknown>"
 NO_CHANGES = "No changes were detected"
 
-# Servers take messages of four MiB; in JSON, three bytes of details become four.
-_MOST_DETAILS = 2 * 1024 * 1024
+# Servers accept messages of 4 MiB; in JSON, three bytes of details become four.
+_MAX_DETAILS = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What one plugin says would happen, target by target."""
+class PluginPreview:
+    """The plan preview of one plugin, one result per deploy target."""
 
     plugin: str
     results: Sequence[PlanPreviewResult]
 
 
-def described(
-    application: Application, wanted: Command.BuildPlanPreview, *, now: int
+def empty_result(
+    application: Application, request: Command.BuildPlanPreview, *, now: int
 ) -> ApplicationPlanPreviewResult:
-    """The result of an application of which nothing but its name is known yet."""
+    """Returns the result of an application before it is planned."""
     return ApplicationPlanPreviewResult(
         application_id=application.id,
         application_name=application.name,
@@ -43,20 +43,22 @@ def described(
         labels=application.labels,
         piped_id=application.piped_id,
         project_id=application.project_id,
-        head_branch=wanted.head_branch,
-        head_commit=wanted.head_commit,
+        head_branch=request.head_branch,
+        head_commit=request.head_commit,
         plugin_names=[UNKNOWN_PLUGIN],
         created_at=now,
     )
 
 
-def fill(
-    result: ApplicationPlanPreviewResult, strategy: SyncStrategy, answers: Sequence[Answer]
+def add_plugin_results(
+    result: ApplicationPlanPreviewResult,
+    strategy: SyncStrategy,
+    previews: Sequence[PluginPreview],
 ) -> None:
-    """Writes what the plugins said, both as a list and as the one text that older readers know."""
-    found = [(answer.plugin, each) for answer in answers for each in answer.results]
+    """Adds the previews of the plugins, as a list and as the single text of older clients."""
+    results = [(preview.plugin, each) for preview in previews for each in preview.results]
     result.sync_strategy = common_pb2.SyncStrategy.ValueType(strategy)
-    result.no_change = bool(found) and all(each.no_change for _, each in found)
+    result.no_change = bool(results) and all(each.no_change for _, each in results)
     result.plugin_plan_results.extend(
         PluginPlanPreviewResult(
             plugin_name=plugin,
@@ -65,68 +67,66 @@ def fill(
             plan_details=each.details,
             diff_language=each.diff_language,
         )
-        for plugin, each in found
+        for plugin, each in results
     )
-    if len(found) == 1:
-        [(_, only)] = found
+    if len(results) == 1:
+        [(_, only)] = results
         result.plan_summary = only.summary.encode()
         result.plan_details = only.details or (NO_CHANGES.encode() if only.no_change else b"")
         return
     result.plan_summary = "\n".join(
-        f"{_where(p, each)}: {each.summary}" for p, each in found
+        f"{_target(plugin, each)}: {each.summary}" for plugin, each in results
     ).encode()
     result.plan_details = b"\n".join(
-        f"{_where(p, each)}:\n".encode() + each.details for p, each in found if each.details
+        f"{_target(plugin, each)}:\n".encode() + each.details
+        for plugin, each in results
+        if each.details
     )
 
 
-def _where(plugin: str, result: PlanPreviewResult) -> str:
+def _target(plugin: str, result: PlanPreviewResult) -> str:
     return f"{plugin}({result.deploy_target})"
 
 
-def hide(result: ApplicationPlanPreviewResult, masking: Masking) -> None:
-    """Takes secrets out of everything that people read."""
+def mask(result: ApplicationPlanPreviewResult, masking: Masking) -> None:
+    """Masks secrets in everything that users read."""
 
-    def hidden(content: bytes) -> bytes:
+    def masked(content: bytes) -> bytes:
         return masking.hide(content.decode("utf-8", "replace")).encode()
 
     result.error = masking.hide(result.error)
-    result.plan_summary = hidden(result.plan_summary)
-    result.plan_details = hidden(result.plan_details)
+    result.plan_summary = masked(result.plan_summary)
+    result.plan_details = masked(result.plan_details)
     for each in result.plugin_plan_results:
-        each.plan_summary = hidden(each.plan_summary)
-        each.plan_details = hidden(each.plan_details)
+        each.plan_summary = masked(each.plan_summary)
+        each.plan_details = masked(each.plan_details)
 
 
-def fit(result: PlanPreviewCommandResult, *, most: int = _MOST_DETAILS) -> None:
-    """Cuts the longest details until the whole can be sent; the short ones stay as they are."""
-    shown = [each for application in result.results for each in _with_details(application)]
-    sizes = sorted(len(each.plan_details) for each in shown)
-    if sum(sizes) <= most:
+def truncate(result: PlanPreviewCommandResult, *, limit: int = _MAX_DETAILS) -> None:
+    """Truncates the longest details until all fit into one message; short ones stay complete."""
+    detailed: list[ApplicationPlanPreviewResult | PluginPlanPreviewResult] = []
+    for application in result.results:
+        detailed += [application, *application.plugin_plan_results]
+    sizes = sorted(len(each.plan_details) for each in detailed)
+    if sum(sizes) <= limit:
         return
-    limit = _limit(sizes, most)
-    for each in shown:
-        each.plan_details = _cut(each.plan_details, limit)
+    share = _equal_share(sizes, limit)
+    for each in detailed:
+        each.plan_details = _truncated(each.plan_details, share)
 
 
-def _with_details(
-    application: ApplicationPlanPreviewResult,
-) -> list[ApplicationPlanPreviewResult | PluginPlanPreviewResult]:
-    return [application, *application.plugin_plan_results]
-
-
-def _limit(sizes: Sequence[int], most: int) -> int:
-    """The size to which all may grow alike, given sizes in ascending order."""
-    rest = most
+def _equal_share(sizes: Sequence[int], total: int) -> int:
+    """Returns the maximum size of each so that all fit; `sizes` are in ascending order."""
+    rest = total
     for index, size in enumerate(sizes):
         share = rest // (len(sizes) - index)
         if size > share:
             return share
         rest -= size
-    return most
+    return total
 
 
-def _cut(details: bytes, limit: int) -> bytes:
+def _truncated(details: bytes, limit: int) -> bytes:
     if len(details) <= limit:
         return details
     kept = details[:limit]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A commit as a ready directory: checkout, decrypt, attach, template."""
+"""Application configurations and working copies of a commit, from Git."""

@@ -1,56 +1,109 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configurations of many applications at one commit, read without a checkout."""
+"""The configuration files of applications, read from Git without a checkout.
+
+All parts of piped share one `ApplicationConfigs`: the YAML of a file is parsed once, however many
+of them read it and however many commits contain it unchanged.
+"""
 
 import asyncio
+import posixpath
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pipecd.cache import LruCache
+from pipecd.config.application.filename import filename_of
 from pipecd.config.catalog import Catalog
 from pipecd.config.read import ApplicationConfig, read_application
 from pipecd.git.objects import Blob, Missing, Objects
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
+from pipecd.proto.model.common_pb2 import ApplicationGitPath
 
-# A file that did not change between two commits is not read again.
-_REMEMBERED = 5_000
+_CACHE_SIZE = 5_000
 
-Read = ApplicationConfig | PipecdError
+ConfigResult = ApplicationConfig | PipecdError
+"""A parsed configuration file, or why there is none."""
 
 
-class Configs:
-    """Reads application files from mirrors; equal content is parsed once."""
+@dataclass(frozen=True)
+class ConfigFile:
+    """The content of a configuration file, as it is in Git and parsed."""
+
+    text: bytes = field(repr=False)
+    parsed: ConfigResult
+
+    @property
+    def config(self) -> ApplicationConfig:
+        """The configuration; raises what is wrong with it."""
+        if isinstance(self.parsed, PipecdError):
+            # The same error is raised each time, so it must not collect tracebacks.
+            raise self.parsed.with_traceback(None)
+        return self.parsed
+
+
+def config_path(git_path: ApplicationGitPath, config_filename: str = "") -> str:
+    """Returns the path of an application's configuration file from the root of its repository."""
+    name = config_filename or filename_of(git_path.config_filename)
+    return posixpath.normpath(posixpath.join(git_path.path, name))
+
+
+class ApplicationConfigs:
+    """Reads application configurations from Git and caches them by blob and path."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._known = LruCache[tuple[str, str], Read](_REMEMBERED)
+        self._cache = LruCache[tuple[str, str], ConfigFile](_CACHE_SIZE)
+        self._parsing = asyncio.Lock()
 
-    async def at(self, objects: Objects, commit: str, paths: Iterable[str]) -> Mapping[str, Read]:
-        """The configuration at each path, or why there is none."""
-        places = await objects.locate(commit, dict.fromkeys(paths))
-        found = {path: blob for path, blob in places.items() if isinstance(blob, Blob)}
-        read = {p: known for p, b in found.items() if (known := self._known.get((b.id, p)))}
-        unread = {path: blob for path, blob in found.items() if path not in read}
-        if unread:
-            contents = await objects.read(unread.values())
-            texts = {path: contents[blob.id] for path, blob in unread.items()}
-            read |= await asyncio.to_thread(self._parse, texts)
-            for path, blob in unread.items():
-                self._known.put((blob.id, path), read[path])
+    async def at(
+        self, objects: Objects, commit: str, paths: Iterable[str]
+    ) -> Mapping[str, ConfigResult]:
+        """Returns the configuration at each path of a commit, or why there is none."""
+        files = await self._files(objects, commit, paths)
+        return {p: f.parsed if isinstance(f, ConfigFile) else f for p, f in files.items()}
+
+    async def file(self, objects: Objects, commit: str, path: str) -> ConfigFile:
+        """Returns one configuration file of a commit; raises if it does not exist."""
+        file = (await self._files(objects, commit, [path]))[path]
+        if isinstance(file, PipecdError):
+            raise file
+        return file
+
+    async def _files(
+        self, objects: Objects, commit: str, paths: Iterable[str]
+    ) -> dict[str, ConfigFile | PipecdError]:
+        located = await objects.locate(commit, dict.fromkeys(paths))
+        blobs = {path: blob for path, blob in located.items() if isinstance(blob, Blob)}
+        files = {p: file for p, b in blobs.items() if (file := self._cache.get((b.id, p)))}
+        uncached = {path: blob for path, blob in blobs.items() if path not in files}
+        if uncached:
+            contents = await objects.read(uncached.values())
+            # Several parts of piped read the files of a new commit at once; the first one parses.
+            async with self._parsing:
+                for path, blob in uncached.items():
+                    if (file := self._cache.get((blob.id, path))) is not None:
+                        files[path] = file
+                texts = {p: contents[b.id] for p, b in uncached.items() if p not in files}
+                parsed = await asyncio.to_thread(self._parse, texts) if texts else {}
+                for path, file in parsed.items():
+                    self._cache.put((blobs[path].id, path), file)
+            files |= parsed
         return {
-            path: _absent(path, place) if isinstance(place, Missing) else read[path]
-            for path, place in places.items()
+            path: _missing_file(path, place) if isinstance(place, Missing) else files[path]
+            for path, place in located.items()
         }
 
-    def _parse(self, texts: Mapping[str, bytes]) -> dict[str, Read]:
-        parsed: dict[str, Read] = {}
+    def _parse(self, texts: Mapping[str, bytes]) -> dict[str, ConfigFile]:
+        files: dict[str, ConfigFile] = {}
         for path, text in texts.items():
             try:
-                parsed[path] = read_application(text, file=path, catalog=self._catalog)
+                parsed: ConfigResult = read_application(text, file=path, catalog=self._catalog)
             except PipecdError as e:
-                parsed[path] = e
-        return parsed
+                parsed = e
+            files[path] = ConfigFile(text, parsed)
+        return files
 
 
-def _absent(path: str, missing: Missing) -> PipecdError:
+def _missing_file(path: str, missing: Missing) -> PipecdError:
     if missing.is_absent:
         return NotFound(
             f"application config file {path} was not found in Git",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts secrets and attached files into the files of a working copy that ask for them.
+"""Renders decrypted secrets and attached files into the target files of a working copy.
 
-Nothing outside of the working copy is read or written, however a path or a link leads there.
+No path or link makes it read or write outside of the working copy.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ def render_files(
     attachment: AttachmentSpec | None,
     decrypt: Decrypt | None,
 ) -> Mapping[str, str]:
-    """Renders the targets of an application in place and returns the secrets by their names."""
+    """Renders the target files of an application in place and returns the secrets by name."""
     secrets: dict[str, str] = {}
     targets: list[tuple[str, ...]] = []
     if encryption is not None and encryption.encrypted_secrets and decrypt is not None:
@@ -33,7 +33,7 @@ def render_files(
         targets.append(attachment.targets)
     masking = Masking(secrets.values())
     for names in targets:
-        # Built anew for each round: an attached file may have been a target of the one before.
+        # Built anew each time: an attached file may be a target of decryption.
         data: dict[str, Mapping[str, str]] = {}
         if secrets:
             data["encryptedSecrets"] = secrets
@@ -43,7 +43,7 @@ def render_files(
             try:
                 _render(root, application, name, data)
             except PipecdError as e:
-                # A function of the template may tell what it was given.
+                # A template function may repeat its arguments in the error.
                 raise UserMistake(masking.hide(e.message), hint=e.hint) from None
     return secrets
 
@@ -54,7 +54,7 @@ def _decrypted(encrypted: Mapping[str, str], decrypt: Decrypt) -> dict[str, str]
         try:
             decrypted[name] = decrypt(text)
         except Unavailable:
-            # A key service that is away is waited for.
+            # The key service is unavailable; the caller retries.
             raise
         except PipecdError as e:
             raise UserMistake(f"failed to decrypt {name} secret ({e.message})", hint=e.hint) from e
@@ -65,46 +65,46 @@ def _attached(root: Path, application: Path, sources: Mapping[str, str]) -> dict
     contents: dict[str, str] = {}
     for name, path in sources.items():
         try:
-            contents[name] = _text(inside(root, application / path))
+            contents[name] = _read_text(path_inside(root, application / path))
         except (OSError, PipecdError) as e:
             raise UserMistake(
-                f"failed to read data source to attach from file {path} ({_why(e)})"
+                f"failed to read data source to attach from file {path} ({_cause(e)})"
             ) from e
     return contents
 
 
 def _render(root: Path, application: Path, name: str, data: Mapping[str, object]) -> None:
     try:
-        file = inside(root, application / name)
-        text = _text(file)
+        file = path_inside(root, application / name)
+        text = _read_text(file)
     except (OSError, PipecdError) as e:
-        raise UserMistake(f"failed to parse target file {name} ({_why(e)})") from e
+        raise UserMistake(f"failed to parse target file {name} ({_cause(e)})") from e
     try:
         rendered = render(text, data, name=name)
     except PipecdError as e:
         raise UserMistake(f"failed to render target file {name} ({e.message})") from e
     mode = file.stat().st_mode & 0o777
-    # Another working copy may share the file, so it is replaced and not written to.
+    # The file may be a hard link that another working copy shares: replace it.
     file.unlink()
     file.write_bytes(rendered.encode("utf-8", "surrogateescape"))
     file.chmod(mode)
 
 
-def _text(file: Path) -> str:
-    # Bytes that are no text come out again as they went in.
+def _read_text(file: Path) -> str:
+    # Invalid UTF-8 is written back unchanged.
     return file.read_bytes().decode("utf-8", "surrogateescape")
 
 
-def inside(root: Path, path: Path) -> Path:
-    """The real place of a path; one outside of the working copy is refused."""
+def path_inside(root: Path, path: Path) -> Path:
+    """Returns the resolved path; raises if it is outside of the working copy."""
     real, real_root = path.resolve(), root.resolve()
     if not real.is_relative_to(real_root):
         raise UserMistake("it leads outside of the repository")
     return real
 
 
-def _why(error: OSError | PipecdError) -> str:
+def _cause(error: OSError | PipecdError) -> str:
     if isinstance(error, OSError):
-        # The full path would show where piped keeps its working copies.
+        # Without the full path, which would show the workspace of piped.
         return error.strerror or type(error).__name__
     return error.message

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A commit of an application as a ready directory: checked out, decrypted, attached."""
+"""Working copies of an application's commit: checked out, secrets decrypted, files attached."""
 
 import asyncio
 import hashlib
@@ -10,15 +10,13 @@ from pathlib import Path
 
 import structlog
 
-from pipecd.config.application.filename import filename_of
-from pipecd.config.catalog import Catalog
-from pipecd.config.read import ApplicationConfig, read_application
+from pipecd.config.read import ApplicationConfig
 from pipecd.config.shared import SHARED_CONFIG
 from pipecd.git.mirror import Mirror, Mirrors
-from pipecd.git.objects import Blob
-from pipecd.model.errors import NotFound, UserMistake
-from pipecd.piped.source.needs import Needs, literal_prefix
-from pipecd.piped.source.render import Decrypt, inside, render_files
+from pipecd.model.errors import NotFound
+from pipecd.piped.source.configs import ApplicationConfigs, ConfigFile, config_path
+from pipecd.piped.source.render import Decrypt, path_inside, render_files
+from pipecd.piped.source.required_paths import RequiredPaths, literal_prefix
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
 from pipecd.secrets.forms import is_too_short
@@ -26,15 +24,15 @@ from pipecd.secrets.forms import is_too_short
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _ROOT = "."
-# A push may touch hundreds of applications; more programs than this do not make it faster.
-_AT_ONCE = 8
+# A push may touch hundreds of applications; more git processes at once are not faster.
+_CONCURRENT_CHECKOUTS = 8
 
 
 @dataclass(frozen=True)
 class Source:
-    """A private working copy of one commit; whoever asked for it removes it.
+    """A private working copy of one commit; the caller removes it.
 
-    `secrets` are the decrypted values in it, which no log may show.
+    `secrets` are the decrypted values in it, which must be masked in every log.
     """
 
     directory: Path
@@ -47,7 +45,7 @@ class Source:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def to_proto(self) -> DeploymentSource:
-        """The same as plugins are told."""
+        """Returns the source as plugins receive it."""
         return DeploymentSource(
             application_directory=str(self.application_directory),
             commit_hash=self.commit,
@@ -58,29 +56,23 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Need:
-    """What an application needs of its repository; the same digest means the same content."""
+class SourceDigest:
+    """Identifies the content that an application requires of its repository."""
 
     digest: str
-    is_whole: bool
-
-
-def config_path(git_path: ApplicationGitPath, config_filename: str = "") -> str:
-    """Where the configuration of an application is, from the root of its repository."""
-    name = config_filename or filename_of(git_path.config_filename)
-    return posixpath.normpath(posixpath.join(git_path.path, name))
+    is_whole_repository: bool
 
 
 class Sources:
-    """Makes working copies from the mirrors of this piped."""
+    """Creates working copies from the Git mirrors of this piped."""
 
     def __init__(
-        self, mirrors: Mirrors, catalog: Catalog, *, decrypt: Decrypt | None = None
+        self, mirrors: Mirrors, configs: ApplicationConfigs, *, decrypt: Decrypt | None = None
     ) -> None:
-        self._mirrors, self._catalog, self._decrypt = mirrors, catalog, decrypt
-        self._needs = Needs()
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._warned_of: set[tuple[str, ...]] = set()
+        self._mirrors, self._configs, self._decrypt = mirrors, configs, decrypt
+        self._required_paths = RequiredPaths()
+        self._checkouts = asyncio.Semaphore(_CONCURRENT_CHECKOUTS)
+        self._warned: set[tuple[str, ...]] = set()
 
     async def at(
         self,
@@ -90,137 +82,125 @@ class Sources:
         config_filename: str = "",
         into: Path,
     ) -> Source:
-        """A working copy in the directory `into`, of which an older content is removed.
+        """Creates a working copy in the directory `into`, whose previous content is removed.
 
-        It has what the application needs of the repository, each file where it belongs. What is
-        in the directory of the application may be written to.
+        It contains the part of the repository that the application requires, at the same paths.
+        The directory of the application is writable.
         """
         mirror, path = self._mirrors.of(git_path.repo.id), config_path(git_path, config_filename)
         await mirror.clone.ensure_commit(commit)
-        text = await _read_config(mirror, path, commit)
-        config = await asyncio.to_thread(read_application, text, file=path, catalog=self._catalog)
-        await asyncio.to_thread(_make_empty, into)
         try:
-            await self._write(mirror, commit, posixpath.normpath(git_path.path), config, into)
+            file = await self._configs.file(mirror.objects, commit, path)
+        except NotFound as e:
+            hint = f"add it to the repository; it is not at commit {commit[:7]}"
+            raise NotFound(e.message, hint=hint) from e
+        directory, config = posixpath.normpath(git_path.path), file.config
+        await asyncio.to_thread(_create_empty, into)
+        try:
+            await self._checkout(mirror, commit, directory, config, into)
             await mirror.checkout.link_history(commit, into)
             return await asyncio.to_thread(
-                self._prepare, _Read(commit, path, text, config), into / git_path.path, into
+                self._render, file, commit, path, into / git_path.path, into
             )
         except BaseException:
-            # Half of a working copy is of no use, and may be what filled the disk.
+            # An incomplete working copy is useless, and may be what filled the disk.
             await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
             raise
 
-    async def _write(
+    async def _checkout(
         self, mirror: Mirror, commit: str, directory: str, config: ApplicationConfig, into: Path
     ) -> None:
-        needed = await self._needs.of(mirror.objects, commit, directory, named=_named(config))
-        if needed is None and directory != _ROOT:
-            async with self._turns:
+        required = await self._required_paths.of(
+            mirror.objects, commit, directory, named=_trigger_paths(config)
+        )
+        if required is None and directory != _ROOT:
+            async with self._checkouts:
                 await self._mirrors.shared_checkouts.link(mirror.checkout, commit, into)
             await mirror.checkout.add_submodules_and_lfs(commit, into)
-            # What follows is written once more, so that the application owns these files alone.
-            needed = (directory,)
-        paths = needed or (_ROOT,)
-        async with self._turns:
+            # The application's own files are written once more, so that no other copy shares them.
+            required = (directory,)
+        paths = required or (_ROOT,)
+        async with self._checkouts:
             await mirror.checkout.write_tree(commit, into, paths=paths)
         await mirror.checkout.add_submodules_and_lfs(commit, into, paths=paths)
 
-    async def need(
+    async def digest(
         self, git_path: ApplicationGitPath, commit: str, config: ApplicationConfig
-    ) -> "Need":
-        """Which content of a commit an application needs, found out without a working copy."""
+    ) -> SourceDigest:
+        """Returns the digest of what an application requires, without a working copy."""
         mirror = self._mirrors.of(git_path.repo.id)
         directory = posixpath.normpath(git_path.path)
-        paths = await self._needs.of(mirror.objects, commit, directory, named=_named(config))
-        found = hashlib.sha256()
+        paths = await self._required_paths.of(
+            mirror.objects, commit, directory, named=_trigger_paths(config)
+        )
+        digest = hashlib.sha256()
         if paths is None:
             for entry in await mirror.objects.entries(f"{commit}:"):
-                found.update(f"{entry.mode:o} {entry.id} {entry.name!r}\n".encode())
-            return Need(found.hexdigest(), is_whole=True)
+                digest.update(f"{entry.mode:o} {entry.id} {entry.name!r}\n".encode())
+            return SourceDigest(digest.hexdigest(), is_whole_repository=True)
         for path in sorted({*paths, config_path(git_path)}):
             if (at := await mirror.objects.entry(commit, path)) is not None:
-                found.update(f"{at.mode:o} {at.id} {path!r}\n".encode())
-        return Need(found.hexdigest(), is_whole=False)
+                digest.update(f"{at.mode:o} {at.id} {path!r}\n".encode())
+        return SourceDigest(digest.hexdigest(), is_whole_repository=False)
 
     async def config(self, git_path: ApplicationGitPath, commit: str) -> ApplicationConfig:
-        """The configuration of an application at a commit, without a working copy."""
+        """Returns the configuration of an application at a commit, without a working copy."""
         mirror, path = self._mirrors.of(git_path.repo.id), config_path(git_path)
         await mirror.clone.ensure_commit(commit)
-        text = await mirror.objects.read_file(commit, path)
-        return await asyncio.to_thread(read_application, text, file=path, catalog=self._catalog)
+        return (await self._configs.file(mirror.objects, commit, path)).config
 
     async def changed_files(
         self, git_path: ApplicationGitPath, old: str, new: str
     ) -> tuple[str, ...]:
-        """The paths that differ between two commits of an application's repository."""
+        """Returns the paths that differ between two commits of an application's repository."""
         mirror = self._mirrors.of(git_path.repo.id)
         await mirror.clone.ensure_commit(old)
         await mirror.clone.ensure_commit(new)
         return await mirror.objects.changed_files(old, new)
 
-    def _prepare(self, read: "_Read", application: Path, root: Path) -> Source:
-        application, spec = inside(root, application), read.config.spec
-        if spec.encryption is not None and self._decrypt is None:
-            self._warn_once("secrets are not decrypted, as piped has no secretManagement", read)
+    def _render(
+        self, file: ConfigFile, commit: str, path: str, application: Path, root: Path
+    ) -> Source:
+        """Renders secrets and attachments into the checked-out files."""
+        application, config = path_inside(root, application), file.config
+        if config.spec.encryption is not None and self._decrypt is None:
+            self._warn_once("secrets are not decrypted: piped has no secretManagement", path)
         secrets = render_files(
             root,
             application,
-            encryption=spec.encryption,
-            attachment=spec.attachment,
+            encryption=config.spec.encryption,
+            attachment=config.spec.attachment,
             decrypt=self._decrypt,
         )
         for name, value in secrets.items():
             if is_too_short(value):
-                self._warn_once("a secret is too short to be hidden", read, secret=name)
+                self._warn_once("secret is too short to be masked", path, secret=name)
         return Source(
             directory=root,
             application_directory=application,
-            commit=read.commit,
-            config_filename=posixpath.basename(read.path),
-            config_text=read.text,
-            config=read.config,
+            commit=commit,
+            config_filename=posixpath.basename(path),
+            config_text=file.text,
+            config=config,
             shared_config_directory=root / SHARED_CONFIG,
             secrets=tuple(secrets.values()),
         )
 
-    def _warn_once(self, message: str, read: "_Read", **fields: str) -> None:
-        """Says it once about an application, of which working copies are made all the time."""
-        told = (message, read.path, *fields.values())
-        if told not in self._warned_of:
-            self._warned_of.add(told)
-            log.warning(message, application=read.path, **fields)
+    def _warn_once(self, message: str, path: str, **fields: str) -> None:
+        """Logs a warning once per application, as working copies are created all the time."""
+        key = (message, path, *fields.values())
+        if key not in self._warned:
+            self._warned.add(key)
+            log.warning(message, application=path, **fields)
 
 
-@dataclass(frozen=True)
-class _Read:
-    """The configuration of an application as it is in Git."""
-
-    commit: str
-    path: str
-    text: bytes
-    config: ApplicationConfig
-
-
-def _named(config: ApplicationConfig) -> list[str]:
-    """The paths that the configuration of an application mentions."""
+def _trigger_paths(config: ApplicationConfig) -> list[str]:
+    """Returns the paths that `trigger.onCommit.paths` names."""
     patterns = config.spec.trigger.on_commit.paths
     return [prefix for each in patterns if (prefix := literal_prefix(each))]
 
 
-def _make_empty(directory: Path) -> None:
+def _create_empty(directory: Path) -> None:
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(mode=0o700, parents=True)
-
-
-async def _read_config(mirror: Mirror, path: str, commit: str) -> bytes:
-    place = (await mirror.objects.locate(commit, [path]))[path]
-    if isinstance(place, Blob):
-        return (await mirror.objects.read([place]))[place.id]
-    if place.is_absent:
-        raise NotFound(
-            f"application config file {path} was not found",
-            hint=f"add it to the repository; it is not at commit {commit[:7]}",
-        )
-    raise UserMistake(f"application config file {path} {place.reason}")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices a reason to deploy: commit, command, out-of-sync, chain."""
+"""Triggers deployments: on commits, commands, drift and deployment chains."""

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that ask for a deployment: whom they concern, what they want, how they ended."""
+"""Commands that request a deployment, of users and of deployment chains."""
 
 import structlog
 
 from pipecd.model.command import TRIGGERED_KEY, CommandKind, CommandStatus
 from pipecd.model.deployment import IN_CHAIN, SyncStrategy
 from pipecd.piped.cache.commands import CommandCache
-from pipecd.piped.planning.deployment import SUMMARIES, Cause
+from pipecd.piped.planning.deployment import COMMAND_SUMMARIES, Cause
 from pipecd.proto.model.command_pb2 import Command
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-def cause_of(command: Command) -> Cause:
-    """The deployment that a command asks for."""
+def command_cause(command: Command) -> Cause:
+    """Returns the cause of the deployment that a command requests."""
     if command.type == CommandKind.CHAIN_SYNC_APPLICATION:
         chain = command.chain_sync_application
         return Cause(
@@ -29,12 +29,12 @@ def cause_of(command: Command) -> Cause:
         key=f"command\0{command.id}",
         commander=command.commander,
         strategy=strategy,
-        summary=SUMMARIES[strategy],
+        summary=COMMAND_SUMMARIES[strategy],
     )
 
 
 def _strategy(number: int) -> SyncStrategy:
-    """The strategy of a number; one that only a newer control plane knows leaves it to us."""
+    """Returns a strategy; AUTO for one that only a newer control plane has."""
     try:
         return SyncStrategy(number)
     except ValueError:
@@ -42,7 +42,7 @@ def _strategy(number: int) -> SyncStrategy:
 
 
 class SyncCommands:
-    """The waiting commands that ask for a deployment."""
+    """The unhandled commands that request a deployment."""
 
     def __init__(self, commands: CommandCache) -> None:
         self._commands = commands
@@ -58,12 +58,12 @@ class SyncCommands:
     def of(self, application_id: str) -> tuple[Command, ...]:
         return tuple(c for c in self.all if c.application_id == application_id)
 
-    async def succeeded(self, command: Command, deployment_id: str) -> None:
-        """The command led to a deployment."""
+    async def succeed(self, command: Command, deployment_id: str) -> None:
+        """Reports the deployment that a command triggered."""
         await self._commands.report(
             command, CommandStatus.SUCCEEDED, metadata={TRIGGERED_KEY: deployment_id}
         )
 
-    async def refused(self, command: Command, reason: str) -> None:
-        """The command cannot be followed; whoever waits for it learns why."""
+    async def reject(self, command: Command, reason: str) -> None:
+        """Reports a command as failed, with the reason."""
         await self._commands.reject(command, reason)

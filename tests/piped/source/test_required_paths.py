@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A working copy has what its application needs, where it belongs, and little else."""
+"""A working copy contains the paths that its application requires, and little else."""
 
 import asyncio
 import subprocess
@@ -9,10 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipecd.config.catalog import load_catalog
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
+from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.required_paths import (
+    NO_REFERENCES,
+    ParentReferences,
+    link_references,
+    literal_prefix,
+    parent_references,
+)
 from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 
@@ -30,7 +40,7 @@ def sourced(origin: Any, tmp_path: Path) -> Sourced:
         async with open_mirrors(
             [repository], directory=tmp_path / "workspace" / "git", credentials=GitCredentials()
         ) as mirrors:
-            yield Sources(mirrors, load_catalog())
+            yield Sources(mirrors, ApplicationConfigs(load_catalog()))
 
     return opened
 
@@ -302,3 +312,98 @@ async def test_names_that_are_no_text_are_written_as_they_are(
         for each in source.application_directory.iterdir()
     ]
     assert b"caf\xe9 \xff.yaml" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "paths", "is_unbounded"),
+    [
+        pytest.param("resources:\n- ../../base\n", {"base"}, False, id="a base of Kustomize"),
+        pytest.param('source = "../../modules/vpc"', {"modules/vpc"}, False, id="a module"),
+        pytest.param("valueFiles: [../common.yaml]", {"common.yaml"}, False, id="values of Helm"),
+        pytest.param('repository: "file://../../charts/x"', {"charts/x"}, False, id="a chart"),
+        pytest.param(". ../../lib/log.sh && log", {"lib/log.sh"}, False, id="a script"),
+        pytest.param('"$DIR/../lib/$NAME.sh"', {"lib"}, False, id="up to what is computed"),
+        pytest.param("cat ../conf/*.yaml", {"conf"}, False, id="up to a pattern"),
+        pytest.param("../lib-$ENV/x", {"lib-"}, False, id="the beginning of a name"),
+        pytest.param("a/../../b/./c", {"b/c"}, False, id="ways there and back"),
+        pytest.param("x: ../a/../b", {"b"}, False, id="a way back below"),
+        pytest.param("--from=../a:../b", {"a", "b"}, False, id="several in a word"),
+        pytest.param("cd ..", set(), True, id="a directory above"),
+        pytest.param("cd ../..; make", set(), True, id="two directories above"),
+        pytest.param("cat ../$NAME", set(), True, id="a name that is computed"),
+        pytest.param("include { path = find_in_parent_folders() }", set(), True, id="Terragrunt"),
+        pytest.param('cd "$(git rev-parse --show-toplevel)"', set(), True, id="the root by git"),
+        pytest.param('cd "$(dirname "$PWD")"', set(), True, id="the directory above, computed"),
+        pytest.param("Path(__file__).parents[2]", set(), True, id="Python that is_unbounded"),
+        pytest.param('. "$(dirname "$0")/log.sh"', set(), False, id="a script beside"),
+        pytest.param("Path(__file__).parent / 'x'", set(), False, id="Python that stays"),
+        pytest.param("for i in {1..3}; do :; done", set(), False, id="a range"),
+        pytest.param(
+            "and so on... git log main..next", set(), False, id="dots that are not a path"
+        ),
+        pytest.param("version: 1.2..3", set(), False, id="dots in a number"),
+        pytest.param("", set(), False, id="nothing"),
+    ],
+)
+def test_references(text: str, paths: set[str], is_unbounded: bool) -> None:
+    found = parent_references(text.encode())
+    assert found.is_unbounded is is_unbounded
+    if not is_unbounded:
+        assert found.paths == paths
+
+
+def test_a_binary_file_has_no_references() -> None:
+    assert parent_references(b"\x7fELF\0../lib/x") == NO_REFERENCES
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        pytest.param("here/file", NO_REFERENCES, id="inside"),
+        pytest.param("/etc/passwd", NO_REFERENCES, id="this machine"),
+        pytest.param("../shared/x", ParentReferences(frozenset({"shared/x"})), id="beside"),
+        pytest.param("a/../../x", ParentReferences(frozenset({"x"})), id="a detour"),
+        pytest.param("..", ParentReferences(is_unbounded=True), id="above"),
+    ],
+)
+def test_link_references(target: str, expected: ParentReferences) -> None:
+    assert link_references(target) == expected
+
+
+path_names = st.from_regex(r"[a-z0-9_][a-z0-9_.-]{0,8}[a-z0-9_]", fullmatch=True)
+
+
+@given(
+    ups=st.integers(1, 4),
+    below=st.lists(path_names, min_size=1, max_size=4),
+    delimiters=st.sampled_from(['"{}"', "'{}'", " {} ", "[{}]", "- {}\n", "={};", "\n{}"]),
+)
+def test_a_reference_is_found_between_any_delimiters(
+    ups: int, below: list[str], delimiters: str
+) -> None:
+    path = "../" * ups + "/".join(below)
+    assert "/".join(below) in parent_references(delimiters.format(path).encode()).paths
+
+
+@given(st.binary(max_size=200))
+def test_references_in_any_bytes_are_relative_paths(content: bytes) -> None:
+    for path in parent_references(content).paths:
+        assert path
+        assert ".." not in path.split("/")
+        assert not path.startswith("/")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        pytest.param("lib/go", "lib/go", id="a path"),
+        pytest.param("lib/**/*.go", "lib", id="a glob"),
+        pytest.param("^lib/go/.*$", "lib/go", id="a regular expression"),
+        pytest.param("/lib/", "lib", id="with slashes around it"),
+        pytest.param("*.yaml", "", id="anywhere"),
+        pytest.param("../x", "", id="outside"),
+        pytest.param("", "", id="nothing"),
+    ],
+)
+def test_literal_prefix(pattern: str, expected: str) -> None:
+    assert literal_prefix(pattern) == expected

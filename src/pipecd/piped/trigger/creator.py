@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a deployment to the control plane, once, however often it is tried."""
+"""Creates deployments in the control plane, once per cause, however often it is tried."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -17,7 +17,12 @@ from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.notify.notice import Notices
 from pipecd.piped.notify.transition import triggered
 from pipecd.piped.planning.baseline import Baselines
-from pipecd.piped.planning.deployment import Cause, chain_request, new_deployment, reference
+from pipecd.piped.planning.deployment import (
+    Cause,
+    chain_request,
+    deployment_reference,
+    new_deployment,
+)
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -29,11 +34,12 @@ from pipecd.proto.service.piped_pb2 import (
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_BURST = 60
+# A clock ahead of the last trigger by less than this, in seconds, is not taken as set back.
+_MAX_CLOCK_SKEW = 60
 
 
-class Creation:
-    """Makes deployments and remembers for each application which one was the last."""
+class DeploymentCreator:
+    """Creates deployments and reports the most recently triggered one of each application."""
 
     def __init__(
         self,
@@ -46,23 +52,23 @@ class Creation:
     ) -> None:
         self._api, self._deployments, self._now = api, deployments, now
         self._baselines, self._notices = baselines, notices
-        # Deployments that the control plane does not know as the last of their applications.
-        self._untold: dict[str, Deployment] = {}
+        # The last deployments that are not reported as the most recently triggered ones yet.
+        self._unreported: dict[str, Deployment] = {}
 
-    async def take_up(
-        self, applications: Iterable[Application], made: Iterable[Deployment]
+    async def adopt(
+        self, applications: Iterable[Application], open_deployments: Iterable[Deployment]
     ) -> None:
-        """Learns of deployments that an earlier piped made and had no time to tell of."""
+        """Reports deployments that an earlier process created and did not report."""
         by_id = {application.id: application for application in applications}
-        found = {
+        adopted = {
             deployment.application_id: deployment
-            for deployment in made
+            for deployment in open_deployments
             if (application := by_id.get(deployment.application_id)) is not None
-            and self._baselines.found(application, deployment)
+            and self._baselines.adopt(application, deployment)
         }
-        for deployment in found.values():
-            self._tell_people(deployment)
-            await self._remember(deployment)
+        for deployment in adopted.values():
+            self._notify(deployment)
+            await self._report(deployment)
 
     async def create(
         self,
@@ -73,15 +79,17 @@ class Creation:
         commit: Commit,
         repository: Repository,
     ) -> Deployment:
-        """Creates a deployment; one that the same cause has already made is taken over."""
-        await self._remember_last(application)
+        """Creates a deployment, or returns the one that already exists for the same cause."""
+        if (last := self._unreported.get(application.id)) is not None:
+            # In order: a restarted piped finds the later deployments by the last one reported.
+            await self._report_most_recent(last)
         deployment = new_deployment(
             application,
             spec,
             cause,
             commit=commit,
             repository=repository,
-            now=self._after_the_last(application),
+            now=self._trigger_time(application),
         )
         try:
             if (chain := chain_request(deployment, spec)) is not None:
@@ -89,61 +97,55 @@ class Creation:
             else:
                 await self._api.create_deployment(CreateDeploymentRequest(deployment=deployment))
         except AlreadyExists:
-            return await self._take_over(application, deployment.id, cause)
-        self._tell_people(deployment)
+            return await self._existing(application, deployment.id, cause)
+        self._notify(deployment)
         self._deployments.refresh_soon()
-        self._baselines.triggered(application, deployment)
-        await self._remember(deployment)
+        self._baselines.record(application, deployment)
+        await self._report(deployment)
         return deployment
 
-    def _after_the_last(self, application: Application) -> datetime:
-        """Now, or the second after the last one: of two in one second nobody knows the later."""
+    def _trigger_time(self, application: Application) -> datetime:
+        """Returns now, or a second after the last trigger: the order of both must be known."""
         now = self._now()
         ahead = self._baselines.of(application).at.triggered - to_unix(now)
-        # A clock that was set back by more than that is believed.
-        return now + timedelta(seconds=ahead + 1) if 0 <= ahead < _BURST else now
+        # A larger difference means that the clock was set back.
+        return now + timedelta(seconds=ahead + 1) if 0 <= ahead < _MAX_CLOCK_SKEW else now
 
-    async def _take_over(
+    async def _existing(
         self, application: Application, deployment_id: str, cause: Cause
     ) -> Deployment:
-        """What was made then counts, which need not be what would be made now."""
-        log.info("deployment had been created before", deployment=deployment_id)
+        """Returns the deployment as it was created, which may differ from a new one."""
+        log.info("deployment exists already", deployment=deployment_id)
         self._deployments.refresh_soon()
         request = GetDeploymentRequest(id=deployment_id)
         deployment = (await self._api.get_deployment(request)).deployment
-        self._tell_people(deployment)
-        if self._baselines.found(application, deployment, after=cause.after):
-            await self._remember(deployment)
+        self._notify(deployment)
+        if self._baselines.adopt(application, deployment, after=cause.after):
+            await self._report(deployment)
         return deployment
 
-    def _tell_people(self, deployment: Deployment) -> None:
-        """One that was made before may have been told or not; its notice is known by its key."""
+    def _notify(self, deployment: Deployment) -> None:
+        """Notifies about a deployment; the key of the notification prevents a second one."""
         if not DeploymentStatus(deployment.status).is_completed:
             self._notices.tell(triggered(deployment))
 
-    async def _remember_last(self, application: Application) -> None:
-        """Tells of the last deployment first: a restart finds those after it by it."""
-        last = self._untold.get(application.id)
-        if last is not None:
-            await self._tell(last)
-
-    async def _remember(self, deployment: Deployment) -> None:
-        self._untold[deployment.application_id] = deployment
+    async def _report(self, deployment: Deployment) -> None:
+        self._unreported[deployment.application_id] = deployment
         try:
-            await self._tell(deployment)
+            await self._report_most_recent(deployment)
         except PipecdError as e:
             log.warning(
-                "last deployment not reported",
+                "most recently triggered deployment not reported",
                 application=deployment.application_id,
                 deployment=deployment.id,
                 error=str(e),
             )
 
-    async def _tell(self, deployment: Deployment) -> None:
+    async def _report_most_recent(self, deployment: Deployment) -> None:
         request = ReportApplicationMostRecentDeploymentRequest(
             application_id=deployment.application_id,
             status=deployment_pb2.DeploymentStatus.ValueType(DeploymentStatus.PENDING),
-            deployment=reference(deployment),
+            deployment=deployment_reference(deployment),
         )
         await self._api.report_application_most_recent_deployment(request)
-        self._untold.pop(deployment.application_id, None)
+        self._unreported.pop(deployment.application_id, None)

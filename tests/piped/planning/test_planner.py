@@ -2,7 +2,7 @@
 """Plans are made from real sources and the answers of real plugins."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from pipecd.piped.planning.gather import Plan, Planning, Running
+from pipecd.piped.planning.planner import MaskedSources, Plan, Planner, RunningCommit
 from pipecd.piped.pluginhost.local import LocalPlugin
+from pipecd.piped.pluginhost.masks import Masks
 from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.plugins.wait.plugin import WaitPlugin
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -110,11 +112,13 @@ async def planning(
         [repository], directory=tmp_path / "mirrors", credentials=GitCredentials()
     ) as mirrors:
         targets = dict.fromkeys(names, ("dev",))
-        made = Planning(Sources(mirrors, load_catalog()), registry, targets=targets)
+        sources = Sources(mirrors, ApplicationConfigs(load_catalog()))
+        masked = MaskedSources(sources, Masks(), "d", nullcontext())
+        planner = Planner(masked, registry, targets=targets)
 
         async def plan(
             commit: str,
-            running: Running | None = None,
+            running: RunningCommit | None = None,
             aim: Any = None,
             platform_provider: str = "",
             **trigger: Any,
@@ -133,7 +137,7 @@ async def planning(
                 platform_provider=platform_provider,
                 trigger=DeploymentTrigger(commit=Commit(hash=commit, message="m"), **trigger),
             )
-            return await made.plan(deployment, running, tmp_path / "work")
+            return await planner.plan(deployment, running, tmp_path / "work")
 
         yield plan
 
@@ -166,7 +170,7 @@ async def test_a_later_deployment_asks_the_platform(origin: Any, tmp_path: Path)
     first = origin.commit({**spec(*CANARY), "cart/old.yaml": spec(*CANARY)["cart/app.pipecd.yaml"]})
     second = origin.commit({"cart/tag": "v2"})
     async with planning(origin, tmp_path, platform) as plan:
-        made = await plan(second, Running(first, "old.yaml"))
+        made = await plan(second, RunningCommit(first, "old.yaml"))
     assert (made.strategy, made.summary) == (PIPELINE, "a new image")
     assert [(s.name, s.index) for s in made.stages] == [("CANARY", 0), ("WAIT", 1), ("PRIMARY", 2)]
     assert [v.version for v in made.versions] == ["v2"]
@@ -179,7 +183,7 @@ async def test_the_first_platform_that_wants_the_pipeline_ends_the_questions(
     eager, late = Platform(wants=Strategy(PIPELINE, "yes")), OtherPlatform()
     commit = origin.commit(spec("name: CANARY", "name: OTHER"))
     async with planning(origin, tmp_path, eager, late) as plan:
-        made = await plan(commit, Running(commit, "app.pipecd.yaml"))
+        made = await plan(commit, RunningCommit(commit, "app.pipecd.yaml"))
     assert [s.name for s in made.stages] == ["CANARY", "OTHER"]
     assert made.strategy is PIPELINE
     assert "strategy" not in late.asked
@@ -188,7 +192,7 @@ async def test_the_first_platform_that_wants_the_pipeline_ends_the_questions(
 async def test_without_a_pipeline_the_named_plugins_are_synced(origin: Any, tmp_path: Path) -> None:
     commit = origin.commit(spec(more=f"{PLUGINS}  planner: {{autoRollback: false}}\n"))
     async with planning(origin, tmp_path, Platform()) as plan:
-        made = await plan(commit, Running(commit, ""))
+        made = await plan(commit, RunningCommit(commit, ""))
     assert [s.name for s in made.stages] == ["SYNC"]
 
 
@@ -210,7 +214,7 @@ async def test_a_plan_fails_with_the_words_of_the_plugin(
     origin: Any, tmp_path: Path, platform: Platform, told: str
 ) -> None:
     commit = origin.commit(spec("name: CANARY"))
-    running = Running(commit, "") if platform.wants else None
+    running = RunningCommit(commit, "") if platform.wants else None
     async with planning(origin, tmp_path, platform) as plan:
         with pytest.raises(PipecdError, match=told):
             await plan(commit, running)
@@ -220,14 +224,14 @@ async def test_a_running_commit_that_vanished_is_named(origin: Any, tmp_path: Pa
     commit = origin.commit(spec(more=PLUGINS))
     async with planning(origin, tmp_path, Platform()) as plan:
         with pytest.raises(NotFound, match="commit 00000"):
-            await plan(commit, Running("0" * 40, ""))
+            await plan(commit, RunningCommit("0" * 40, ""))
 
 
 async def test_a_person_forces_a_quick_sync(origin: Any, tmp_path: Path) -> None:
     commit = origin.commit(spec(*CANARY))
     async with planning(origin, tmp_path, Platform()) as plan:
         made = await plan(
-            commit, Running(commit, ""), sync_strategy=int(QUICK), strategy_summary="by ann"
+            commit, RunningCommit(commit, ""), sync_strategy=int(QUICK), strategy_summary="by ann"
         )
     assert (made.strategy, made.summary) == (QUICK, "by ann")
 
@@ -249,7 +253,7 @@ async def test_of_two_plugins_for_one_platform_the_application_chooses(
     origin: Any, tmp_path: Path
 ) -> None:
     first, second = Platform(), Platform()
-    running = Running(origin.commit(spec(*CANARY)), "app.pipecd.yaml")
+    running = RunningCommit(origin.commit(spec(*CANARY)), "app.pipecd.yaml")
     async with planning(origin, tmp_path, first, second) as plan:
         commit = origin.commit(spec(*CANARY))
         with pytest.raises(UserMistake, match="several plugins offer the stage CANARY: p0, p1"):

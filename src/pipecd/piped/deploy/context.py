@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the modules that run deployments share: clients, sources, plugins, files, metadata."""
+
+import asyncio
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipecd.model.clock import Now, utc_now
+from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.errors import NotFound
+from pipecd.observe.telemetry import DeploymentTelemetry
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.control_plane_client import ControlPlaneClient
+from pipecd.piped.deploy.reports import DeploymentReports
+from pipecd.piped.notify.notice import Notices
+from pipecd.piped.plan.stages import TargetsByPlugin
+from pipecd.piped.planning.planner import MaskedSources
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.registry import PluginRegistry
+from pipecd.piped.source.sources import Sources
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.service import piped_pb2
+
+# A push may touch hundreds of applications; more working copies at once only fill the disk.
+_CONCURRENT_WORKING_COPIES = 16
+
+
+def logs_directory(workspace: Path, deployment_id: str) -> Path:
+    """Returns the directory that spools the stage logs of a deployment until they are sent."""
+    return workspace / "deployments" / deployment_id / "logs"
+
+
+class MetadataStore:
+    """The metadata of running deployments, in memory and written through to the control plane."""
+
+    def __init__(self, api: ControlPlaneClient) -> None:
+        self._api = api
+        self._deployments: dict[str, Deployment] = {}
+
+    @contextmanager
+    def open(self, deployment: Deployment) -> Iterator[None]:
+        """Makes the metadata of the deployment available to plugins while the block runs.
+
+        What plugins write also changes `deployment`, so that the next stage receives it.
+        """
+        self._deployments[deployment.id] = deployment
+        try:
+            yield
+        finally:
+            del self._deployments[deployment.id]
+
+    def of_stage(self, deployment_id: str, stage_id: str) -> Mapping[str, str]:
+        return self._stage(deployment_id, stage_id).metadata
+
+    def of_plugin(self, deployment_id: str, plugin: str) -> Mapping[str, str]:
+        plugins = self._deployment(deployment_id).metadata_v2.plugins
+        return plugins[plugin].keyValues if plugin in plugins else {}
+
+    def shared(self, deployment_id: str) -> Mapping[str, str]:
+        return self._deployment(deployment_id).metadata_v2.shared.keyValues
+
+    async def put_stage(self, deployment_id: str, stage_id: str, values: Mapping[str, str]) -> None:
+        stage = self._stage(deployment_id, stage_id)
+        stage.metadata.update(values)
+        await self._api.save_stage_metadata(
+            piped_pb2.SaveStageMetadataRequest(
+                deployment_id=deployment_id, stage_id=stage_id, metadata=stage.metadata
+            )
+        )
+
+    async def put_plugin(self, deployment_id: str, plugin: str, values: Mapping[str, str]) -> None:
+        metadata = self._deployment(deployment_id).metadata_v2.plugins[plugin].keyValues
+        metadata.update(values)
+        await self._api.save_deployment_plugin_metadata(
+            piped_pb2.SaveDeploymentPluginMetadataRequest(
+                deployment_id=deployment_id, plugin_name=plugin, metadata=metadata
+            )
+        )
+
+    def _deployment(self, deployment_id: str) -> Deployment:
+        if deployment_id not in self._deployments:
+            raise NotFound(f"metadata store not found for deployment {deployment_id}")
+        return self._deployments[deployment_id]
+
+    def _stage(self, deployment_id: str, stage_id: str) -> PipelineStage:
+        for stage in self._deployment(deployment_id).stages:
+            if stage.id == stage_id:
+                return stage
+        raise NotFound(f"deployment {deployment_id} has no stage {stage_id}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentContext:
+    """What it takes to run deployments; one object for all deployments of this piped."""
+
+    api: ControlPlaneClient
+    commands: CommandCache
+    sources: Sources
+    plugins: PluginRegistry
+    targets: TargetsByPlugin = field(default_factory=dict[str, tuple[str, ...]])
+    callbacks: Callbacks
+    metadata: MetadataStore
+    notices: Notices
+    workspace: Path
+    telemetry: DeploymentTelemetry = field(default_factory=DeploymentTelemetry)
+    now: Now = utc_now
+    copying: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(_CONCURRENT_WORKING_COPIES)
+    )
+    """Limits how many working copies are created at once; it does not limit running stages."""
+
+    def reports(self, deployment: Deployment) -> DeploymentReports:
+        """Returns what reports the progress of a deployment."""
+        on_status = self.telemetry.statuses.became
+        return DeploymentReports(
+            self.api, deployment, self.notices, on_status=on_status, now=self.now
+        )
+
+    def journal_file(self, deployment_id: str) -> Path:
+        return self.workspace / "deployments" / deployment_id / "journal.json"
+
+    def sources_directory(self, deployment_id: str) -> Path:
+        """Returns the directory of a deployment's working copies, which may contain secrets."""
+        return self.workspace / "deployments" / deployment_id / "sources"
+
+    def masked_sources(self, deployment_id: str) -> MaskedSources:
+        """Returns sources whose secrets are masked in all logs and reasons of the deployment."""
+        return MaskedSources(self.sources, self.callbacks.masks, deployment_id, self.copying)
+
+    async def remove_sources(self, deployment_id: str = "*") -> None:
+        """Removes working copies, also those that a killed piped left behind."""
+        await asyncio.to_thread(self._remove, f"{deployment_id}/sources")
+
+    async def remove_files(self, deployment_id: str) -> None:
+        """Removes the files and the masks of a completed deployment."""
+        self.callbacks.masks.forget(deployment_id)
+        await asyncio.to_thread(self._remove, deployment_id)
+
+    async def fetch(self, deployment_id: str) -> Deployment:
+        """Returns the deployment from the control plane; the cached one may be older."""
+        request = piped_pb2.GetDeploymentRequest(id=deployment_id)
+        return (await self.api.get_deployment(request)).deployment
+
+    async def report_cancel_commands(self, deployment_id: str, status: CommandStatus) -> None:
+        """Reports all CANCEL_DEPLOYMENT commands of a deployment as handled."""
+        for command in self.commands.for_deployment(deployment_id):
+            if command.type == CommandKind.CANCEL_DEPLOYMENT:
+                await self.commands.report(command, status)
+
+    def _remove(self, pattern: str) -> None:
+        for path in (self.workspace / "deployments").glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans a deployment: prepares the sources, calls the plugins, and applies the rules of `plan`.
+
+Deployments and plan previews use the same `Planner`, so that they cannot disagree.
+"""
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pipecd.config.application.spec import ApplicationSpec
+from pipecd.model.clock import Now, to_unix, utc_now
+from pipecd.model.deployment import SyncStrategy
+from pipecd.model.errors import NotFound, PipecdError, Unsupported
+from pipecd.model.ids import new_id
+from pipecd.piped.control_plane_client import ControlPlaneClient
+from pipecd.piped.plan.stages import (
+    PluginStages,
+    StageFactory,
+    TargetsByPlugin,
+    deploy_targets,
+    merge_versions,
+    pipeline_stages,
+    quick_sync_stages,
+)
+from pipecd.piped.plan.strategy import (
+    PluginStrategy,
+    StrategyFacts,
+    choose_strategy,
+    strategy_by_rule,
+)
+from pipecd.piped.pluginhost.masks import Masks
+from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
+from pipecd.piped.pluginhost.registry import PluginRegistry
+from pipecd.piped.source.sources import Source, Sources
+from pipecd.proto.model import deployment_pb2
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ArtifactVersion
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.proto.service.piped_pb2 import GetApplicationMostRecentDeploymentRequest
+
+log = structlog.get_logger()
+
+_STRATEGIES = frozenset({SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE})
+# With less free space than this, in bytes, a failed checkout is reported as a full disk.
+_MIN_FREE_SPACE = 64 * 1024
+
+
+@dataclass(frozen=True)
+class RunningCommit:
+    """The commit of the last successful deployment, and the name of its configuration file."""
+
+    commit: str
+    config_filename: str
+
+
+async def last_success(api: ControlPlaneClient, application_id: str) -> RunningCommit | None:
+    """Returns what an application runs, according to the control plane."""
+    request = GetApplicationMostRecentDeploymentRequest(
+        application_id=application_id, status=deployment_pb2.DEPLOYMENT_SUCCESS
+    )
+    try:
+        response = await api.get_application_most_recent_deployment(request)
+    except NotFound:
+        return None
+    last = response.deployment
+    return RunningCommit(last.trigger.commit.hash, last.config_filename)
+
+
+@dataclass(frozen=True)
+class MaskedSources:
+    """Creates working copies for one deployment, and masks their secrets in all its output."""
+
+    sources: Sources
+    masks: Masks
+    deployment_id: str
+    copying: AbstractAsyncContextManager[Any]
+    """Entered while a copy is created, which limits how many are created at once."""
+
+    async def at(
+        self, git_path: ApplicationGitPath, commit: str, *, config_filename: str = "", into: Path
+    ) -> Source:
+        try:
+            async with self.copying:
+                source = await self.sources.at(
+                    git_path, commit, config_filename=config_filename, into=into
+                )
+        except PipecdError as e:
+            # Git names the file that it could not write, but not the cause.
+            if await asyncio.to_thread(_is_disk_full, into):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(into)) from e
+            raise
+        if source.secrets:
+            # A long secret has many forms to mask.
+            await asyncio.to_thread(self.masks.add, self.deployment_id, source.secrets)
+        return source
+
+
+def _is_disk_full(directory: Path) -> bool:
+    while not directory.exists():
+        directory = directory.parent
+    return shutil.disk_usage(directory).free < _MIN_FREE_SPACE
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a deployment is going to run, and why."""
+
+    strategy: SyncStrategy
+    summary: str
+    versions: tuple[ArtifactVersion, ...]
+    stages: tuple[PipelineStage, ...]
+
+
+def set_targets(deployment: Deployment, spec: ApplicationSpec, configured: TargetsByPlugin) -> None:
+    """Sets the deploy targets of a deployment, which its plugins read."""
+    for plugin, names in deploy_targets(deployment, spec.plugins, configured).items():
+        deployment.deploy_targets_by_plugin[plugin].deploy_targets[:] = names
+
+
+class Planner:
+    """Plans deployments with the sources and the plugins of this piped."""
+
+    def __init__(
+        self,
+        sources: MaskedSources,
+        plugins: PluginRegistry,
+        *,
+        targets: TargetsByPlugin,
+        now: Now = utc_now,
+        ids: Callable[[], str] = new_id,
+    ) -> None:
+        self._sources, self._plugins, self._targets = sources, plugins, targets
+        self._now, self._ids = now, ids
+
+    async def plan(self, deployment: Deployment, running: RunningCommit | None, into: Path) -> Plan:
+        """Returns the plan, or raises why there is none; also sets the deploy targets."""
+        return await self.decide(await self.prepare(deployment, running, into))
+
+    async def prepare(
+        self, deployment: Deployment, running: RunningCommit | None, into: Path
+    ) -> "PlanInput":
+        """Creates the working copies below `into` and selects the plugins."""
+        target = await self._sources.at(
+            deployment.git_path, deployment.trigger.commit.hash, into=into / "target"
+        )
+        running_source = None
+        if running is not None:
+            running_source = await self._sources.at(
+                deployment.git_path,
+                running.commit,
+                config_filename=running.config_filename,
+                into=into / "running",
+            )
+        set_targets(deployment, target.config.spec, self._targets)
+        plugins = self._plugins.of_application(
+            target.config.spec, targets=deployment.deploy_targets_by_plugin.keys()
+        )
+        return PlanInput(deployment, target, running_source, plugins)
+
+    async def decide(self, input: "PlanInput") -> Plan:
+        """Returns the plan for what `prepare` returned."""
+        quick_sync = await input.quick_sync_stages()
+        facts = _strategy_facts(input, quick_sync)
+        if strategy_by_rule(facts) is None:
+            facts = replace(facts, responses=tuple(await input.strategies()))
+        choice = choose_strategy(facts)
+        factory = StageFactory(self._ids, to_unix(self._now()))
+        if choice.strategy is SyncStrategy.QUICK_SYNC:
+            stages = quick_sync_stages(_raise_first_error(quick_sync), factory)
+        else:
+            stages = pipeline_stages(await self._pipeline_stages(input), factory)
+        versions = merge_versions(await input.versions())
+        return Plan(choice.strategy, choice.summary, versions, stages)
+
+    async def _pipeline_stages(self, input: "PlanInput") -> list[PluginStages]:
+        """Lets each plugin plan its own stages of the pipeline."""
+        targets = input.deployment.deploy_targets_by_plugin.keys()
+        requested: dict[Plugin, list[pb.BuildPipelineSyncStagesRequest.StageConfig]] = {}
+        for index, stage in enumerate(input.spec.pipeline.stages):
+            plugin = self._plugins.for_stage(stage.name, input.spec, targets=targets)
+            requested.setdefault(plugin, []).append(
+                pb.BuildPipelineSyncStagesRequest.StageConfig(
+                    name=stage.name,
+                    desc=stage.desc,
+                    timeout=str(stage.timeout),
+                    index=index,
+                    config=json.dumps(stage.with_).encode(),
+                )
+            )
+        planned: list[PluginStages] = []
+        for plugin, stages in requested.items():
+            request = pb.BuildPipelineSyncStagesRequest(
+                rollback=input.spec.planner.auto_rollback, stages=stages
+            )
+            response = await plugin.BuildPipelineSyncStages(request)
+            names = {stage.index: stage.name for stage in stages}
+            planned.append(PluginStages(plugin.name, tuple(response.stages), names))
+        return planned
+
+
+@dataclass(frozen=True)
+class PlanInput:
+    """A deployment with its sources and plugins, and the calls of these plugins about it."""
+
+    deployment: Deployment
+    target: Source
+    running: Source | None
+    plugins: Sequence[Plugin]
+
+    @property
+    def spec(self) -> ApplicationSpec:
+        return self.target.config.spec
+
+    def to_proto(self) -> pb.PlanPluginInput:
+        """Returns the input as plugins receive it."""
+        return pb.PlanPluginInput(
+            deployment=self.deployment,
+            target_deployment_source=self.target.to_proto(),
+            running_deployment_source=None if self.running is None else self.running.to_proto(),
+        )
+
+    async def quick_sync_stages(self) -> list[PluginStages | PipecdError]:
+        """Returns the quick sync of each plugin; an error matters only if a quick sync is used."""
+        request = pb.BuildQuickSyncStagesRequest(rollback=self.spec.planner.auto_rollback)
+        planned: list[PluginStages | PipecdError] = []
+        for plugin in self.plugins:
+            try:
+                response = await plugin.BuildQuickSyncStages(request)
+                planned.append(PluginStages(plugin.name, tuple(response.stages), {}))
+            except Unsupported:
+                continue
+            except PluginDied:
+                raise
+            except PipecdError as e:
+                planned.append(e)
+        return planned
+
+    async def strategies(self) -> list[PluginStrategy]:
+        """Returns the response of each plugin, up to the first one that requires the pipeline."""
+        responses: list[PluginStrategy] = []
+        request = pb.DetermineStrategyRequest(input=self.to_proto())
+        for plugin in self.plugins:
+            try:
+                response = await plugin.DetermineStrategy(request)
+            except Unsupported:
+                continue
+            except PluginDied:
+                raise
+            except PipecdError as e:
+                log.warning("plugin failed to determine strategy", plugin=plugin.name, error=str(e))
+                responses.append(PluginStrategy(plugin.name, error=str(e)))
+                continue
+            if response.unsupported:
+                continue
+            if response.sync_strategy not in _STRATEGIES:
+                error = f"strategy {response.sync_strategy}"
+                responses.append(PluginStrategy(plugin.name, error=error))
+                continue
+            strategy = SyncStrategy(response.sync_strategy)
+            responses.append(PluginStrategy(plugin.name, strategy, response.summary))
+            if strategy is SyncStrategy.PIPELINE:
+                break
+        return responses
+
+    async def versions(self) -> list[Sequence[ArtifactVersion]]:
+        """Returns the artifact versions of each plugin; one that fails is only logged."""
+        request = pb.DetermineVersionsRequest(input=self.to_proto())
+        responses: list[Sequence[ArtifactVersion]] = []
+        for plugin in self.plugins:
+            try:
+                responses.append((await plugin.DetermineVersions(request)).versions)
+            except Unsupported:
+                continue
+            except PluginDied:
+                raise
+            except PipecdError as e:
+                log.warning("plugin failed to determine versions", plugin=plugin.name, error=str(e))
+        return responses
+
+
+def _strategy_facts(
+    input: PlanInput, quick_sync: Sequence[PluginStages | PipecdError]
+) -> StrategyFacts:
+    trigger, spec = input.deployment.trigger, input.spec
+    return StrategyFacts(
+        requested=SyncStrategy(trigger.sync_strategy),
+        requested_summary=trigger.strategy_summary,
+        has_pipeline=bool(spec.pipeline.stages),
+        always_use_pipeline=spec.planner.always_use_pipeline,
+        pipeline_pattern=spec.commit_matcher.pipeline,
+        quick_sync_pattern=spec.commit_matcher.quick_sync,
+        commit_message=trigger.commit.message,
+        is_commanded=bool(trigger.commander),
+        is_deployed_before=input.running is not None,
+        can_quick_sync=any(
+            isinstance(planned, PipecdError) or any(not s.rollback for s in planned.stages)
+            for planned in quick_sync
+        ),
+    )
+
+
+def _raise_first_error(planned: Sequence[PluginStages | PipecdError]) -> list[PluginStages]:
+    for each in planned:
+        if isinstance(each, PipecdError):
+            raise each
+    return [each for each in planned if isinstance(each, PluginStages)]

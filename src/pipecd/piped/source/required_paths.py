@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of a repository an application requires in its working copy.
+
+That is its own directory, the files directly in the parent directories, the shared configuration,
+the paths that its triggers name, and everything that those files refer to by a path with `..`: a
+Kustomize base, a Terraform module, Helm values, a library of a script. Such paths can be found in
+any text. If a file may refer to anything, the whole repository is required.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pipecd.cache import LruCache
+from pipecd.config.shared import SHARED_CONFIG
+from pipecd.git.objects import Blob, Objects, TreeEntry
+
+# Larger files are data, to which no tool looks for references.
+_MAX_TEXT_SIZE = 512 * 1024
+# An application that requires more files than this gets the whole repository.
+_MAX_FILES = 3000
+_CACHE_SIZE = 20_000
+# Documentation, whose references no tool follows.
+_DOCUMENTATION = (".md", ".rst")
+
+# The path `..` between the characters that delimit a word in YAML, HCL, JSON and shells; what
+# follows it counts up to the first character that a program would have to compute.
+_UPWARD = re.compile(
+    rb"(?:(?<=^)|(?<=[/\s\"'`=:,;(){}\[\]<>|&@!]))\.\.(?=[/\s\"'`,;(){}\[\]<>|&!\\]|$)"
+    rb"((?:/+[^/\s\"'`:,;(){}\[\]<>|&!$*?\\#%]+)*)",
+    re.MULTILINE,
+)
+# Functions that compute a parent directory without `..`.
+_CLIMBING = re.compile(
+    rb"find_in_parent_folders|get_repo_root|(?:to|from)_repo_root|get_parent_terragrunt_dir"
+    rb"|show-toplevel|\bdirname\W+(?:PWD|pwd|dirname)\b|\.parent\.parent\b|\.parents\[|\bOLDPWD\b"
+)
+_TEXT_SAMPLE = 8000
+
+
+@dataclass(frozen=True)
+class ParentReferences:
+    """Paths of parent directories that a file refers to, without their leading `..`.
+
+    The end of a path may be missing if it has a space in it or is computed. `is_unbounded` means
+    that the file may refer to anything: it names a parent directory itself, or computes it.
+    """
+
+    paths: frozenset[str] = frozenset()
+    is_unbounded: bool = False
+
+
+NO_REFERENCES = ParentReferences()
+
+
+def parent_references(content: bytes) -> ParentReferences:
+    """Returns the references in the content of a file; a binary file has none."""
+    if b"\0" in content[:_TEXT_SAMPLE] or (b".." not in content and not _CLIMBING.search(content)):
+        return NO_REFERENCES
+    tails = {
+        _without_parents(match[1].decode("utf-8", "surrogateescape"))
+        for match in _UPWARD.finditer(content)
+    }
+    is_unbounded = "" in tails or _CLIMBING.search(content) is not None
+    return ParentReferences(frozenset(tails - {""}), is_unbounded)
+
+
+def link_references(target: str) -> ParentReferences:
+    """Returns the references of a symbolic link."""
+    if ".." not in target.split("/"):
+        return NO_REFERENCES
+    tail = _without_parents(target)
+    return ParentReferences(frozenset({tail}) - {""}, is_unbounded=not tail)
+
+
+def _without_parents(path: str) -> str:
+    """Returns what is left of a path when every `..` in it is resolved."""
+    names: list[str] = []
+    for name in path.split("/"):
+        if name == ".." and names:
+            names.pop()
+        elif name not in ("", ".", ".."):
+            names.append(name)
+    return posixpath.join(*names) if names else ""
+
+
+@dataclass
+class _Requirement:
+    """The paths and files that are required so far."""
+
+    commit: str
+    paths: set[str] = field(default_factory=set[str])
+    files: dict[str, TreeEntry] = field(default_factory=dict[str, TreeEntry])
+
+    def has(self, path: str) -> bool:
+        above = path
+        while above:
+            if above in self.paths:
+                return True
+            above = posixpath.dirname(above)
+        return "." in self.paths
+
+    def has_parent_of(self, directory: str) -> bool:
+        """Tells whether a parent of a directory is required."""
+        return any(path in self.paths for path in _parents(directory))
+
+
+class RequiredPaths:
+    """Determines the required paths of applications; caches the references of each file."""
+
+    def __init__(self) -> None:
+        self._cache = LruCache[str, ParentReferences](_CACHE_SIZE)
+
+    async def of(
+        self, objects: Objects, commit: str, directory: str, *, named: Sequence[str] = ()
+    ) -> tuple[str, ...] | None:
+        """Returns the paths that an application requires, or None for the whole repository.
+
+        `named` are further paths that its configuration mentions, from the root.
+        """
+        entry = await objects.entry(commit, directory)
+        if directory == "." or entry is None or not entry.is_directory:
+            return None
+        required = _Requirement(commit)
+        await _add_files_above(objects, required, directory)
+        # Tools read these files from other directories, so their references are not followed.
+        await self._add(objects, required, [SHARED_CONFIG])
+        candidates: Iterable[str] = [directory, *named]
+        while candidates:
+            added = await self._add(objects, required, candidates)
+            if len(required.files) > _MAX_FILES or required.has_parent_of(directory):
+                return None
+            texts = {p: e for p, e in added.items() if not p.endswith(_DOCUMENTATION)}
+            references = await self._references(objects, texts)
+            if any(each.is_unbounded for each in references.values()):
+                return None
+            candidates = sorted({c for p, refs in references.items() for c in _candidates(p, refs)})
+        return tuple(sorted(required.paths))
+
+    async def _add(
+        self, objects: Objects, required: _Requirement, paths: Iterable[str]
+    ) -> dict[str, TreeEntry]:
+        """Adds the paths that exist, and returns the files that this adds."""
+        new: dict[str, TreeEntry] = {}
+        for path in paths:
+            entries = {} if required.has(path) else await _resolve(objects, required.commit, path)
+            for at, entry in entries.items():
+                if not required.has(at):
+                    required.paths.add(at)
+                    await _collect(objects, at, entry, new)
+        required.files |= new
+        return new
+
+    async def _references(
+        self, objects: Objects, files: dict[str, TreeEntry]
+    ) -> dict[str, ParentReferences]:
+        cached = {entry.id: self._cache.get(entry.id) for entry in files.values()}
+        sizes = await objects.sizes(sorted(id for id, refs in cached.items() if refs is None))
+        texts = [b for b in sizes.values() if isinstance(b, Blob) and b.size <= _MAX_TEXT_SIZE]
+        contents = await objects.read(texts)
+        found: dict[str, ParentReferences] = {}
+        for path, entry in files.items():
+            references = cached[entry.id]
+            if references is None:
+                content = contents.get(entry.id, b"")
+                if entry.is_symlink:
+                    references = link_references(content.decode("utf-8", "surrogateescape"))
+                else:
+                    references = parent_references(content)
+                self._cache.put(entry.id, references)
+            found[path] = references
+        return found
+
+
+async def _resolve(objects: Objects, commit: str, path: str) -> dict[str, TreeEntry]:
+    """Returns the entry at a path; else its submodule, or the entries whose names start with it."""
+    entry = await objects.entry(commit, path)
+    if entry is not None:
+        return {path: entry}
+    parent, name = posixpath.split(path)
+    for above in _parents(path)[1:]:
+        part = await objects.entry(commit, above)
+        if part is not None and part.is_submodule:
+            return {above: part}
+    directory = await objects.entry(commit, parent or ".")
+    if directory is None or not directory.is_directory:
+        return {}
+    return {
+        posixpath.join(parent, each.name): each
+        for each in await objects.entries(directory.id)
+        if each.name.startswith(name)
+    }
+
+
+async def _collect(
+    objects: Objects, path: str, entry: TreeEntry, into: dict[str, TreeEntry]
+) -> None:
+    if entry.is_submodule or len(into) > _MAX_FILES:
+        return
+    if not entry.is_directory:
+        into[path] = entry
+        return
+    for below in await objects.entries(entry.id):
+        await _collect(objects, f"{path}/{below.name}", below, into)
+
+
+async def _add_files_above(objects: Objects, required: _Requirement, directory: str) -> None:
+    """Adds the files of the parent directories, where tools look for their settings."""
+    for above in _parents(directory):
+        entry = await objects.entry(required.commit, above or ".")
+        for below in await objects.entries(entry.id) if entry is not None else ():
+            if not below.is_directory and not below.is_submodule:
+                required.paths.add(posixpath.join(above, below.name))
+
+
+def _candidates(path: str, references: ParentReferences) -> Iterable[str]:
+    """Returns the paths a reference may mean: the directory a program starts in is unknown."""
+    for above in _parents(posixpath.dirname(path)):
+        for tail in references.paths:
+            yield posixpath.join(above, tail)
+
+
+def _parents(path: str) -> list[str]:
+    """Returns the parent directories of a path; the root is the empty string."""
+    names = path.split("/") if path else []
+    return ["/".join(names[:count]) for count in range(len(names))]
+
+
+def literal_prefix(pattern: str) -> str:
+    """Returns the path before the first special character of a path pattern, or nothing."""
+    names: list[str] = []
+    for name in pattern.removeprefix("^").removesuffix("$").strip("/").split("/"):
+        if not name or any(character in name for character in "*?[](){}^$|+\\"):
+            break
+        names.append(name)
+    path = posixpath.normpath("/".join(names))
+    return "" if path.startswith("..") or path == "." else path
