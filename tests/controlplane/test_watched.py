@@ -9,12 +9,12 @@ import grpc
 import grpc.aio
 import httpx2
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipecd.controlplane.app import Ports
 from pipecd.model.errors import UserMistake
-from pipecd.observe import spans
-from pipecd.proto.gateway import otlp_pb2 as otlp
+from pipecd.observe import tracing
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
@@ -39,7 +39,7 @@ async def refused(call: Any) -> grpc.StatusCode:
 async def test_a_call_is_traced_down_to_the_stores(
     start_plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.05)
     collector = TraceCollector()
     async with (
         grpc_server([collector], host="127.0.0.1", port=0, grace=0) as port,
@@ -54,7 +54,7 @@ async def test_a_call_is_traced_down_to_the_stores(
         assert await refused(stub.GetApplication(missing)) is grpc.StatusCode.NOT_FOUND
         failed = await collector.named("grpc.service.apiservice.APIService/GetApplication")
     assert collector.services == {"pipecd-server"}
-    assert (len(call.trace_id), len(call.span_id), call.kind) == (16, 8, otlp.Span.SERVER)
+    assert (len(call.trace_id), len(call.span_id), call.kind) == (16, 8, Span.SPAN_KIND_SERVER)
     assert (store.trace_id, store.parent_span_id) == (call.trace_id, call.span_id)
     assert call.start_time_unix_nano <= store.start_time_unix_nano
     assert store.end_time_unix_nano <= call.end_time_unix_nano
@@ -62,7 +62,7 @@ async def test_a_call_is_traced_down_to_the_stores(
     assert about["rpc.method"] == "GetApplication"
     assert about["rpc.grpc.status_code"] == "5"
     # That the caller asked for nothing is no error of the server.
-    assert failed.status.code == otlp.Span.Status.UNSET
+    assert failed.status.code == Status.STATUS_CODE_UNSET
     assert failed.trace_id != call.trace_id
 
 
@@ -85,7 +85,7 @@ TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 async def test_the_trace_of_a_caller_is_continued(
     start_plane: Any, monkeypatch: pytest.MonkeyPatch, traceparent: str, is_continued: bool
 ) -> None:
-    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.01)
     collector = TraceCollector()
     async with (
         grpc_server([collector], host="127.0.0.1", port=0, grace=0) as port,
@@ -114,7 +114,7 @@ async def test_the_trace_of_a_caller_is_continued(
 async def test_a_collector_that_is_away_holds_up_nobody(
     start_plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.01)
     where = f"127.0.0.1:{free_port()}"
     async with (
         start_plane(trace_collector=where, traces=True) as plane,

@@ -26,13 +26,13 @@ def shown(statuses: DeploymentStatuses) -> dict[str, list[str]]:
 def test_what_is_known_here_is_newer_than_the_list() -> None:
     statuses = DeploymentStatuses(lambda: [deployment("a", pb.DEPLOYMENT_PLANNED)])
     assert shown(statuses) == {"a": ["DEPLOYMENT_PLANNED"]}
-    statuses.became(deployment("a", pb.DEPLOYMENT_RUNNING))
+    statuses.changed(deployment("a", pb.DEPLOYMENT_RUNNING))
     assert shown(statuses) == {"a": ["DEPLOYMENT_RUNNING"]}
 
 
 def test_a_deployment_that_goes_on_is_shown_after_every_report() -> None:
     statuses = DeploymentStatuses()
-    statuses.became(deployment("a", pb.DEPLOYMENT_RUNNING))
+    statuses.changed(deployment("a", pb.DEPLOYMENT_RUNNING))
     for _ in range(3):
         assert shown(statuses) == {"a": ["DEPLOYMENT_RUNNING"]}
         statuses.reported()
@@ -40,9 +40,9 @@ def test_a_deployment_that_goes_on_is_shown_after_every_report() -> None:
 
 def test_one_that_ended_is_reported_once_and_never_unseen() -> None:
     statuses = DeploymentStatuses()
-    statuses.became(deployment("a", pb.DEPLOYMENT_FAILURE))
+    statuses.changed(deployment("a", pb.DEPLOYMENT_FAILURE))
     shown(statuses)
-    statuses.became(deployment("b", pb.DEPLOYMENT_SUCCESS))
+    statuses.changed(deployment("b", pb.DEPLOYMENT_SUCCESS))
     statuses.reported()
     assert shown(statuses) == {"b": ["DEPLOYMENT_SUCCESS"]}
     statuses.reported()

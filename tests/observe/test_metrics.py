@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures at the names that dashboards know."""
+"""Metrics under the names that dashboards use."""
+
+from contextlib import suppress
 
 import grpc
 import prometheus_client
@@ -8,8 +10,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from pipecd.model.errors import Conflict
-from pipecd.observe.metrics import ServerMetrics, Tallies, code_name
+from pipecd.model.errors import Conflict, NotFound, Unavailable, UserMistake
+from pipecd.observe.metrics import PluginMetrics, ServerMetrics, StoreMetrics, code_name
+from pipecd.observe.operations import ObservedOperation
 
 RPC = ("grpc.service.pipedservice.PipedService", "ReportStat")
 LABELS = {"grpc_type": "unary", "grpc_service": RPC[0], "grpc_method": RPC[1]}
@@ -21,19 +24,19 @@ def metrics() -> ServerMetrics:
 
 
 def samples(metrics: ServerMetrics) -> list[Sample]:
-    """What the page of the admin port says, as Prometheus reads it."""
+    """The samples of the metrics page, as Prometheus parses them."""
     page = generate_latest(metrics.registry).decode()
     return [s for family in text_string_to_metric_families(page) for s in family.samples]
 
 
 def value(metrics: ServerMetrics, name: str, **labels: str) -> float | None:
-    wanted = {**labels, "pipecd_component": "server"}
-    found = [s.value for s in samples(metrics) if s.name == name and s.labels == wanted]
+    expected = {**labels, "pipecd_component": "server"}
+    found = [s.value for s in samples(metrics) if s.name == name and s.labels == expected]
     assert len(found) < 2
     return found[0] if found else None
 
 
-def test_every_rpc_is_there_before_its_first_call(metrics: ServerMetrics) -> None:
+def test_every_rpc_has_counters_before_its_first_call(metrics: ServerMetrics) -> None:
     metrics.rpc.offered(*RPC, streaming=False)
     metrics.rpc.offered(RPC[0], "WatchWakeups", streaming=True)
     for name in ("started", "msg_received", "msg_sent"):
@@ -43,7 +46,7 @@ def test_every_rpc_is_there_before_its_first_call(metrics: ServerMetrics) -> Non
     assert value(metrics, "grpc_server_started_total", **stream) == 0
 
 
-def test_calls_are_counted_by_how_they_ended(metrics: ServerMetrics) -> None:
+def test_rpcs_are_counted_by_status_code(metrics: ServerMetrics) -> None:
     metrics.rpc.offered(*RPC, streaming=False)
     for code in (grpc.StatusCode.OK, grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND):
         metrics.rpc.started(*RPC, ())
@@ -57,9 +60,9 @@ def test_calls_are_counted_by_how_they_ended(metrics: ServerMetrics) -> None:
     assert value(metrics, "grpc_server_handled_total", **LABELS, grpc_code="NotFound") == 1
 
 
-def test_answers_of_the_web_are_counted_and_timed(metrics: ServerMetrics) -> None:
-    metrics.http.answered("GET", "/applications/{id}", 200, 0.004)
-    metrics.http.answered("BREW", "/", 405, 0.7)
+def test_http_responses_are_counted_and_timed(metrics: ServerMetrics) -> None:
+    metrics.http.responded("GET", "/applications/{id}", 200, 0.004)
+    metrics.http.responded("BREW", "/", 405, 0.7)
     labels = {"code": "200", "method": "get", "path": "/applications/{id}"}
     assert value(metrics, "http_requests_total", **labels) == 1
     assert value(metrics, "http_requests_total", code="405", method="other", path="/") == 1
@@ -74,17 +77,17 @@ def test_answers_of_the_web_are_counted_and_timed(metrics: ServerMetrics) -> Non
     assert buckets == dict.fromkeys((5, 25, 125, 625, 3125, 15625, infinity), 1) | {1: 0}
 
 
-def test_deployments_and_the_cache_are_counted(metrics: ServerMetrics) -> None:
+def test_created_deployments_and_cache_reads_are_counted(metrics: ServerMetrics) -> None:
     metrics.deployment_created("shop")
-    metrics.cache_asked("inmemory", hit=True)
-    metrics.cache_asked("inmemory", hit=False)
+    metrics.cache_read("inmemory", hit=True)
+    metrics.cache_read("inmemory", hit=False)
     assert value(metrics, "grpcapi_create_deployment_total", project="shop") == 1
     for status in ("hit", "miss"):
-        asked = value(metrics, "cache_get_operation_total", status=status, source="inmemory")
-        assert asked == 1
+        reads = value(metrics, "cache_get_operation_total", status=status, source="inmemory")
+        assert reads == 1
 
 
-def test_every_figure_says_which_program_it_is_of_and_none_when_it_began(
+def test_every_sample_names_its_component_and_none_is_a_creation_time(
     metrics: ServerMetrics,
 ) -> None:
     metrics.deployment_created("shop")
@@ -94,7 +97,7 @@ def test_every_figure_says_which_program_it_is_of_and_none_when_it_began(
     assert not [s.name for s in found if s.name.endswith("_created")]
 
 
-def test_two_programs_in_one_process_do_not_mix(metrics: ServerMetrics) -> None:
+def test_two_servers_in_one_process_do_not_share_metrics(metrics: ServerMetrics) -> None:
     metrics.deployment_created("shop")
     name = "grpcapi_create_deployment_total"
     assert value(ServerMetrics.new(), name, project="shop") is None
@@ -111,29 +114,75 @@ def test_two_programs_in_one_process_do_not_mix(metrics: ServerMetrics) -> None:
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "ResourceExhausted"),
     ],
 )
-def test_codes_are_spelt_as_dashboards_do(code: grpc.StatusCode, name: str) -> None:
+def test_status_codes_are_spelled_as_in_grpc_go(code: grpc.StatusCode, name: str) -> None:
     assert code_name(code) == name
 
 
-def test_plugins_that_name_the_same_figure_count_together() -> None:
-    tallies = Tallies()
+def test_plugins_that_name_the_same_counter_share_it() -> None:
+    plugin_metrics = PluginMetrics()
     for _ in ("one", "two"):
-        tallies.tally("calls_total", "Calls.", ("code",)).add(code="200")
-    tallies.tally("starts_total", "Starts.").add()
-    assert tallies.value("calls_total", {"code": "200"}) == 2
-    assert tallies.value("calls_total", {"code": "500"}) == 0
-    assert tallies.value("starts_total", {}) == 1
-    assert [family.name for family in tallies.collect()] == ["calls", "starts"]
+        plugin_metrics.counter("calls_total", "Calls.", ("code",)).add(code="200")
+    plugin_metrics.counter("starts_total", "Starts.").add()
+    assert plugin_metrics.value("calls_total", {"code": "200"}) == 2
+    assert plugin_metrics.value("calls_total", {"code": "500"}) == 0
+    assert plugin_metrics.value("starts_total", {}) == 1
+    assert [family.name for family in plugin_metrics.collect()] == ["calls", "starts"]
 
 
-def test_a_figure_has_the_same_labels_wherever_it_is_counted() -> None:
-    tallies = Tallies()
-    tallies.tally("calls_total", "Calls.", ("code",))
-    with pytest.raises(Conflict, match="calls_total is counted by code already; count it by"):
-        tallies.tally("calls_total", "Calls.", ("host",))
+def test_a_counter_with_other_labels_is_refused() -> None:
+    plugin_metrics = PluginMetrics()
+    plugin_metrics.counter("calls_total", "Calls.", ("code",))
+    with pytest.raises(
+        Conflict, match="metric calls_total already has the labels code; use the same labels"
+    ):
+        plugin_metrics.counter("calls_total", "Calls.", ("host",))
 
 
-def test_a_label_without_a_value_is_refused() -> None:
-    calls = Tallies().tally("calls_total", "Calls.", ("code", "host"))
+def test_a_missing_label_value_is_refused() -> None:
+    calls = PluginMetrics().counter("calls_total", "Calls.", ("code", "host"))
     with pytest.raises(ValueError, match="label"):
         calls.add(code="200")
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (None, "ok"),
+        (NotFound("x"), "ok"),
+        (Unavailable("x"), "unavailable"),
+        (UserMistake("x"), "refused"),
+        (RuntimeError("x"), "failed"),
+    ],
+)
+def test_store_operations_are_counted_by_result_and_timed(
+    metrics: ServerMetrics, error: Exception | None, result: str
+) -> None:
+    stores = StoreMetrics(metrics.registry, "server")
+    for _ in range(2):
+        with suppress(Exception), ObservedOperation((stores,), "datastore", "read"):
+            if error is not None:
+                raise error
+    labels = {"store": "datastore", "operation": "read"}
+    assert value(metrics, "pipecd_store_operations_total", **labels, result=result) == 2
+    assert value(metrics, "pipecd_store_operation_seconds_count", **labels) == 2
+    bounds = [
+        s.labels["le"]
+        for s in samples(metrics)
+        if s.name == "pipecd_store_operation_seconds_bucket"
+    ]
+    assert bounds == [
+        "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "1.0", "5.0", "30.0",
+        "+Inf",
+    ]  # fmt: skip
+
+
+def test_bus_signals_subscribers_and_streams_are_counted(metrics: ServerMetrics) -> None:
+    stores = StoreMetrics(metrics.registry, "server")
+    stores.signalled("piped")
+    stores.signalled("piped")
+    stores.subscribed(1)
+    stores.streams("console", lambda: 3)
+    assert value(metrics, "pipecd_bus_signals_total", topic="piped") == 2
+    assert value(metrics, "pipecd_bus_subscribers") == 1
+    assert value(metrics, "pipecd_streams", kind="console") == 3
+    assert not [s.name for s in samples(metrics) if s.name.endswith("_created")]

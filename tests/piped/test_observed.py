@@ -10,14 +10,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.observe import debug, spans
-from pipecd.observe.deploytraces import trace_id
-from pipecd.piped.reporting import heartbeat as presence
-from pipecd.proto.gateway import otlp_pb2 as otlp
+from pipecd.observe import debug, tracing
+from pipecd.observe.deployments import trace_id
+from pipecd.piped.reporting import heartbeat
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.wire.server import grpc_server
 from servers.collector import TraceCollector
@@ -71,14 +71,14 @@ def scene(start_plane: Any, whole_piped: Any, origin: Any) -> Any:
     return set_up
 
 
-def about(span: otlp.Span) -> dict[str, str]:
+def about(span: Span) -> dict[str, str]:
     return {a.key: a.value.string_value for a in span.attributes}
 
 
 async def test_a_deployment_is_one_trace_through_the_control_plane(
     scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.05)
     async with scene("true") as there:
         made = await eventually(there.deployment, 20)
         whole = await there.collector.named("Deploy")
@@ -89,7 +89,7 @@ async def test_a_deployment_is_one_trace_through_the_control_plane(
     everything = (plan, whole, *stages)
     assert {span.trace_id for span in everything} == {trace_id(made.id)}
     assert [span.parent_span_id for span in everything] == [b"", b"", whole.span_id, whole.span_id]
-    assert {span.status.code for span in everything} == {otlp.Span.Status.UNSET}
+    assert {span.status.code for span in everything} == {Status.STATUS_CODE_UNSET}
     assert [about(span).get("stage-id") for span in stages] == [s.id for s in made.stages[:2]]
     assert about(whole) == {
         "application-id": made.application_id,
@@ -114,22 +114,22 @@ async def test_a_deployment_is_one_trace_through_the_control_plane(
 async def test_what_fails_is_an_error_in_its_trace(
     scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.05)
     async with scene("exit 3") as there:
         made = await eventually(there.deployment, 20)
         whole = await there.collector.named("Deploy")
         stage = await there.collector.named("SCRIPT_RUN")
         undone = await there.collector.named("SCRIPT_RUN_ROLLBACK")
-    assert whole.status.code == stage.status.code == otlp.Span.Status.ERROR
+    assert whole.status.code == stage.status.code == Status.STATUS_CODE_ERROR
     assert whole.status.message == made.status_reason
-    assert undone.status.code == otlp.Span.Status.UNSET
+    assert undone.status.code == Status.STATUS_CODE_UNSET
     assert undone.parent_span_id == whole.span_id
 
 
 async def test_spans_that_wait_are_sent_when_piped_ends(
     scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans.Spans, "run", lambda _: asyncio.Event().wait())
+    monkeypatch.setattr(tracing, "FLUSH_SECONDS", 3600)
     async with scene("sleep 30") as there:
 
         async def is_at_work() -> bool:
@@ -174,7 +174,7 @@ async def test_where_deployments_stand_is_shown_and_reported_once_they_ended(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(presence, "_EVERY", 0.3)
+    monkeypatch.setattr(heartbeat, "_INTERVAL", 0.3)
     gate = tmp_path / "gate"
     script = f"until [ -e {gate} ]; do sleep 0.02; done"
     origin.commit({"cart/app.pipecd.yaml": APP.format(script=script)})

@@ -32,7 +32,6 @@ OURS = {
     "pipecd.wakeups",
     "pipecd.livestatechanges",
     "envoy.service.auth.v3",
-    "pipecd.otlp",
 }
 SCALARS = {
     FieldDescriptor.TYPE_STRING: "string",

@@ -5,16 +5,17 @@ import asyncio
 from typing import Any
 
 import grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from pipecd.observe.spans import EXPORT
-from pipecd.proto.gateway import otlp_pb2 as otlp
+from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 
 
 class TraceCollector(grpc.GenericRpcHandler):
     """Takes traces as a collector of OpenTelemetry does."""
 
     def __init__(self) -> None:
-        self.spans: list[otlp.Span] = []
+        self.spans: list[Span] = []
         self.services: set[str] = set()
         # The attributes of the resource and the scope of each span, by its id.
         self.resources: dict[bytes, dict[str, str]] = {}
@@ -22,13 +23,13 @@ class TraceCollector(grpc.GenericRpcHandler):
         self.arrived = asyncio.Event()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        if handler_call_details.method != EXPORT:
+        if handler_call_details.method != OTLP_EXPORT_METHOD:
             return None
         serve: Any = self._serve
         return grpc.unary_unary_rpc_method_handler(serve)
 
     async def _serve(self, request: bytes, _context: Any) -> bytes:
-        for whole in otlp.ExportTraceServiceRequest.FromString(request).resource_spans:
+        for whole in ExportTraceServiceRequest.FromString(request).resource_spans:
             about = {a.key: a.value.string_value for a in whole.resource.attributes}
             self.services.add(about["service.name"])
             for batch in whole.scope_spans:
@@ -39,7 +40,7 @@ class TraceCollector(grpc.GenericRpcHandler):
         self.arrived.set()
         return b""
 
-    async def named(self, name: str) -> otlp.Span:
+    async def named(self, name: str) -> Span:
         """The first span of that name, once it has arrived."""
         async with asyncio.timeout(10):
             while True:

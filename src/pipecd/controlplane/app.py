@@ -50,10 +50,8 @@ from pipecd.controlplane.webhooks.routes import create_webhooks
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
-from pipecd.observe.metrics import ServerMetrics
-from pipecd.observe.store_metrics import StoreMetrics
+from pipecd.observe.metrics import ServerMetrics, StoreMetrics
 from pipecd.observe.telemetry import Telemetry
-from pipecd.observe.traces import Tracer
 from pipecd.wire.server import UNIX, About, TlsFiles, grpc_server
 from pipecd.wire.splitter import one_port, tls_context
 from pipecd.wire.table import RpcTable
@@ -125,6 +123,8 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
     async with AsyncExitStack() as opened:
         collector = await _collector(settings, opened)
         telemetry = _telemetry(settings, collector)
+        if telemetry.tracer is not None:
+            opened.push_async_callback(telemetry.tracer.tracing.shutdown)
         opening = await _open_stores(settings.spec, settings.cache_address, opened, telemetry)
         stores, bus = opening.stores, opening.bus
         cases = build_use_cases(
@@ -142,8 +142,6 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
                 loops.create_task(bus.run(), name="bus"),
                 loops.create_task(cases.run(), name="use cases"),
             ]
-            if telemetry.tracer is not None:
-                background.append(loops.create_task(telemetry.tracer.run(), name="traces"))
             if settings.with_ops:
                 pace = Pace(
                     JobMetrics(telemetry.metrics.registry, "server") if telemetry.metrics else None
@@ -256,13 +254,13 @@ async def _open_stores(
     cache = choose_cache(redis)
     if telemetry.metrics is not None:
         kind = "inmemory" if redis is None else "redis"
-        cache = CountedCache(cache, kind, telemetry.metrics.cache_asked)
+        cache = CountedCache(cache, kind, telemetry.metrics.cache_read)
     bus = choose_bus(redis=redis, postgres=notify_address(spec.datastore))
     if telemetry.store_metrics is not None:
         bus = CountedBus(bus, telemetry.store_metrics)
-    if telemetry.watchers:
-        database = WatchedDatabase(database, telemetry.watchers)
-        files = WatchedFiles(files, telemetry.watchers)
+    if telemetry.store_observers:
+        database = WatchedDatabase(database, telemetry.store_observers)
+        files = WatchedFiles(files, telemetry.store_observers)
     stores = create_stores(database, files, cache)
     return _Opening(stores, bus, Readiness(stores, pinged(redis) if redis is not None else None))
 
@@ -283,7 +281,14 @@ def _telemetry(settings: ServerSettings, collector: Collector | None) -> Telemet
         raise UserMistake(
             "--traces needs a collector to send them to", hint="add --trace-collector-address"
         )
-    return Telemetry(metrics, store_metrics, Tracer("pipecd-server", collector.export))
+    try:
+        from pipecd.observe.tracing import RpcTracer, Tracing  # noqa: PLC0415 - an extra.
+    except ImportError as e:
+        raise UserMistake(
+            "--traces needs OpenTelemetry", hint="pip install 'pipecd[tracing]'"
+        ) from e
+    tracing = Tracing({"service.name": "pipecd-server"}, collector.export)
+    return Telemetry(metrics, store_metrics, RpcTracer(tracing))
 
 
 async def _collector(settings: ServerSettings, opened: AsyncExitStack) -> Collector | None:
@@ -336,7 +341,7 @@ def _web_server(
     return WebServer(
         ByPrefix(
             dict.fromkeys(calls.prefixes(), calls),
-            Counted(visited, telemetry.metrics.http.answered) if telemetry.metrics else visited,
+            Counted(visited, telemetry.metrics.http.responded) if telemetry.metrics else visited,
         )
     )
 
@@ -345,9 +350,9 @@ async def _open_doors(doors: _Doors, opened: AsyncExitStack) -> int:
     """Listens everywhere it should; answers the one port, or 0 when there is none."""
     settings, cases, metrics = doors.settings, doors.cases, doors.telemetry.metrics
     created = metrics.deployment_created if metrics else None
-    piped = piped_table(cases, observer=doors.telemetry.rpc, created=created)
-    external = external_table(cases, observer=doors.telemetry.rpc)
-    people = web_table(cases, observer=doors.telemetry.rpc)
+    piped = piped_table(cases, observer=doors.telemetry.rpc_observer, created=created)
+    external = external_table(cases, observer=doors.telemetry.rpc_observer)
+    people = web_table(cases, observer=doors.telemetry.rpc_observer)
     if doors.telemetry.store_metrics is not None:
         doors.telemetry.store_metrics.streams("wakeups", piped.open_streams)
     web = _web_server(doors, people, external)

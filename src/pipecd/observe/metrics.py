@@ -1,38 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program counts, in a registry of its own, at the names that dashboards know."""
+"""Prometheus metrics of a program, in a registry of its own, under the names dashboards use.
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+Every metric is declared with prometheus-client's classes and `registry=`; the global registry is
+never used. Where calls are counted the children are resolved once with `.labels(...)`, because a
+lookup costs several times as much as an increment.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate
 from typing import NamedTuple
 
 import grpc
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     GCCollector,
     Histogram,
     PlatformCollector,
     ProcessCollector,
 )
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from pipecd.model.errors import Conflict
-from pipecd.observe.watch import Headers
+from pipecd.model.errors import Conflict, NotFound, PipecdError, Unavailable
+from pipecd.observe.operations import Ended, Headers
 
 _RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
 _HTTP_LABELS = ("code", "method", "path")
+_STORE_LABELS = ("store", "operation")
 _MILLISECONDS = (1, 5, 25, 125, 625, 3125, 15625)
-# A label must not take whatever a visitor sends.
+_STORE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
+# Clients may send any method; only known ones become values of a label.
 _METHODS = frozenset({"get", "head", "post", "put", "patch", "delete", "options"})
 
 
-class Labelled(Collector):
-    """Everything that somebody collects, with labels that tell this program from others."""
+class ConstantLabels(Collector):
+    """Adds constant labels to the samples of a registry or collector, and drops `_created`."""
 
     def __init__(self, inner: CollectorRegistry | Collector, labels: Mapping[str, str]) -> None:
         self._inner, self._labels = inner, dict(labels)
@@ -42,14 +47,14 @@ class Labelled(Collector):
             family.samples = [
                 sample._replace(labels={**sample.labels, **self._labels})
                 for sample in family.samples
-                # When a counter began doubles the page and is of use to nobody.
+                # The creation time of every counter would double the page.
                 if not sample.name.endswith("_created")
             ]
             yield family
 
 
-class Tally:
-    """Something that is counted by labels."""
+class PluginCounter:
+    """A counter that a plugin increments; the SDK calls it `Tally`."""
 
     def __init__(self, counter: Counter, labels: tuple[str, ...]) -> None:
         self._counter, self.labels = counter, labels
@@ -59,185 +64,103 @@ class Tally:
         (self._counter.labels(**labels) if self.labels else self._counter).inc()
 
 
-class Tallies(Collector):
-    """What the plugins of a program count; those that name the same figure count together."""
+class PluginMetrics(Collector):
+    """The counters of all plugins in a process; plugins that name the same counter share it."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._known: dict[str, Tally] = {}
+        self._counters: dict[str, PluginCounter] = {}
 
-    def tally(self, name: str, text: str, labels: Sequence[str] = ()) -> Tally:
-        """The figure of a name; `text` tells people what is counted."""
-        known = self._known.get(name)
-        if known is None:
+    def counter(self, name: str, text: str, labels: Sequence[str] = ()) -> PluginCounter:
+        """Returns the counter of a name, which is created with the first request."""
+        existing = self._counters.get(name)
+        if existing is None:
             counter = Counter(name, text, labels, registry=self._registry)
-            known = self._known[name] = Tally(counter, tuple(labels))
-        if known.labels != tuple(labels):
+            existing = self._counters[name] = PluginCounter(counter, tuple(labels))
+        if existing.labels != tuple(labels):
             raise Conflict(
-                f"{name} is counted by {', '.join(known.labels) or 'no labels'} already",
-                hint="count it by the same labels, or under another name",
+                f"metric {name} already has the labels {', '.join(existing.labels) or '(none)'}",
+                hint="use the same labels or another name",
             )
-        return known
+        return existing
 
     def value(self, name: str, labels: Mapping[str, str]) -> float:
-        """How often something was counted."""
+        """Returns the value of a counter; 0 when it does not exist."""
         return self._registry.get_sample_value(name, dict(labels)) or 0
 
     def collect(self) -> Iterable[Metric]:
         return self._registry.collect()
 
 
-class Count:
-    """How often something happened; the event loop alone writes it.
-
-    Counters of the library take a lock for every change, and a call changes ten of them.
-    """
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def add(self) -> None:
-        self.value += 1
-
-
-class Counts(Collector):
-    """A counter by labels."""
-
-    def __init__(
-        self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry
-    ) -> None:
-        self._family = partial(CounterMetricFamily, name, text, labels=labels)
-        self._of: defaultdict[tuple[str, ...], Count] = defaultdict(Count)
-        registry.register(self)
-
-    def of(self, *values: str) -> Count:
-        """The count of these labels, which stays the same."""
-        return self._of[values]
-
-    def describe(self) -> Iterable[Metric]:
-        yield self._family()
-
-    def collect(self) -> Iterable[Metric]:
-        family = self._family()
-        for values, count in self._of.items():
-            family.add_metric(values, count.value)
-        yield family
-
-
-class Spread:
-    """How often something was how large; the event loop alone writes it."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-
-class Spreads(Collector):
-    """A histogram by labels."""
-
-    def __init__(
-        self,
-        name: str,
-        text: str,
-        labels: Sequence[str],
-        bounds: Sequence[float],
-        *,
-        registry: CollectorRegistry,
-    ) -> None:
-        self._family = partial(HistogramMetricFamily, name, text, labels=labels)
-        self._names = [*(repr(float(bound)) for bound in bounds), "+Inf"]
-        self._of: defaultdict[tuple[str, ...], Spread] = defaultdict(partial(Spread, bounds))
-        registry.register(self)
-
-    def of(self, *values: str) -> Spread:
-        """The spread of these labels, which stays the same."""
-        return self._of[values]
-
-    def describe(self) -> Iterable[Metric]:
-        yield self._family()
-
-    def collect(self) -> Iterable[Metric]:
-        family = self._family()
-        for values, spread in self._of.items():
-            buckets = list(zip(self._names, accumulate(spread.counts), strict=True))
-            family.add_metric(values, buckets=buckets, sum_value=spread.total)
-        yield family
-
-
-class _Counters(NamedTuple):
-    """What is counted of one RPC."""
+class _RpcCounters(NamedTuple):
+    """The counters of one RPC, resolved once."""
 
     labels: tuple[str, str, str]
-    started: Count
-    received: Count
-    sent: Count
-    succeeded: Count
+    started: Counter
+    received: Counter
+    sent: Counter
+    succeeded: Counter
 
 
 class RpcMetrics:
     """Counts the calls of gRPC services; an `RpcObserver`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._started = _counts(registry, "started", "RPCs started on the server.")
-        self._received = _counts(registry, "msg_received", "Messages received on the server.")
-        self._sent = _counts(registry, "msg_sent", "Messages sent by the server.")
-        self._handled = _counts(registry, "handled", "RPCs completed on the server.", "grpc_code")
-        self._of: dict[tuple[str, str], _Counters] = {}
+        def counter(name: str, text: str, *more_labels: str) -> Counter:
+            labels = (*_RPC_LABELS, *more_labels)
+            return Counter(f"grpc_server_{name}", text, labels, registry=registry)
+
+        self._started = counter("started", "RPCs started on the server.")
+        self._received = counter("msg_received", "Messages received on the server.")
+        self._sent = counter("msg_sent", "Messages sent by the server.")
+        self._handled = counter("handled", "RPCs completed on the server.", "grpc_code")
+        self._counters: dict[tuple[str, str], _RpcCounters] = {}
 
     def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
-        """Begins every count at zero, so that the first call is seen as a change."""
+        """Creates every counter at zero, so that the first call shows up as an increase."""
         labels = ("server_stream" if streaming else "unary", service, rpc)
-        self._of[service, rpc] = _Counters(
+        self._counters[service, rpc] = _RpcCounters(
             labels,
-            self._started.of(*labels),
-            self._received.of(*labels),
-            self._sent.of(*labels),
-            self._handled.of(*labels, code_name(grpc.StatusCode.OK)),
+            self._started.labels(*labels),
+            self._received.labels(*labels),
+            self._sent.labels(*labels),
+            self._handled.labels(*labels, code_name(grpc.StatusCode.OK)),
         )
 
     def started(self, service: str, rpc: str, metadata: Headers) -> None:
         del metadata
-        counters = self._of[service, rpc]
-        counters.started.add()
-        counters.received.add()
+        counters = self._counters[service, rpc]
+        counters.started.inc()
+        counters.received.inc()
 
     def sent(self, service: str, rpc: str) -> None:
-        self._of[service, rpc].sent.add()
+        self._counters[service, rpc].sent.inc()
 
     def observed(self, service: str, rpc: str, code: grpc.StatusCode, seconds: float) -> None:
         del seconds
-        counters = self._of[service, rpc]
+        counters = self._counters[service, rpc]
         if code is grpc.StatusCode.OK:
-            counters.succeeded.add()
+            counters.succeeded.inc()
         else:
-            self._handled.of(*counters.labels, code_name(code)).add()
+            self._handled.labels(*counters.labels, code_name(code)).inc()
 
 
 class HttpMetrics:
-    """Counts the answers of a web server and how long they took."""
+    """Counts HTTP responses and their duration."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
-            "http_requests_total", "HTTP requests answered.", _HTTP_LABELS, registry=registry
+            "http_requests_total", "HTTP requests.", _HTTP_LABELS, registry=registry
         )
         self._durations = Histogram(
             "http_request_duration_milliseconds",
-            "How long HTTP requests took.",
+            "Duration of HTTP requests.",
             _HTTP_LABELS,
             buckets=_MILLISECONDS,
             registry=registry,
         )
 
-    def answered(self, method: str, path: str, code: int, seconds: float) -> None:
+    def responded(self, method: str, path: str, code: int, seconds: float) -> None:
         verb = method.lower()
         labels = (str(code), verb if verb in _METHODS else "other", path)
         self._requests.labels(*labels).inc()
@@ -246,7 +169,7 @@ class HttpMetrics:
 
 @dataclass(frozen=True)
 class ServerMetrics:
-    """Everything that a control plane counts; `registry` is what its admin port shows."""
+    """The metrics of a control plane; `registry` is what its admin port exposes."""
 
     registry: CollectorRegistry
     rpc: RpcMetrics
@@ -259,7 +182,7 @@ class ServerMetrics:
         inner, shown = CollectorRegistry(), CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=inner)
-        shown.register(Labelled(inner, {"pipecd_component": "server"}))
+        shown.register(ConstantLabels(inner, {"pipecd_component": "server"}))
         return cls(
             registry=shown,
             rpc=RpcMetrics(inner),
@@ -272,7 +195,7 @@ class ServerMetrics:
             ),
             cache=Counter(
                 "cache_get_operation_total",
-                "Questions to the cache.",
+                "Reads of the cache.",
                 ("status", "source"),
                 registry=inner,
             ),
@@ -281,19 +204,99 @@ class ServerMetrics:
     def deployment_created(self, project: str) -> None:
         self.deployments.labels(project).inc()
 
-    def cache_asked(self, source: str, *, hit: bool) -> None:
-        """Counts a question to the cache; `source` is redis or inmemory."""
+    def cache_read(self, source: str, *, hit: bool) -> None:
+        """Counts a read of the shared cache; `source` is redis or inmemory."""
         self.cache.labels("hit" if hit else "miss", source).inc()
 
 
+class _OperationMetrics(NamedTuple):
+    """The metrics of one operation of a store, resolved once."""
+
+    seconds: Histogram
+    succeeded: Counter
+
+
+class StoreMetrics:
+    """Counts store operations, bus signals and open streams; an `OperationObserver`."""
+
+    def __init__(self, registry: CollectorRegistry, component: str) -> None:
+        inner = CollectorRegistry()
+        registry.register(ConstantLabels(inner, {"pipecd_component": component}))
+        self._operations = Counter(
+            "pipecd_store_operations",
+            "Operations of the datastore and the filestore by result.",
+            (*_STORE_LABELS, "result"),
+            registry=inner,
+        )
+        self._seconds = Histogram(
+            "pipecd_store_operation_seconds",
+            "Duration of operations of the datastore and the filestore.",
+            _STORE_LABELS,
+            buckets=_STORE_SECONDS,
+            registry=inner,
+        )
+        self._signals = Counter(
+            "pipecd_bus_signals",
+            "Signals published on the bus by this process.",
+            ("topic",),
+            registry=inner,
+        )
+        self._streams = Gauge("pipecd_streams", "Open streams by kind.", ("kind",), registry=inner)
+        self._subscribers = Gauge(
+            "pipecd_bus_subscribers", "Subscribers of the bus in this process.", registry=inner
+        )
+        self._resolved: dict[tuple[str, str], _OperationMetrics] = {}
+        self._resolved_signals: dict[str, Counter] = {}
+
+    def begun(self, store: str, operation: str) -> Ended:
+        metrics = self._resolved.get((store, operation))
+        if metrics is None:
+            metrics = self._resolved[store, operation] = _OperationMetrics(
+                self._seconds.labels(store, operation),
+                self._operations.labels(store, operation, "ok"),
+            )
+        started = time.perf_counter()
+
+        def ended(error: BaseException | None) -> None:
+            metrics.seconds.observe(time.perf_counter() - started)
+            if error is None:
+                metrics.succeeded.inc()
+            else:
+                self._operations.labels(store, operation, _result(error)).inc()
+
+        return ended
+
+    def signalled(self, topic: str) -> None:
+        counter = self._resolved_signals.get(topic)
+        if counter is None:
+            counter = self._resolved_signals[topic] = self._signals.labels(topic)
+        counter.inc()
+
+    def subscribed(self, change: int) -> None:
+        """Adds a subscriber of the bus (1) or removes one (-1)."""
+        self._subscribers.inc(change)
+
+    def streams(self, kind: str, count: Callable[[], int]) -> None:
+        """Exposes the number of open streams of a kind, counted when the page is read."""
+        self._streams.labels(kind).set_function(count)
+
+
+def _result(error: BaseException) -> str:
+    match error:
+        case NotFound():
+            return "ok"
+        case Unavailable():
+            return "unavailable"
+        case PipecdError():
+            return "refused"
+        case _:
+            return "failed"
+
+
 def code_name(code: grpc.StatusCode) -> str:
-    """A status code as dashboards spell it: NOT_FOUND is NotFound."""
+    """Returns a status code as grpc-go spells it: NOT_FOUND is NotFound."""
     if code is grpc.StatusCode.OK:
         return "OK"
     # Go spells this one with a single l.
     name = "CANCELED" if code is grpc.StatusCode.CANCELLED else code.name
     return "".join(word.capitalize() for word in name.split("_"))
-
-
-def _counts(registry: CollectorRegistry, what: str, text: str, *more: str) -> Counts:
-    return Counts(f"grpc_server_{what}", text, (*_RPC_LABELS, *more), registry=registry)

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The telemetry of a program: metrics, traces, both or neither."""
+"""The telemetry of a control plane: metrics, traces, both or neither."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 
-from pipecd.observe.deployments import DeploymentStatuses
-from pipecd.observe.deploytraces import DeploymentTraces
-from pipecd.observe.metrics import RpcMetrics, ServerMetrics
-from pipecd.observe.store_metrics import StoreMetrics
-from pipecd.observe.traces import Tracer
-from pipecd.observe.watch import Headers, Watcher
+from pipecd.observe.metrics import RpcMetrics, ServerMetrics, StoreMetrics
+from pipecd.observe.operations import Headers, OperationObserver
+
+if TYPE_CHECKING:
+    from pipecd.observe.tracing import RpcTracer
+
+# The method of collectors, and of control planes in front of them, that receives spans.
+OTLP_EXPORT_METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
 @dataclass(frozen=True)
@@ -20,38 +23,27 @@ class Telemetry:
 
     metrics: ServerMetrics | None = None
     store_metrics: StoreMetrics | None = None
-    tracer: Tracer | None = None
+    tracer: "RpcTracer | None" = None
 
     @property
-    def watchers(self) -> tuple[Watcher, ...]:
+    def store_observers(self) -> tuple[OperationObserver, ...]:
         """The observers of store operations."""
         return tuple(one for one in (self.store_metrics, self.tracer) if one is not None)
 
     @property
-    def rpc(self) -> "RpcMetrics | Tracer | RpcObservers | None":
+    def rpc_observer(self) -> "RpcMetrics | RpcTracer | RpcObservers | None":
         """The observer of RPCs."""
-        observers = [one for one in (self._rpc_metrics, self.tracer) if one is not None]
+        metrics = self.metrics.rpc if self.metrics else None
+        observers = [one for one in (metrics, self.tracer) if one is not None]
         if len(observers) > 1:
             return RpcObservers(observers)
         return observers[0] if observers else None
-
-    @property
-    def _rpc_metrics(self) -> RpcMetrics | None:
-        return self.metrics.rpc if self.metrics else None
-
-
-@dataclass(frozen=True)
-class DeploymentTelemetry:
-    """Metrics and traces of the deployments of a piped."""
-
-    statuses: DeploymentStatuses = field(default_factory=DeploymentStatuses)
-    traces: DeploymentTraces = field(default_factory=DeploymentTraces)
 
 
 class RpcObservers:
     """Forwards RPC events to several observers."""
 
-    def __init__(self, observers: Sequence[RpcMetrics | Tracer]) -> None:
+    def __init__(self, observers: "Sequence[RpcMetrics | RpcTracer]") -> None:
         self._observers = tuple(observers)
 
     def offered(self, service: str, rpc: str, *, streaming: bool) -> None:

@@ -56,9 +56,9 @@ async def _run(
     shared = foundation.share(settings, api, mirrors, catalog, decrypter, notifier)
     opened.enter_context(hiding(shared.callbacks.masks.known.hide))
     counted.register(shared.telemetry.statuses)
-    counted.register(shared.callbacks.tallies)
+    counted.register(shared.callbacks.plugin_metrics)
     heartbeat.on_reported = shared.telemetry.statuses.reported
-    opened.push_async_callback(shared.spans.end)
+    opened.push_async_callback(shared.telemetry.traces.shutdown)
     plugins = await wiring.plugins(shared, opened)
     reporter, events = wiring.reporter(shared), wiring.events(shared)
     parts = (
@@ -68,7 +68,6 @@ async def _run(
         shared.deployments,
         shared.commands,
         shared.heads,
-        shared.spans,
         wiring.wakeups(shared, events.schedule, heartbeat.schedule, reporter.schedule),
         wiring.trigger(shared),
         wiring.deployer(shared, plugins),

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
-from pipecd.observe.spans import EXPORT
+from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS, RetryPolicy
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
@@ -79,7 +79,9 @@ class ControlPlaneClient:
     ) -> None:
         self._admission = admission
         self._watch = watch_wakeups(channel)
-        self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(EXPORT)
+        self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            OTLP_EXPORT_METHOD
+        )
         self._chance = chance
         self._answered = asyncio.Event()
 

@@ -16,11 +16,12 @@ from pipecd.config.piped.credential import git_password, piped_key, ssh_key
 from pipecd.config.read import PipedConfig
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirrors, Repository, open_mirrors
-from pipecd.observe.deployments import DeploymentStatuses
-from pipecd.observe.deploytraces import DeploymentTraces
-from pipecd.observe.metrics import Labelled
-from pipecd.observe.spans import Spans
-from pipecd.observe.telemetry import DeploymentTelemetry
+from pipecd.observe.deployments import (
+    DeploymentStatuses,
+    DeploymentTelemetry,
+    DeploymentTraces,
+)
+from pipecd.observe.metrics import ConstantLabels
 from pipecd.observe.version import build_version
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
@@ -88,7 +89,6 @@ class Shared:
     callbacks: Callbacks
     notices: Notices
     telemetry: DeploymentTelemetry
-    spans: Spans
     states: SyncStates
 
 
@@ -103,7 +103,6 @@ def share(
     """Makes what most parts need."""
     configs = ApplicationConfigs(catalog)
     commands, metadata = CommandCache(api), MetadataStore(api)
-    spans = Spans(_resource(settings), api.export_traces)
     applications, deployments = ApplicationCache(api), DeploymentCache(api)
     callbacks = Callbacks(
         api,
@@ -130,9 +129,9 @@ def share(
         callbacks=callbacks,
         notices=notices,
         telemetry=DeploymentTelemetry(
-            DeploymentStatuses(lambda: deployments.all), DeploymentTraces(spans)
+            DeploymentStatuses(lambda: deployments.all),
+            DeploymentTraces(_resource(settings), api.export_traces),
         ),
-        spans=spans,
         states=SyncStates(api, applications, deployments, on_change=Announcer(notices).heard),
     )
 
@@ -233,7 +232,7 @@ def metrics(settings: PipedSettings, counted: CollectorRegistry) -> CollectorReg
         "launcher_version": settings.launcher_version,
     }
     shown = CollectorRegistry()
-    shown.register(Labelled(counted, labels))
+    shown.register(ConstantLabels(counted, labels))
     return shown
 
 

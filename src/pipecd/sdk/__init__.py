@@ -25,7 +25,7 @@ from pipecd.model.deployment import (
     SyncStrategy,
 )
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.observe.metrics import Tally
+from pipecd.observe.metrics import PluginCounter as Tally
 from pipecd.program.run import Finished
 from pipecd.sdk.config import Duration, PluginConfig, Spec
 from pipecd.sdk.facts import Commit, Deployment, DeployTarget, PluginEntry, Source

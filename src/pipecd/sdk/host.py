@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from pipecd.observe.metrics import Tallies
+from pipecd.observe.metrics import PluginMetrics
 from pipecd.proto.plugin import host_pb2 as pb
 
 _SSH = "GIT_SSH_COMMAND"
@@ -41,9 +41,9 @@ class LogSink(Protocol):
 
 
 class Host(LogSink, Protocol):
-    """The piped, as its plugins see it; `tallies` is what they count, for its page of figures."""
+    """The piped as its plugins see it; `plugin_metrics` are exposed on its metrics page."""
 
-    tallies: Tallies
+    plugin_metrics: PluginMetrics
 
     def watch_commands(self) -> CommandWatch: ...
 

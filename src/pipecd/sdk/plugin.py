@@ -14,7 +14,7 @@ from typing import ClassVar
 from pipecd.config.catalog import PluginConfig
 from pipecd.config.spec import Spec
 from pipecd.model.deployment import ManualOperation, SyncStrategy
-from pipecd.observe.metrics import Tally
+from pipecd.observe.metrics import PluginCounter as Tally
 from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host, WithTools
 from pipecd.sdk.look import LiveContext, LiveState, Preview, PreviewContext
@@ -67,7 +67,7 @@ class StartContext(WithTools):
 
     def tally(self, name: str, text: str, labels: Sequence[str] = ()) -> Tally:
         """A counter that operators see under `/metrics`; `text` tells them what it counts."""
-        return self.host.tallies.tally(name, text, labels)
+        return self.host.plugin_metrics.counter(name, text, labels)
 
 
 @dataclass(frozen=True)

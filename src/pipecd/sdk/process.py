@@ -23,7 +23,7 @@ from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import UserMistake
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.log import configure
-from pipecd.observe.metrics import Labelled, Tallies
+from pipecd.observe.metrics import ConstantLabels, PluginMetrics
 from pipecd.proto.plugin import deployment_pb2, livestate_pb2, planpreview_pb2
 from pipecd.sdk.facts import DeployTarget, PluginEntry
 from pipecd.sdk.options import decode
@@ -146,7 +146,7 @@ async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
         )
         host = RemoteHost(channel)
         server = PluginServer(plugin, entry_of(how.spec), host)
-        pages = standard_pages(_shown(host.tallies) if how.with_metrics else None)
+        pages = standard_pages(_shown(host.plugin_metrics) if how.with_metrics else None)
         admin = await opened.enter_async_context(admin_server(pages, host="localhost", port=0))
         await server.prepare(opened)
         handlers = [open_door(DEPLOYMENT_SERVICE, server)]
@@ -168,9 +168,9 @@ async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
         server.stop_stages()
 
 
-def _shown(tallies: Tallies) -> CollectorRegistry:
+def _shown(plugin_metrics: PluginMetrics) -> CollectorRegistry:
     """What the plugin counts, by the SDK or in the registry that libraries count in."""
     shown = CollectorRegistry()
-    shown.register(Labelled(REGISTRY, {}))
-    shown.register(Labelled(tallies, {}))
+    shown.register(ConstantLabels(REGISTRY, {}))
+    shown.register(ConstantLabels(plugin_metrics, {}))
     return shown

@@ -10,10 +10,10 @@ import grpc.aio
 import pytest
 
 from pipecd.controlplane.api.gateway import Collector, TraceDoor, authz_table
-from pipecd.controlplane.api.gateway.traces import EXPORT
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.proto.gateway.authz_pb2 import CheckRequest, CheckResponse
 from pipecd.wire.server import grpc_server
 
@@ -43,7 +43,7 @@ async def check(cases: UseCases) -> AsyncIterator[Callable[..., Any]]:
 
         async def asked(**headers: str) -> tuple[int, str]:
             request = CheckRequest()
-            request.attributes.request.http.path = EXPORT
+            request.attributes.request.http.path = OTLP_EXPORT_METHOD
             request.attributes.request.http.headers.update(headers)
             # A field that Envoy also sends and that is of no interest here.
             status = (await call(request.SerializeToString() + b"\xfa\x07\x01x")).status
@@ -95,7 +95,7 @@ class OtherCollector(grpc.GenericRpcHandler):
         self.got: list[tuple[bytes, list[str]]] = []
 
     def service(self, handler_call_details: Any) -> Any:
-        assert handler_call_details.method == EXPORT
+        assert handler_call_details.method == OTLP_EXPORT_METHOD
         serve: Any = self._serve
         return grpc.unary_unary_rpc_method_handler(serve)
 
@@ -121,7 +121,7 @@ def exporting(cases: UseCases) -> Exporting:
             grpc_server([door], host="127.0.0.1", port=0, grace=0) as port,
             grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
         ):
-            call: Any = channel.unary_unary(EXPORT)
+            call: Any = channel.unary_unary(OTLP_EXPORT_METHOD)
 
             async def sent(body: bytes, header: str) -> bytes:
                 return await call(body, metadata=(("authorization", header),))

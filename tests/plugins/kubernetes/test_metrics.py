@@ -128,7 +128,7 @@ async def test_a_request_without_an_answer_is_counted(monkeypatch: pytest.Monkey
 def runs(host: MemoryHost) -> dict[tuple[str, str, str], float]:
     """Returns how often programs were run, each with the version that it has."""
     found: dict[tuple[str, str, str], float] = {}
-    for sample in (s for family in host.tallies.collect() for s in family.samples):
+    for sample in (s for family in host.plugin_metrics.collect() for s in family.samples):
         if sample.name == CALLS and sample.labels["tool"] != "apiserver":
             assert re.fullmatch(r"\d+\.\d+\.\d+", sample.labels["version"])
             key = sample.labels["tool"], sample.labels["command"], sample.labels["status"]

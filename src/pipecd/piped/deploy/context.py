@@ -11,7 +11,7 @@ from pathlib import Path
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.errors import NotFound
-from pipecd.observe.telemetry import DeploymentTelemetry
+from pipecd.observe.deployments import DeploymentTelemetry
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.reports import DeploymentReports
@@ -114,7 +114,7 @@ class DeploymentContext:
 
     def reports(self, deployment: Deployment) -> DeploymentReports:
         """Returns what reports the progress of a deployment."""
-        on_status = self.telemetry.statuses.became
+        on_status = self.telemetry.statuses.changed
         return DeploymentReports(
             self.api, deployment, self.notices, on_status=on_status, now=self.now
         )

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from pipecd.model.deployment import DISPLAY_KEY
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, UserMistake
-from pipecd.observe.metrics import Tallies
+from pipecd.observe.metrics import PluginMetrics
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.pluginhost.logs import LogRelay
 from pipecd.piped.pluginhost.tools import Tool, Toolbox
@@ -107,7 +107,7 @@ class Callbacks(LogRelay):
     ) -> None:
         super().__init__(api, logs=logs)
         self._git = git
-        self.tallies = Tallies()
+        self.plugin_metrics = PluginMetrics()
         self._commands, self._metadata, self._tools = commands, metadata, tools
         self.on_live_state: Callable[[Collection[str]], None] = _nobody_looks
 

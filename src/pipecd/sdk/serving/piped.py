@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import grpc.aio
 import structlog
 
-from pipecd.observe.metrics import Tallies
+from pipecd.observe.metrics import PluginMetrics
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.plugin.host_pb2_grpc import PluginServiceStub
 from pipecd.proto.plugin.livestatechanges_pb2 import LiveStateChangedRequest
@@ -40,7 +40,7 @@ class RemoteHost:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub, self._changes = PluginServiceStub(channel), LiveStateChangesStub(channel)
-        self.tallies = Tallies()
+        self.plugin_metrics = PluginMetrics()
         # The applications of which piped has not been told yet, and the task that does it.
         self._changed: set[str] = set()
         self._telling: asyncio.Task[None] | None = None

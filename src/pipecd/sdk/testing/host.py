@@ -9,7 +9,7 @@ from pathlib import Path
 from pipecd.model.command import CommandKind
 from pipecd.model.errors import Conflict, NotFound
 from pipecd.model.ids import new_id
-from pipecd.observe.metrics import Tallies
+from pipecd.observe.metrics import PluginMetrics
 from pipecd.proto.model import command_pb2
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import host_pb2
@@ -34,7 +34,7 @@ class MemoryHost:
         self.blocks: dict[int, LogBlock] = {}
         self.is_log_completed = False
         self.changed_applications: list[str] = []
-        self.tallies = Tallies()
+        self.plugin_metrics = PluginMetrics()
         self._commands: list[command_pb2.Command] = []
         self._told = asyncio.Event()
         self._called = asyncio.Event()
@@ -46,7 +46,7 @@ class MemoryHost:
 
     def counted(self, name: str, **labels: str) -> float:
         """How often the plugin counted something."""
-        return self.tallies.value(name, labels)
+        return self.plugin_metrics.value(name, labels)
 
     def tell(self, kind: StageCommandKind, commander: str) -> None:
         """Gives a command to the running stage, as a person would."""

@@ -15,7 +15,7 @@ import grpc.aio
 from pipecd.controlplane.api.gateway.bearer import piped_of
 from pipecd.controlplane.auth.credentials import Credentials
 from pipecd.model.errors import PipecdError
-from pipecd.observe.spans import EXPORT
+from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.wire.status import from_rpc_error, to_status
 
 _WITHIN_SECONDS = 10.0
@@ -36,7 +36,7 @@ class TraceDoor(grpc.GenericRpcHandler):
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        return self._method if handler_call_details.method == EXPORT else None
+        return self._method if handler_call_details.method == OTLP_EXPORT_METHOD else None
 
     async def _serve(self, request: bytes, context: Context) -> bytes:
         try:
@@ -51,7 +51,7 @@ class Collector:
     """An OpenTelemetry collector that speaks OTLP over gRPC without TLS."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._call: Any = channel.unary_unary(EXPORT)
+        self._call: Any = channel.unary_unary(OTLP_EXPORT_METHOD)
 
     @classmethod
     @asynccontextmanager

@@ -14,7 +14,7 @@ from pipecd.controlplane.datastore.database import (
     Values,
     Writing,
 )
-from pipecd.observe.watch import Watched, Watcher
+from pipecd.observe.operations import ObservedOperation, OperationObserver
 
 T = TypeVar("T")
 _PART = "datastore"
@@ -23,26 +23,26 @@ _PART = "datastore"
 class WatchedDatabase:
     """Passes everything on and tells watchers of it."""
 
-    def __init__(self, database: Database, watchers: Sequence[Watcher]) -> None:
+    def __init__(self, database: Database, watchers: Sequence[OperationObserver]) -> None:
         self._database, self._watchers = database, tuple(watchers)
         self.weighs = database.weighs
 
     async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
-        with Watched(self._watchers, _PART, "read"):
+        with ObservedOperation(self._watchers, _PART, "read"):
             return await self._database.glance(statement, values)
 
     async def change(self, statement: Lone, values: Values = NOTHING) -> int:
-        with Watched(self._watchers, _PART, "write"):
+        with ObservedOperation(self._watchers, _PART, "write"):
             return await self._database.change(statement, values)
 
     async def read(self, work: Callable[[Reading], T]) -> T:
-        with Watched(self._watchers, _PART, "read"):
+        with ObservedOperation(self._watchers, _PART, "read"):
             return await self._database.read(work)
 
     async def write(self, work: Callable[[Writing], T]) -> T:
-        with Watched(self._watchers, _PART, "write"):
+        with ObservedOperation(self._watchers, _PART, "write"):
             return await self._database.write(work)
 
     async def catch_up(self, table: str, project: str) -> None:
-        with Watched(self._watchers, _PART, "catch up"):
+        with ObservedOperation(self._watchers, _PART, "catch up"):
             await self._database.catch_up(table, project)
