@@ -17,7 +17,7 @@ from pipecd.config.piped.spec import PipedSpec, V0PipedSpec
 from pipecd.config.read import read_file
 from pipecd.config.spec import Spec
 from pipecd.piped.pluginhost.local import GROUP, builtin_plugins
-from pipecd.plugins.scriptrun.context import script_environment
+from pipecd.plugins.scriptrun.plugin import script_environment
 from pipecd.proto.model.deployment_pb2 import Deployment as DeploymentMessage
 from pipecd.sdk import Deployment
 from servers.config_keys import keys_of

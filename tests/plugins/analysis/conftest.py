@@ -70,8 +70,8 @@ class Web:
                 return
             data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
             more = f"Location: {content}\r\n" if code == 302 else ""
-            about = f"Content-Length: {len(data)}\r\nConnection: close\r\n{more}"
-            writer.write(f"HTTP/1.1 {code} told\r\n{about}\r\n".encode() + data)
+            description = f"Content-Length: {len(data)}\r\nConnection: close\r\n{more}"
+            writer.write(f"HTTP/1.1 {code} told\r\n{description}\r\n".encode() + data)
             await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             """A stopped stage hangs up at any time."""

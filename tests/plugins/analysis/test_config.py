@@ -16,9 +16,9 @@ from pipecd.plugins.analysis.config import (
     CONFIG,
     AnalysisApplication,
     AnalysisOptions,
+    AnalysisSettings,
     AnalysisTemplate,
 )
-from pipecd.plugins.analysis.provider import AnalysisSettings
 
 METRIC = {"provider": "p", "query": "q", "interval": "1m"}
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from pipecd.plugins.analysis.query import QueryArguments, fill_in
+from pipecd.plugins.analysis.analyzer import QueryArguments, render_query
 from pipecd.sdk import UserMistake
 
 GIVEN = QueryArguments("shop", {"k8sNamespace": "prod", "job": "web"})
@@ -22,11 +22,11 @@ FILLED = [
 
 @pytest.mark.parametrize(("query", "expected"), FILLED)
 def test_a_query_contains(query: str, expected: str) -> None:
-    assert fill_in(query, "canary", {"pod": "web-canary"}, GIVEN) == expected
+    assert render_query(query, "canary", {"pod": "web-canary"}, GIVEN) == expected
 
 
 def test_without_a_namespace_there_is_none() -> None:
-    assert fill_in("{{ .K8s.Namespace }}", "primary", {}, QueryArguments("shop")) == ""
+    assert render_query("{{ .K8s.Namespace }}", "primary", {}, QueryArguments("shop")) == ""
 
 
 MISTAKES = [
@@ -40,4 +40,4 @@ MISTAKES = [
 @pytest.mark.parametrize(("query", "told"), MISTAKES)
 def test_a_query_is_refused_with(query: str, told: str) -> None:
     with pytest.raises(UserMistake, match=told):
-        fill_in(query, "canary", {}, GIVEN)
+        render_query(query, "canary", {}, GIVEN)

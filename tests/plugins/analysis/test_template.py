@@ -4,8 +4,12 @@
 from typing import Any
 
 from pipecd.config.decode import decode_plain
-from pipecd.plugins.analysis.config import AnalysisOptions, AnalysisTemplate
-from pipecd.plugins.analysis.template import needs_templates, with_templates
+from pipecd.plugins.analysis.config import (
+    AnalysisOptions,
+    AnalysisTemplate,
+    needs_templates,
+    with_templates,
+)
 from pipecd.sdk import Duration
 
 

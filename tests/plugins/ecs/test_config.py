@@ -10,9 +10,13 @@ import pytest
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
-from pipecd.plugins.ecs.application import EcsApplication
-from pipecd.plugins.ecs.config import CONFIG, EcsTarget
-from pipecd.plugins.ecs.options import CanaryRolloutOptions, TrafficRoutingOptions
+from pipecd.plugins.ecs.config import (
+    CONFIG,
+    CanaryRolloutOptions,
+    EcsApplication,
+    EcsTarget,
+    TrafficRoutingOptions,
+)
 
 
 def app(section: dict[str, Any]) -> EcsApplication:

@@ -1,21 +1,282 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: G004 - a stage log takes whole lines, it is no logger
-"""Repeats checks at their intervals until the analysis is over or one of them has failed."""
+"""Runs the checks of an ANALYSIS stage at their intervals until one of them fails.
+
+A check is a query for a metric, a search in logs or an HTTP request; `Measurement` sends it once
+and evaluates the response.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
-from pipecd.plugins.analysis.check import Check
-from pipecd.plugins.analysis.config import AnalysisOptions
-from pipecd.plugins.analysis.course import Course
-from pipecd.plugins.analysis.judge import Verdict
-from pipecd.plugins.analysis.measure import Instruments, Measure
-from pipecd.plugins.analysis.point import NoData
-from pipecd.sdk import PipecdError, StageLog, UserMistake
+import httpx2
+
+from pipecd.plugins.analysis.config import (
+    AnalysisOptions,
+    Check,
+    HttpCheck,
+    LogCheck,
+    MetricCheck,
+)
+from pipecd.plugins.analysis.evaluation import (
+    CheckResult,
+    Sample,
+    evaluate_deviation,
+    evaluate_log_entries,
+    evaluate_status_code,
+    evaluate_threshold,
+)
+from pipecd.plugins.analysis.progress import AnalysisProgress
+from pipecd.plugins.analysis.provider_client import NoData, Point, Window, request_status
+from pipecd.plugins.analysis.providers import LogProvider, MetricProvider, ProviderRegistry
+from pipecd.sdk import (
+    Duration,
+    PipecdError,
+    StageLog,
+    Unavailable,
+    UserMistake,
+    render_template,
+)
+
+THRESHOLD, PREVIOUS = "THRESHOLD", "PREVIOUS"
+CANARY_BASELINE, CANARY_PRIMARY = "CANARY_BASELINE", "CANARY_PRIMARY"
+PRIMARY, CANARY, BASELINE = "primary", "canary", "baseline"
+
+_VARIANTS: Mapping[str, tuple[str, ...]] = {
+    THRESHOLD: (PRIMARY,),
+    PREVIOUS: (PRIMARY,),
+    CANARY_BASELINE: (CANARY, BASELINE),
+    CANARY_PRIMARY: (CANARY, PRIMARY),
+}
+# The argument that replaces `{{ .K8s.Namespace }}` of first-generation queries.
+_NAMESPACE = "k8sNamespace"
 
 CheckT = TypeVar("CheckT", bound=Check)
+
+
+@dataclass(frozen=True)
+class QueryArguments:
+    """The arguments that all queries of a check share."""
+
+    application: str
+    custom: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class _TemplateArguments(dict[str, Any]):
+    """Arguments of a query; a missing one is an error only if the query prints it."""
+
+    def __init__(self, name: str, arguments: Mapping[str, str]) -> None:
+        super().__init__(arguments)
+        self.name = name
+        self.missing: list[str] = []
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> None:
+        self.missing.append(f".{self.name}.{key}")
+
+
+def render_query(
+    query: str, variant: str, variant_arguments: Mapping[str, str], arguments: QueryArguments
+) -> str:
+    """Renders the Go template of a query for `primary`, `canary` or `baseline`."""
+    of_variant = _TemplateArguments("VariantCustomArgs", variant_arguments)
+    of_application = _TemplateArguments("AppCustomArgs", arguments.custom)
+    data = {
+        "App": {"Name": arguments.application, "Env": ""},
+        "K8s": {"Namespace": arguments.custom.get(_NAMESPACE, "")},
+        "Variant": {"Name": variant},
+        of_variant.name: of_variant,
+        of_application.name: of_application,
+    }
+    text = render_template(query, data, name="query")
+    # Upstream queries "<no value>", which no series has, and takes the empty result for a success.
+    if "<no value>" in text and (missing := of_variant.missing + of_application.missing):
+        raise UserMistake(
+            f"the query for {variant} has no value for {', '.join(missing)}",
+            hint="add it to appArgs of the template, to appCustomArgs of the application, or to "
+            f"{variant}Args of the check",
+        )
+    return text
+
+
+def render_queries(check: MetricCheck, arguments: QueryArguments) -> Mapping[str, str]:
+    """Renders the queries that the strategy of a check needs, by variant."""
+    if check.strategy not in _VARIANTS:
+        raise UserMistake(
+            f'unknown strategy "{check.strategy}" given', hint=f"use one of {', '.join(_VARIANTS)}"
+        )
+    variant_arguments = {
+        PRIMARY: check.primary_args,
+        CANARY: check.canary_args,
+        BASELINE: check.baseline_args,
+    }
+    return {
+        variant: render_query(check.query, variant, variant_arguments[variant], arguments)
+        for variant in _VARIANTS[check.strategy]
+    }
+
+
+@dataclass(frozen=True)
+class AnalysisClock:
+    """The time, how long the analysis runs, and when the previous analysis started."""
+
+    now: Callable[[], float]
+    elapsed: Callable[[], float]
+    previous_start: Callable[[], Awaitable[int | None]]
+
+    def window(self, length: float) -> Window:
+        """Returns the last `length` seconds."""
+        now = self.now()
+        return Window(now - length, now)
+
+    def previous_window(self, previous_start: float, length: float) -> Window:
+        """Returns the same period of the previous analysis."""
+        end = previous_start + self.elapsed()
+        return Window(end - length, end)
+
+
+class Measurement(Protocol):
+    """Runs a check once."""
+
+    @property
+    def description(self) -> str:
+        """What is measured, in one line or a few."""
+        ...
+
+    async def __call__(self) -> CheckResult:
+        """Sends the query and evaluates the response; raises if there is none."""
+        ...
+
+
+class MetricMeasurement:
+    """Queries a metric and evaluates it by the strategy of the check."""
+
+    def __init__(
+        self,
+        check: MetricCheck,
+        provider: MetricProvider,
+        queries: Mapping[str, str],
+        clock: AnalysisClock,
+    ) -> None:
+        expected = check.expected
+        if check.strategy == THRESHOLD and expected.min is None and expected.max is None:
+            raise UserMistake(
+                '"expected" is required to analyze with the THRESHOLD strategy',
+                hint="set expected.min, expected.max or both",
+            )
+        self._check, self._provider = check, provider
+        self._queries, self._clock = queries, clock
+
+    @property
+    def description(self) -> str:
+        queries = (f"{variant}: {query}" for variant, query in self._queries.items())
+        return "\n".join((f"{self._check.strategy} of {self._check.provider}", *queries))
+
+    async def __call__(self) -> CheckResult:
+        check, window = self._check, self._clock.window(self._check.interval)
+        match check.strategy:
+            case "THRESHOLD":
+                return evaluate_threshold(await self._points(PRIMARY, window), check.expected)
+            case "PREVIOUS":
+                return await self._compare_with_previous(window)
+            case _:
+                experiment, control = _VARIANTS[check.strategy]
+                return evaluate_deviation(
+                    Sample(experiment, await self._points(experiment, window)),
+                    Sample(control, await self._points(control, window)),
+                    check.deviation,
+                )
+
+    async def _compare_with_previous(self, window: Window) -> CheckResult:
+        previous_start = await self._clock.previous_start()
+        if previous_start is None:
+            reason = "there is no earlier analysis to compare with"
+            return CheckResult(True, reason, is_terminal=True)
+        previous = self._clock.previous_window(previous_start, self._check.interval)
+        return evaluate_deviation(
+            Sample("this deployment", await self._points(PRIMARY, window)),
+            Sample("the previous one", await self._points(PRIMARY, previous)),
+            self._check.deviation,
+        )
+
+    async def _points(self, variant: str, window: Window) -> Sequence[Point]:
+        async with _response_timeout(self._check.timeout):
+            return await self._provider.points(self._queries[variant], window)
+
+
+class LogMeasurement:
+    """Searches logs for entries that must not occur."""
+
+    def __init__(self, check: LogCheck, provider: LogProvider, clock: AnalysisClock) -> None:
+        self._check, self._provider, self._clock = check, provider, clock
+
+    @property
+    def description(self) -> str:
+        return f"nothing to be found in {self._check.provider}: {self._check.query}"
+
+    async def __call__(self) -> CheckResult:
+        window = self._clock.window(self._check.interval)
+        async with _response_timeout(self._check.timeout):
+            return evaluate_log_entries(await self._provider.entries(self._check.query, window))
+
+
+class HttpMeasurement:
+    """Sends a request and evaluates the status code of the response."""
+
+    def __init__(self, check: HttpCheck, client: httpx2.AsyncClient) -> None:
+        if not check.expected_code:
+            # Upstream compares with 0, which no server answers.
+            raise UserMistake("expectedCode must be set", hint="write the code of a good answer")
+        self._check, self._client = check, client
+
+    @property
+    def description(self) -> str:
+        check = self._check
+        return f"{check.method or 'GET'} {check.url} to be answered with {check.expected_code}"
+
+    async def __call__(self) -> CheckResult:
+        async with _response_timeout(self._check.timeout):
+            code = await request_status(self._client, self._check)
+        return evaluate_status_code(code, self._check.expected_code)
+
+
+@asynccontextmanager
+async def _response_timeout(seconds: float) -> AsyncGenerator[None, None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as e:
+        raise Unavailable(f"there was no answer within {Duration(seconds)}") from e
+
+
+@dataclass(frozen=True)
+class MeasurementFactory:
+    """Creates the measurements of checks; a mistake in a check is an error here."""
+
+    client: httpx2.AsyncClient
+    providers: ProviderRegistry
+    arguments: QueryArguments
+    clock: AnalysisClock
+
+    def metric(self, check: MetricCheck) -> Measurement:
+        """Creates the measurement of a metric."""
+        custom = {**self.arguments.custom, **check.template.app_args}
+        queries = render_queries(check, replace(self.arguments, custom=custom))
+        provider = self.providers.metrics(check.provider)
+        return MetricMeasurement(check, provider, queries, self.clock)
+
+    def log(self, check: LogCheck) -> Measurement:
+        """Creates the measurement of a log."""
+        return LogMeasurement(check, self.providers.logs(check.provider), self.clock)
+
+    def http(self, check: HttpCheck) -> Measurement:
+        """Creates the measurement of an HTTP endpoint."""
+        return HttpMeasurement(check, self.client)
 
 
 @dataclass(frozen=True)
@@ -24,65 +285,68 @@ class Analyzer:
 
     id: str
     check: Check
-    measure: Measure
+    measurement: Measurement
 
-    async def run(self, course: Course, log: StageLog) -> str | None:
-        """Looks again and again; returns why the check failed, None if it did not."""
-        async for _ in course.looks(self.check.interval):
+    async def run(self, progress: AnalysisProgress, log: StageLog) -> str | None:
+        """Repeats the check; returns why it failed, None if it did not."""
+        async for _ in progress.schedule(self.check.interval):
             try:
-                verdict = await self.measure()
+                result = await self.measurement()
             except NoData as e:
-                verdict = Verdict(self.check.skip_on_no_data, f"no data: {e}")
+                result = CheckResult(self.check.skip_on_no_data, f"no data: {e}")
             except PipecdError as e:
-                verdict = Verdict(False, str(e))
-            course.looked()
-            if verdict.is_expected:
-                log.success(f"[{self.id}] fine: {verdict.reason}")
-            elif (told := self._failed(verdict.reason, course, log)) is not None:
-                return told
-            if verdict.is_final:
+                result = CheckResult(False, str(e))
+            progress.check_completed()
+            if result.is_expected:
+                log.success(f"[{self.id}] fine: {result.reason}")
+            elif (failure := self._record_failure(result.reason, progress, log)) is not None:
+                return failure
+            if result.is_terminal:
                 return None
-        await course.until(course.duration)
+        await progress.wait_until(progress.duration)
         return None
 
-    def _failed(self, reason: str, course: Course, log: StageLog) -> str | None:
-        count, limit = course.failed(self.id), self.check.failure_limit
+    def _record_failure(self, reason: str, progress: AnalysisProgress, log: StageLog) -> str | None:
+        """Counts a failure; returns the message of the stage if it is one too many."""
+        count, limit = progress.failed(self.id), self.check.failure_limit
         log.error(f"[{self.id}] failure {count}, {limit} allowed: {reason}")
         if count <= limit:
             return None
-        return f"{self.id} failed {_times(count)}, {limit} allowed; the last time: {reason}"
+        times = "once" if count == 1 else f"{count} times"
+        return f"{self.id} failed {times}, {limit} allowed; the last time: {reason}"
 
 
-def analyzers_of(options: AnalysisOptions, instruments: Instruments) -> Iterator[Analyzer]:
-    """The checks of a stage, ready to run."""
+def build_analyzers(
+    options: AnalysisOptions, measurements: MeasurementFactory
+) -> Iterator[Analyzer]:
+    """Yields the analyzers of all checks of a stage."""
     for i, metric in enumerate(options.metrics):
-        yield _analyzer(f"metrics-{i}", metric, instruments.metric)
+        yield _analyzer(f"metrics-{i}", metric, measurements.metric)
     for i, log in enumerate(options.logs):
-        yield _analyzer(f"log-{i}", log, instruments.log)
+        yield _analyzer(f"log-{i}", log, measurements.log)
     for i, http in enumerate(options.https):
-        yield _analyzer(f"http-{i}", http, instruments.http)
+        yield _analyzer(f"http-{i}", http, measurements.http)
 
 
-def _analyzer(id: str, check: CheckT, measure: Callable[[CheckT], Measure]) -> Analyzer:
+def _analyzer(id: str, check: CheckT, measure: Callable[[CheckT], Measurement]) -> Analyzer:
     try:
         return Analyzer(id, check, measure(check))
     except UserMistake as e:
         raise UserMistake(f"{id}: {e.message}", hint=e.hint) from e
 
 
-async def first_failure(analyzers: Sequence[Analyzer], course: Course, log: StageLog) -> str | None:
-    """Runs all checks at once, until they have nothing more to find out or one of them fails."""
+async def run_analyzers(
+    analyzers: Sequence[Analyzer], progress: AnalysisProgress, log: StageLog
+) -> str | None:
+    """Runs all checks concurrently; returns the first failure, None if all of them pass."""
     async with asyncio.TaskGroup() as tasks:
         running = [
-            tasks.create_task(analyzer.run(course, log), name=analyzer.id) for analyzer in analyzers
+            tasks.create_task(analyzer.run(progress, log), name=analyzer.id)
+            for analyzer in analyzers
         ]
-        for ended in asyncio.as_completed(running):
-            if (told := await ended) is not None:
+        for completed in asyncio.as_completed(running):
+            if (failure := await completed) is not None:
                 for task in running:
                     task.cancel()
-                return told
+                return failure
     return None
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

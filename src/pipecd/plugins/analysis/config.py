@@ -1,13 +1,204 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of the analysis plugin, in both generations."""
+"""The configuration of the analysis plugin: checks, templates, providers and the stage."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Self, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from pipecd.plugins.analysis.check import TEMPLATE_KIND, HttpCheck, LogCheck, MetricCheck
-from pipecd.plugins.analysis.provider import AnalysisSettings
-from pipecd.sdk.config import Duration, PluginConfig, SkipOn, Spec, V0Stage
+from pipecd.sdk import UserMistake
+from pipecd.sdk.config import Duration, PluginConfig, Reference, SkipOn, Spec, V0Stage, refuse
+
+TEMPLATE_KIND = "AnalysisTemplate"
+DEVIATIONS = ("EITHER", "HIGH", "LOW")
+
+
+class TemplateReference(Spec):
+    """The name of a check in an AnalysisTemplate, with arguments for its query."""
+
+    name: str = ""
+    app_args: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+
+class ExpectedRange(Spec):
+    """The inclusive range of good values."""
+
+    min: float | None = None
+    max: float | None = None
+
+
+class Check(Spec):
+    """The fields of all checks; a check runs every `interval`."""
+
+    section: ClassVar[str]
+    """The key of such checks in a stage and in a template."""
+
+    interval: Duration = Duration(0)
+    failure_limit: int = 0
+    skip_on_no_data: bool = False
+    timeout: Duration = Duration(30)
+    template: TemplateReference = TemplateReference()
+
+    @property
+    def _is_inline(self) -> bool:
+        return not self.template.name
+
+    @model_validator(mode="after")
+    def _has_interval(self) -> Self:
+        refuse(
+            self,
+            # Upstream checks this for metrics only and crashes on the others.
+            (
+                self._is_inline and self.interval == 0,
+                "interval",
+                'missing "interval" field',
+            ),
+            (self.interval < 0, "interval", "must be longer than 0s"),
+        )
+        return self
+
+    def references(self) -> Iterator[Reference]:
+        """Yield the template that replaces the check."""
+        if self.template.name:
+            yield Reference(("template", "name"), TEMPLATE_KIND, self.section, self.template.name)
+
+
+class MetricCheck(Check):
+    """A query whose result must be in a range, or like that of another variant."""
+
+    section = "metrics"
+    strategy: str = "THRESHOLD"
+    provider: str = ""
+    query: str = ""
+    expected: ExpectedRange = ExpectedRange()
+    deviation: str = "EITHER"
+    canary_args: Mapping[str, str] = Field(default_factory=dict[str, str])
+    baseline_args: Mapping[str, str] = Field(default_factory=dict[str, str])
+    primary_args: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        is_inline = self._is_inline
+        refuse(
+            self,
+            (is_inline and not self.provider, "provider", 'missing "provider" field'),
+            (is_inline and not self.query, "query", 'missing "query" field'),
+            (
+                is_inline and self.deviation not in DEVIATIONS,
+                "deviation",
+                '"deviation" have to be one of EITHER, HIGH or LOW',
+            ),
+        )
+        return self
+
+
+class LogCheck(Check):
+    """A search in logs that must find nothing."""
+
+    section = "logs"
+    provider: str = ""
+    query: str = ""
+
+
+class HttpHeader(Spec):
+    """One header of a request."""
+
+    key: str = ""
+    value: str = ""
+
+
+class HttpCheck(Check):
+    """A request that must return the expected status code; the default method is GET."""
+
+    section = "https"
+    url: str = ""
+    method: str = ""
+    headers: tuple[HttpHeader, ...] = ()
+    expected_code: int = 0
+    expected_response: str = ""
+
+
+PROMETHEUS = "PROMETHEUS"
+DATADOG = "DATADOG"
+STACKDRIVER = "STACKDRIVER"
+PROVIDER_TYPES = (PROMETHEUS, DATADOG, STACKDRIVER)
+DATADOG_SITE = "datadoghq.com"
+
+
+class ProviderConfig(Spec):
+    """The settings of one provider; its type decides which ones are used."""
+
+    address: str = ""
+    username_file: str = ""
+    password_file: str = ""
+    api_key_file: str = ""
+    api_key_data: Annotated[str, Field(repr=False)] = ""
+    application_key_file: str = ""
+    application_key_data: Annotated[str, Field(repr=False)] = ""
+    service_account_file: str = ""
+
+
+class AnalysisProvider(Spec):
+    """A provider that checks refer to by name."""
+
+    name: str = ""
+    type: str = Field(default="", validate_default=True)
+    config: ProviderConfig = ProviderConfig()
+
+    @field_validator("type")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in PROVIDER_TYPES:
+            raise ValueError(
+                f"unsupported analysis provider type: {value}, "
+                f"write one of {', '.join(PROVIDER_TYPES)}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        c = self.config
+        datadog = self.type == DATADOG
+        refuse(
+            self,
+            (
+                self.type == PROMETHEUS and not c.address,
+                ("config", "address"),
+                "prometheus analysis provider requires the address",
+            ),
+            (
+                datadog and not c.api_key_file and not c.api_key_data,
+                "config",
+                "either datadog APIKeyFile or APIKeyData must be set",
+            ),
+            (
+                datadog and not c.application_key_file and not c.application_key_data,
+                "config",
+                "either datadog ApplicationKeyFile or ApplicationKeyData must be set",
+            ),
+            (
+                datadog and c.api_key_file and c.api_key_data,
+                "config",
+                "only datadog APIKeyFile or APIKeyData can be set",
+            ),
+            (
+                datadog and c.application_key_file and c.application_key_data,
+                "config",
+                "only datadog ApplicationKeyFile or ApplicationKeyData can be set",
+            ),
+        )
+        return self
+
+    @property
+    def address(self) -> str:
+        """Return the address of the provider; Datadog has a default site."""
+        return self.config.address or (DATADOG_SITE if self.type == DATADOG else "")
+
+
+class AnalysisSettings(Spec):
+    """The `config` of the analysis plugin in a piped file."""
+
+    analysis_providers: tuple[AnalysisProvider, ...] = ()
 
 
 class AnalysisApplication(Spec):
@@ -17,7 +208,7 @@ class AnalysisApplication(Spec):
 
 
 class AnalysisOptions(Spec):
-    """ANALYSIS: what is measured, for how long."""
+    """ANALYSIS: the checks and the duration."""
 
     duration: Duration = Field(default=Duration(0), validate_default=True)
     restart_threshold: int = 0
@@ -36,7 +227,7 @@ class AnalysisOptions(Spec):
 
 
 class V0AnalysisOptions(AnalysisOptions):
-    """ANALYSIS of the first generation, which says among its options when it is skipped."""
+    """ANALYSIS of the first generation, with `skipOn` among its options."""
 
     skip_on: SkipOn = SkipOn()
 
@@ -57,3 +248,38 @@ CONFIG = PluginConfig(
     kinds={TEMPLATE_KIND: AnalysisTemplate},
     v0_stages={"ANALYSIS": V0Stage(V0AnalysisOptions)},
 )
+
+
+CheckT = TypeVar("CheckT", bound=Check)
+
+
+def needs_templates(options: AnalysisOptions) -> bool:
+    """Report whether a check of the stage refers to a template."""
+    return any(c.template.name for c in (*options.metrics, *options.logs, *options.https))
+
+
+def with_templates(options: AnalysisOptions, templates: AnalysisTemplate) -> AnalysisOptions:
+    """Return the options with templates in place of references; query arguments stay."""
+    return options.model_copy(
+        update={
+            "metrics": tuple(_resolve(check, templates.metrics) for check in options.metrics),
+            "logs": tuple(_resolve(check, templates.logs) for check in options.logs),
+            "https": tuple(_resolve(check, templates.https) for check in options.https),
+        }
+    )
+
+
+def _resolve(check: CheckT, templates: Mapping[str, CheckT]) -> CheckT:
+    name = check.template.name
+    if not name:
+        return check
+    if name not in templates:
+        names = ", ".join(sorted(templates)) or "none"
+        raise UserMistake(
+            f"analysis template {name} not found despite template specified",
+            hint=f"add it to a file of kind AnalysisTemplate under .pipe/; known there: {names}",
+        )
+    template = templates[name]
+    if template.template.name:
+        raise UserMistake(f"analysis template {name} names a template itself, write its check")
+    return template.model_copy(update={"template": check.template})

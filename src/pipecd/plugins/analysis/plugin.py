@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: G004, TRY400 - a stage log takes whole lines, it is no logger
-"""ANALYSIS lets the pipeline go on only if what is measured is as expected."""
+"""The plugin `analysis`: the stage ANALYSIS succeeds if all checks pass for its duration."""
 
 import asyncio
 import time
@@ -10,15 +10,29 @@ from typing import Any
 
 import httpx2
 
-from pipecd.plugins.analysis.analyzer import Analyzer, analyzers_of, first_failure
-from pipecd.plugins.analysis.check import TEMPLATE_KIND
-from pipecd.plugins.analysis.config import AnalysisApplication, AnalysisOptions, AnalysisTemplate
-from pipecd.plugins.analysis.course import Course, read_previous, write_previous
-from pipecd.plugins.analysis.measure import Instruments, Times
-from pipecd.plugins.analysis.provider import AnalysisSettings
-from pipecd.plugins.analysis.providers.directory import Providers
-from pipecd.plugins.analysis.query import QueryArguments
-from pipecd.plugins.analysis.template import needs_templates, with_templates
+from pipecd.plugins.analysis.analyzer import (
+    AnalysisClock,
+    Analyzer,
+    MeasurementFactory,
+    QueryArguments,
+    build_analyzers,
+    run_analyzers,
+)
+from pipecd.plugins.analysis.config import (
+    TEMPLATE_KIND,
+    AnalysisApplication,
+    AnalysisOptions,
+    AnalysisSettings,
+    AnalysisTemplate,
+    needs_templates,
+    with_templates,
+)
+from pipecd.plugins.analysis.progress import (
+    AnalysisProgress,
+    read_previous_start,
+    write_previous_start,
+)
+from pipecd.plugins.analysis.providers import ProviderRegistry
 from pipecd.sdk import (
     DISPLAY_KEY,
     Duration,
@@ -36,7 +50,7 @@ from pipecd.sdk import (
 
 
 class AnalysisPlugin(StagePlugin):
-    """Measures for a while; a person may skip the rest of it."""
+    """Runs checks for the duration of the stage; a user may skip the rest."""
 
     stages = (Stage("ANALYSIS", AnalysisOptions),)
 
@@ -57,28 +71,33 @@ class AnalysisPlugin(StagePlugin):
         )
 
     async def execute(self, stage: StageContext) -> StageResult:
-        options, arguments = await asyncio.to_thread(_read, stage)
-        course = Course(stage.metadata, options.duration)
-        times = Times(self._now, lambda: course.elapsed, lambda: read_previous(stage.objects))
-        known = stage.plugin.settings(AnalysisSettings).analysis_providers
-        # The certificates of this machine take a while to read.
-        trusted = await asyncio.to_thread(httpx2.create_ssl_context)
-        # Every check limits the time of its questions itself.
-        async with httpx2.AsyncClient(verify=trusted, timeout=None) as client:
-            instruments = Instruments(client, Providers(client, known), arguments, times)
-            analyzers = tuple(analyzers_of(options, instruments))
-            await course.begin()
-            begun = self._now() - course.resumed_at
-            _introduce(stage.log, course, analyzers)
-            async with course.kept():
-                result = await _unless_skipped(stage, first_failure(analyzers, course, stage.log))
+        options, arguments = await asyncio.to_thread(_read_options, stage)
+        progress = AnalysisProgress(stage.metadata, options.duration)
+        clock = AnalysisClock(
+            self._now, lambda: progress.elapsed, lambda: read_previous_start(stage.objects)
+        )
+        providers = stage.plugin.settings(AnalysisSettings).analysis_providers
+        # Reading the CA certificates of the machine blocks for a while.
+        tls = await asyncio.to_thread(httpx2.create_ssl_context)
+        # Every check has a timeout of its own.
+        async with httpx2.AsyncClient(verify=tls, timeout=None) as client:
+            registry = ProviderRegistry(client, providers)
+            measurements = MeasurementFactory(client, registry, arguments, clock)
+            analyzers = tuple(build_analyzers(options, measurements))
+            await progress.start()
+            started_at = self._now() - progress.resumed_at
+            _log_checks(stage.log, progress, analyzers)
+            async with progress.saving():
+                result = await _run_unless_skipped(
+                    stage, run_analyzers(analyzers, progress, stage.log)
+                )
         if isinstance(result, _Skipped):
             await stage.metadata.put({DISPLAY_KEY: f"SkippedBy: {result.by}"})
             return StageResult.skipped(f"Skipped by {result.by}")
         if result is not None:
             return StageResult.failed(result)
         try:
-            await write_previous(stage.objects, begun)
+            await write_previous_start(stage.objects, started_at)
         except PipecdError as e:
             stage.log.error(f"The next analysis cannot be compared with this one: {e}")
         return StageResult.succeeded("The analysis found nothing unexpected")
@@ -86,52 +105,52 @@ class AnalysisPlugin(StagePlugin):
 
 @dataclass(frozen=True)
 class _Skipped:
-    """Somebody did not want to wait for the end of the analysis."""
+    """A user skipped the rest of the analysis."""
 
     by: str
 
 
-def _read(stage: StageContext) -> tuple[AnalysisOptions, QueryArguments]:
-    """What the stage is to do, by its own options and the files of the repository."""
+def _read_options(stage: StageContext) -> tuple[AnalysisOptions, QueryArguments]:
+    """Reads the options of the stage with the analysis templates of the repository."""
     options = stage.options(AnalysisOptions)
     if needs_templates(options):
-        found = stage.target.shared_config(TEMPLATE_KIND, AnalysisTemplate)
-        options = with_templates(options, found or AnalysisTemplate())
+        templates = stage.target.shared_config(TEMPLATE_KIND, AnalysisTemplate)
+        options = with_templates(options, templates or AnalysisTemplate())
     section = stage.target.application_settings(stage.plugin.name, AnalysisApplication)
     name = stage.deployment.application_name
     return options, QueryArguments(name, section.app_custom_args)
 
 
-def _introduce(log: StageLog, course: Course, analyzers: Sequence[Analyzer]) -> None:
-    duration = Duration(course.duration)
-    if course.resumed_at:
-        passed = Duration(round(course.resumed_at, 1))
-        log.info(f"Resuming the analysis after a restart: {passed} of {duration} are over")
+def _log_checks(log: StageLog, progress: AnalysisProgress, analyzers: Sequence[Analyzer]) -> None:
+    duration = Duration(progress.duration)
+    if progress.resumed_at:
+        elapsed = Duration(round(progress.resumed_at, 1))
+        log.info(f"Resuming the analysis after a restart: {elapsed} of {duration} are over")
     else:
         log.info(f"Analysing for {duration}")
     for analyzer in analyzers:
         check = analyzer.check
         log.info(f"[{analyzer.id}] every {check.interval}, {check.failure_limit} failures allowed")
-        for line in analyzer.measure.about.splitlines():
+        for line in analyzer.measurement.description.splitlines():
             log.info(f"[{analyzer.id}] {line}")
-        if check.interval > course.duration:
+        if check.interval > progress.duration:
             log.error(f"[{analyzer.id}] will not run: its interval is longer than the analysis")
 
 
-async def _unless_skipped(
+async def _run_unless_skipped(
     stage: StageContext, analysis: Coroutine[Any, Any, str | None]
 ) -> str | _Skipped | None:
-    """The outcome of the analysis, unless somebody skips it first."""
+    """Returns the failure of the analysis, None if it passed, or who skipped it."""
     async with asyncio.TaskGroup() as tasks:
         analysing = tasks.create_task(analysis, name="analysis")
-        listening = tasks.create_task(_skipped(stage), name="skip commands")
+        listening = tasks.create_task(_wait_for_skip(stage), name="skip commands")
         await asyncio.wait({analysing, listening}, return_when=asyncio.FIRST_COMPLETED)
         listening.cancel()
         analysing.cancel()
     return analysing.result() if not analysing.cancelled() else listening.result()
 
 
-async def _skipped(stage: StageContext) -> _Skipped:
+async def _wait_for_skip(stage: StageContext) -> _Skipped:
     async for command in stage.commands():
         if command.kind is StageCommandKind.SKIP:
             return _Skipped(command.commander)

@@ -1,24 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of the ECS plugin, in both generations."""
+"""The options of the ECS stages."""
 
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_validator
 
-from pipecd.plugins.ecs.application import EcsApplication, V0EcsApp
-from pipecd.plugins.ecs.options import (
-    CanaryRolloutOptions,
-    TrafficRoutingOptions,
-    V0CanaryRolloutOptions,
-    V0SyncOptions,
-    V0TrafficRoutingOptions,
-    plain_scale,
-    plain_shares,
-)
 from pipecd.sdk.config import (
     ApplicationKind,
     NoOptions,
+    Percentage,
     PluginConfig,
     Section,
     Spec,
@@ -27,6 +18,140 @@ from pipecd.sdk.config import (
     must_be_set,
     plain,
 )
+
+
+def _without_sign(value: object) -> object:
+    # Upstream's plugin wants plain numbers; the spelling of the first generation costs nothing.
+    return int(Percentage.parse(value)) if isinstance(value, str) else value
+
+
+class CanaryRolloutOptions(Spec):
+    """ECS_CANARY_ROLLOUT: the share of the desired tasks that the canary runs."""
+
+    scale: Annotated[float, BeforeValidator(_without_sign), Field(ge=0, le=100)] = 0
+
+
+class TrafficRoutingOptions(Spec):
+    """ECS_TRAFFIC_ROUTING: the share of one variant, the other gets the rest."""
+
+    primary: Annotated[int, BeforeValidator(_without_sign)] = 0
+    canary: Annotated[int, BeforeValidator(_without_sign)] = 0
+
+    def shares(self) -> tuple[int, int]:
+        """Return the percentages of primary and canary."""
+        if 0 < self.primary <= 100:
+            return self.primary, 100 - self.primary
+        if 0 < self.canary <= 100:
+            return 100 - self.canary, self.canary
+        return 100, 0
+
+
+class V0SyncOptions(Spec):
+    """ECS_SYNC of the first generation; `quickSync.recreate` decides, this is not used."""
+
+    recreate: bool = False
+
+
+class V0CanaryRolloutOptions(Spec):
+    """ECS_CANARY_ROLLOUT of the first generation."""
+
+    scale: Percentage = Percentage(0)
+
+
+class V0TrafficRoutingOptions(Spec):
+    """ECS_TRAFFIC_ROUTING of the first generation."""
+
+    primary: Percentage = Percentage(0)
+    canary: Percentage = Percentage(0)
+
+
+def plain_scale(options: V0CanaryRolloutOptions) -> Section:
+    """Return the options of the canary as the plugin reads them."""
+    return {"scale": int(options.scale)}
+
+
+def plain_shares(options: V0TrafficRoutingOptions) -> Section:
+    """Return the options of traffic routing as the plugin reads them."""
+    return {"primary": int(options.primary), "canary": int(options.canary)}
+
+
+ACCESS_TYPES = ("ELB", "SERVICE_DISCOVERY")
+
+
+class VpcConfiguration(Spec):
+    """The network of a standalone task."""
+
+    subnets: tuple[str, ...] = ()
+    assign_public_ip: str = ""
+    security_groups: tuple[str, ...] = ()
+
+
+class TargetGroup(Spec):
+    """A target group of the load balancer and the container behind it."""
+
+    target_group_arn: str = ""
+    container_name: str = ""
+    container_port: int = 0
+    load_balancer_name: str = ""
+
+
+class TargetGroups(Spec):
+    """The target groups that receive the traffic of each variant."""
+
+    primary: TargetGroup | None = None
+    canary: TargetGroup | None = None
+
+
+class TaskInput(Spec):
+    """The definitions of a service, or of a standalone task when no service is named."""
+
+    task_definition_file: str = "taskdef.json"
+    service_definition_file: str = ""
+    cluster_arn: str = ""
+    launch_type: str = "FARGATE"
+    awsvpc_configuration: VpcConfiguration = VpcConfiguration()
+    access_type: str = "ELB"
+    target_groups: TargetGroups = TargetGroups()
+
+    @field_validator("access_type")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in ACCESS_TYPES:
+            raise ValueError(f"invalid accessType: {value}, write {' or '.join(ACCESS_TYPES)}")
+        return value
+
+
+class EcsInput(TaskInput):
+    """The `input` of the section; a standalone task runs only when asked to."""
+
+    run_standalone_task: bool = False
+
+
+class QuickSync(Spec):
+    """Quick sync; `recreate` stops every task before the new ones start."""
+
+    recreate: bool = False
+
+
+class EcsApplication(Spec):
+    """The section `plugins.ecs` of an application."""
+
+    input: EcsInput = EcsInput()
+    quick_sync: QuickSync = QuickSync()
+
+
+class V0EcsInput(TaskInput):
+    """The `input` of a first-generation ECSApp, where a standalone task runs unless told not to."""
+
+    run_standalone_task: bool = True
+    auto_rollback: bool = True
+
+
+class V0EcsApp(Spec):
+    """The fields of a first-generation ECSApp beyond the generic ones."""
+
+    input: V0EcsInput = V0EcsInput()
+    quick_sync: QuickSync = QuickSync()
 
 
 class EcsTarget(Spec):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.plugins.analysis.mannwhitney import Alternative, p_value
+from pipecd.plugins.analysis.mann_whitney import Alternative, p_value
 
 DIFFERS, LESS, GREATER = Alternative.DIFFERS, Alternative.LESS, Alternative.GREATER
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from pipecd.plugins.analysis.course import next_look
+from pipecd.plugins.analysis.progress import next_check
 
 LOOKS = [
     pytest.param(0, 0.0, 5.0, 1, id="the first look comes after one interval"),
@@ -22,4 +22,4 @@ LOOKS = [
 
 @pytest.mark.parametrize(("done", "elapsed", "duration", "expected"), LOOKS)
 def test_next_look(done: int, elapsed: float, duration: float, expected: int | None) -> None:
-    assert next_look(done, elapsed, duration) == expected
+    assert next_check(done, elapsed, duration) == expected

@@ -13,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from pipecd.plugins.analysis.point import Point, Window
-from pipecd.plugins.analysis.provider import ProviderConfig
-from pipecd.plugins.analysis.providers.stackdriver import StackdriverProvider
+from pipecd.plugins.analysis.config import ProviderConfig
+from pipecd.plugins.analysis.provider_client import Point, Window
+from pipecd.plugins.analysis.stackdriver import StackdriverProvider
 from pipecd.sdk import Unavailable, UserMistake
 
 OpenWeb = Callable[..., AbstractAsyncContextManager[Any]]

@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.plugins.analysis.point import NoData, Point, Window
-from pipecd.plugins.analysis.provider import ProviderConfig
-from pipecd.plugins.analysis.providers.prometheus import PrometheusProvider
+from pipecd.plugins.analysis.config import ProviderConfig
+from pipecd.plugins.analysis.prometheus import PrometheusProvider
+from pipecd.plugins.analysis.provider_client import NoData, Point, Window
 from pipecd.sdk import Unavailable, UserMistake
 from servers.prometheus import GuardedPrometheus, Prometheus
 

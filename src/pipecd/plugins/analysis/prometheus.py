@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus, and whatever else answers its range queries."""
+"""Prometheus, and other servers with its range queries."""
 
 import math
 from collections.abc import Sequence
@@ -7,54 +7,60 @@ from typing import Any
 
 import httpx2
 
-from pipecd.plugins.analysis.point import NoData, Point, Window
-from pipecd.plugins.analysis.provider import ProviderConfig
-from pipecd.plugins.analysis.providers.question import ask, read_object, refused
-from pipecd.plugins.analysis.providers.secret import read_secret
+from pipecd.plugins.analysis.config import ProviderConfig
+from pipecd.plugins.analysis.provider_client import (
+    NoData,
+    Point,
+    Window,
+    error_response,
+    read_json_object,
+    read_secret,
+    send,
+)
 from pipecd.sdk import Unavailable
 
 _STEP = 60.0
 _SHORTEST_STEP = 0.001
-# Some proxies let only requests pass that change nothing.
+# Some proxies allow only GET.
 _POST_REFUSED = (405, 501)
 
 
 class PrometheusProvider:
-    """A Prometheus server, with a password if both files are named."""
+    """A Prometheus server, with basic auth if both files are set."""
 
     def __init__(self, client: httpx2.AsyncClient, config: ProviderConfig) -> None:
         self._client = client
         self._url = f"{config.address.rstrip('/')}/api/v1/query_range"
-        self._how: dict[str, Any] = {}
+        self._options: dict[str, Any] = {}
         if config.username_file and config.password_file:
             name = read_secret(config.username_file, "usernameFile")
-            self._how["auth"] = (name, read_secret(config.password_file, "passwordFile"))
+            self._options["auth"] = (name, read_secret(config.password_file, "passwordFile"))
 
     async def points(self, query: str, window: Window) -> Sequence[Point]:
-        """Every point of every series that the query finds."""
-        return await query_range(self._client, self._url, query, window, **self._how)
+        """Returns every point of every matching series."""
+        return await query_range(self._client, self._url, query, window, **self._options)
 
 
 async def query_range(
-    client: httpx2.AsyncClient, url: str, query: str, window: Window, **how: Any
+    client: httpx2.AsyncClient, url: str, query: str, window: Window, **options: Any
 ) -> Sequence[Point]:
-    """Asks a range query; a minute lies between two points, or the window if it is shorter."""
-    asked = {
+    """Sends a range query with a step of a minute, or of the window if it is shorter."""
+    parameters = {
         "query": query,
         "start": f"{window.start:.3f}",
         "end": f"{window.end:.3f}",
         "step": f"{max(min(_STEP, window.length), _SHORTEST_STEP):.3f}",
     }
-    answer = await ask(client, "POST", url, data=asked, **how)
-    if answer.status_code in _POST_REFUSED:
-        answer = await ask(client, "GET", url, params=asked, **how)
-    if answer.status_code == 401:
-        raise refused(answer, url, "the name or the password is wrong")
-    told = read_object(answer, url)
-    if told.get("status") != "success":
-        raise refused(answer, url, told.get("error") or answer.reason_phrase)
+    response = await send(client, "POST", url, data=parameters, **options)
+    if response.status_code in _POST_REFUSED:
+        response = await send(client, "GET", url, params=parameters, **options)
+    if response.status_code == 401:
+        raise error_response(response, url, "the name or the password is wrong")
+    body = read_json_object(response, url)
+    if body.get("status") != "success":
+        raise error_response(response, url, body.get("error") or response.reason_phrase)
     try:
-        return _points(told["data"])
+        return _points(body["data"])
     except (KeyError, TypeError, ValueError) as e:
         raise Unavailable(f"the answer to {query} is not a range of points") from e
 

@@ -3,9 +3,15 @@
 
 import pytest
 
-from pipecd.plugins.analysis.check import ExpectedRange
-from pipecd.plugins.analysis.judge import Sample, answered, compare, found, within
-from pipecd.plugins.analysis.point import Point
+from pipecd.plugins.analysis.config import ExpectedRange
+from pipecd.plugins.analysis.evaluation import (
+    Sample,
+    evaluate_deviation,
+    evaluate_log_entries,
+    evaluate_status_code,
+    evaluate_threshold,
+)
+from pipecd.plugins.analysis.provider_client import Point
 
 
 def points(*values: float) -> list[Point]:
@@ -27,7 +33,7 @@ RANGES = [
 def test_a_threshold_with(
     bounds: tuple[float | None, float | None], measured: list[Point], expected: bool, reason: str
 ) -> None:
-    verdict = within(measured, ExpectedRange(min=bounds[0], max=bounds[1]))
+    verdict = evaluate_threshold(measured, ExpectedRange(min=bounds[0], max=bounds[1]))
     assert (verdict.is_expected, verdict.reason) == (expected, reason)
 
 
@@ -54,26 +60,26 @@ def test_a_comparison_with(
     experiment: tuple[float, ...], control: tuple[float, ...], deviation: str, expected: bool
 ) -> None:
     canary, baseline = Sample("canary", points(*experiment)), Sample("baseline", points(*control))
-    assert compare(canary, baseline, deviation).is_expected is expected
+    assert evaluate_deviation(canary, baseline, deviation).is_expected is expected
 
 
 def test_a_comparison_is_told_in_words() -> None:
     canary, baseline = Sample("canary", points(*HIGH)), Sample("baseline", points(*LOW))
-    assert compare(canary, baseline, "EITHER").reason == (
+    assert evaluate_deviation(canary, baseline, "EITHER").reason == (
         "canary (median 10 of 5 points) is different from baseline (median 3 of 5 points): "
         "p = 0.00794"
     )
-    assert compare(canary, baseline, "LOW").reason == (
+    assert evaluate_deviation(canary, baseline, "LOW").reason == (
         "canary (median 10 of 5 points) is not lower than baseline (median 3 of 5 points): p = 1"
     )
     nothing = Sample("baseline", [])
-    assert compare(canary, nothing, "LOW").reason == (
+    assert evaluate_deviation(canary, nothing, "LOW").reason == (
         "nothing was measured of baseline to compare with canary (median 10 of 5 points)"
     )
 
 
 def test_answers_and_findings() -> None:
-    assert answered(200, 200).is_expected
-    assert answered(503, 200).reason == "answered with 503 instead of 200"
-    assert found([]).is_expected
-    assert found(["boom", "bang"]).reason == "found: boom"
+    assert evaluate_status_code(200, 200).is_expected
+    assert evaluate_status_code(503, 200).reason == "answered with 503 instead of 200"
+    assert evaluate_log_entries([]).is_expected
+    assert evaluate_log_entries(["boom", "bang"]).reason == "found: boom"

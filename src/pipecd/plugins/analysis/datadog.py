@@ -6,15 +6,21 @@ from typing import Any
 
 import httpx2
 
-from pipecd.plugins.analysis.point import NoData, Point, Window
-from pipecd.plugins.analysis.provider import DATADOG_SITE, ProviderConfig
-from pipecd.plugins.analysis.providers.question import ask, read_object, refused
-from pipecd.plugins.analysis.providers.secret import secret
+from pipecd.plugins.analysis.config import DATADOG_SITE, ProviderConfig
+from pipecd.plugins.analysis.provider_client import (
+    NoData,
+    Point,
+    Window,
+    error_response,
+    read_json_object,
+    read_key,
+    send,
+)
 from pipecd.sdk import Unavailable
 
 
 class DatadogProvider:
-    """A site of Datadog, or a proxy before it when the address has a scheme."""
+    """A site of Datadog, or a proxy in front of it if the address has a scheme."""
 
     def __init__(self, client: httpx2.AsyncClient, config: ProviderConfig) -> None:
         self._client = client
@@ -22,27 +28,29 @@ class DatadogProvider:
         root = site.rstrip("/") if "://" in site else f"https://api.{site}"
         self._url = f"{root}/api/v1/query"
         self._headers = {
-            "DD-API-KEY": secret(config.api_key_file, config.api_key_data, "apiKey"),
-            "DD-APPLICATION-KEY": secret(
+            "DD-API-KEY": read_key(config.api_key_file, config.api_key_data, "apiKey"),
+            "DD-APPLICATION-KEY": read_key(
                 config.application_key_file, config.application_key_data, "applicationKey"
             ),
         }
 
     async def points(self, query: str, window: Window) -> Sequence[Point]:
-        """Every point of every series that the query finds."""
-        asked = {"query": query, "from": str(int(window.start)), "to": str(int(window.end))}
-        answer = await ask(self._client, "GET", self._url, params=asked, headers=self._headers)
-        told = read_object(answer, self._url)
-        if not answer.is_success or told.get("status") == "error":
-            raise refused(answer, self._url, _reason(told))
+        """Returns every point of every matching series."""
+        parameters = {"query": query, "from": str(int(window.start)), "to": str(int(window.end))}
+        response = await send(
+            self._client, "GET", self._url, params=parameters, headers=self._headers
+        )
+        body = read_json_object(response, self._url)
+        if not response.is_success or body.get("status") == "error":
+            raise error_response(response, self._url, _reason(body))
         try:
-            return _points(told.get("series") or ())
+            return _points(body.get("series") or ())
         except (KeyError, TypeError, ValueError) as e:
             raise Unavailable(f"the answer to {query} is not a list of series") from e
 
 
-def _reason(told: Mapping[str, Any]) -> str:
-    errors: Iterable[object] = told.get("errors") or (told.get("error") or "no reason is given",)
+def _reason(body: Mapping[str, Any]) -> str:
+    errors: Iterable[object] = body.get("errors") or (body.get("error") or "no reason is given",)
     return ", ".join(map(str, errors))
 
 
@@ -52,6 +60,6 @@ def _points(series: Iterable[Any]) -> list[Point]:
         pairs: Sequence[tuple[float, float | None]] = one["pointlist"]
         if not pairs:
             raise NoData("a series has no points")
-        # Datadog fills gaps with null and tells the time in milliseconds.
+        # Datadog fills gaps with null and sends times in milliseconds.
         points += (Point(at / 1000, float(value)) for at, value in pairs if value is not None)
     return points

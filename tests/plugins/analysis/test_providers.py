@@ -9,13 +9,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.plugins.analysis.check import HttpCheck, HttpHeader
-from pipecd.plugins.analysis.provider import AnalysisProvider, ProviderConfig
-from pipecd.plugins.analysis.providers.datadog import DatadogProvider
-from pipecd.plugins.analysis.providers.directory import Providers
-from pipecd.plugins.analysis.providers.http import status_of
-from pipecd.plugins.analysis.providers.prometheus import PrometheusProvider
-from pipecd.plugins.analysis.providers.stackdriver import StackdriverProvider
+from pipecd.plugins.analysis.config import AnalysisProvider, HttpCheck, HttpHeader, ProviderConfig
+from pipecd.plugins.analysis.datadog import DatadogProvider
+from pipecd.plugins.analysis.prometheus import PrometheusProvider
+from pipecd.plugins.analysis.provider_client import request_status
+from pipecd.plugins.analysis.providers import ProviderRegistry
+from pipecd.plugins.analysis.stackdriver import StackdriverProvider
 from pipecd.sdk import Duration, Unavailable, UserMistake
 
 OpenWeb = Callable[..., AbstractAsyncContextManager[Any]]
@@ -31,7 +30,7 @@ KNOWN = (
 
 
 def test_a_provider_is_found_by_its_name(client: httpx2.AsyncClient) -> None:
-    providers = Providers(client, KNOWN)
+    providers = ProviderRegistry(client, KNOWN)
     first = providers.metrics("p")
     assert isinstance(first, PrometheusProvider)
     assert first._url.startswith("http://first/"), "the first of a name counts"
@@ -42,11 +41,11 @@ def test_a_provider_is_found_by_its_name(client: httpx2.AsyncClient) -> None:
 
 def test_a_provider_that_cannot_be_used_is_told(client: httpx2.AsyncClient) -> None:
     with pytest.raises(UserMistake, match=r"unknown provider name x; .*known there: p, p, d, s"):
-        Providers(client, KNOWN).metrics("x")
+        ProviderRegistry(client, KNOWN).metrics("x")
     with pytest.raises(UserMistake, match="known there: none"):
-        Providers(client, ()).logs("x")
+        ProviderRegistry(client, ()).logs("x")
     with pytest.raises(UserMistake, match="provider d is of type DATADOG, which has no logs"):
-        Providers(client, KNOWN).logs("d")
+        ProviderRegistry(client, KNOWN).logs("d")
 
 
 def http_check(url: str, **changes: Any) -> HttpCheck:
@@ -57,8 +56,8 @@ async def test_a_request_is_sent_as_written(web: OpenWeb, client: httpx2.AsyncCl
     async with web(lambda _: (204, "")) as server:
         headers = (HttpHeader(key="X-Who", value="me"), HttpHeader(key="X-Who", value="you"))
         check = http_check(f"{server.url}/health?deep=1", method="HEAD", headers=headers)
-        assert await status_of(client, check) == 204
-        assert await status_of(client, http_check(server.url)) == 204
+        assert await request_status(client, check) == 204
+        assert await request_status(client, http_check(server.url)) == 204
     assert (server.asked[0].method, server.asked[0].target) == ("HEAD", "/health?deep=1")
     assert server.asked[0].headers["x-who"] == "you", "a header is set, not repeated"
     assert server.asked[1].method == "GET"
@@ -66,7 +65,7 @@ async def test_a_request_is_sent_as_written(web: OpenWeb, client: httpx2.AsyncCl
 
 async def test_a_redirect_is_followed(web: OpenWeb, client: httpx2.AsyncClient) -> None:
     async with web(lambda asked: (302, "/there") if asked.path == "/" else (418, "")) as server:
-        assert await status_of(client, http_check(server.url)) == 418
+        assert await request_status(client, http_check(server.url)) == 418
 
 
 async def test_an_endless_answer_is_not_read(client: httpx2.AsyncClient) -> None:
@@ -82,7 +81,7 @@ async def test_an_endless_answer_is_not_read(client: httpx2.AsyncClient) -> None
 
     async with await asyncio.start_server(pour, "127.0.0.1", 0) as server, asyncio.timeout(5):
         port = server.sockets[0].getsockname()[1]
-        assert await status_of(client, http_check(f"http://127.0.0.1:{port}")) == 200
+        assert await request_status(client, http_check(f"http://127.0.0.1:{port}")) == 200
 
 
 @pytest.mark.parametrize(
@@ -98,5 +97,5 @@ async def test_an_address_that_cannot_be_asked(
     client: httpx2.AsyncClient, url: str, told: str
 ) -> None:
     with pytest.raises(Unavailable, match=f"cannot reach {told}") as raised:
-        await status_of(client, http_check(url))
+        await request_status(client, http_check(url))
     assert "secret" not in str(raised.value)

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The systems that measure, one module each."""
