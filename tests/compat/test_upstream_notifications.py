@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.piped.notify.notice import NoticeKind
+from pipecd.piped.notify.event import EventType
 from pipecd.proto.model.application_pb2 import Application
 from servers.programs import OUR_PIPED
 from servers.receivers import Receivers
@@ -63,7 +63,7 @@ async def story(
     facts, words = receivers.at(f"/{name}"), receivers.at(f"/{name}-slack")
     assert all(d.headers["pipecd-signature"] == "shared" for d in facts)
     assert all(list(d.json) == ["Type", "Metadata"] and d.body.endswith(b"}\n") for d in facts)
-    kinds = [NoticeKind(d.json["Type"]).name for d in facts]
+    kinds = [EventType(d.json["Type"]).name for d in facts]
     assert len(facts) == len(words)
     return (
         {kind: d.json["Metadata"] for kind, d in zip(kinds, facts, strict=True)},

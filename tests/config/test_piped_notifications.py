@@ -11,7 +11,7 @@ from pipecd.config.catalog import load_catalog
 from pipecd.config.piped.mask import MASK, reported_config
 from pipecd.config.read import read_file, read_piped
 from pipecd.config.report import ConfigMistake
-from pipecd.piped.notify.notice import NoticeKind
+from pipecd.piped.notify.event import EventType
 
 CATALOG = load_catalog()
 HEAD = """\
@@ -121,4 +121,4 @@ def test_names_that_happen_are_no_reason_to_warn() -> None:
 
 
 def test_the_events_of_the_configuration_are_the_notices_of_piped() -> None:
-    assert set(EVENTS) == {kind.name for kind in NoticeKind}
+    assert set(EVENTS) == {kind.name for kind in EventType}

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.piped.notify.notice import NoticeKind
+from pipecd.piped.notify.event import EventType
 from pipecd.secrets import hybrid
 from servers.receivers import (
     DISCORD,
@@ -58,7 +58,7 @@ class Ears:
     @property
     def names(self) -> list[str]:
         """What the program among them heard."""
-        return [NoticeKind(d.json["Type"]).name for d in self.receivers.at(WEBHOOK)]
+        return [EventType(d.json["Type"]).name for d in self.receivers.at(WEBHOOK)]
 
     async def hear(self, name: str) -> None:
         await self.eventually(lambda: name in self.names, 30)

@@ -189,6 +189,7 @@ class _Counter(socketserver.BaseRequestHandler):
             "MAIL": self._mail,
             "RCPT": self._rcpt,
             "DATA": self._data,
+            "RSET": self._reset,
             "QUIT": self._quit,
         }
         return answers[word](line)
@@ -210,10 +211,12 @@ class _Counter(socketserver.BaseRequestHandler):
 
     def _auth(self, line: str) -> bool:
         _, way, *rest = line.split(" ")
+        initial = base64.b64decode(rest[0]).decode() if rest else ""
         if way == "PLAIN":
-            _, user, password = base64.b64decode(rest[0]).decode().split("\0")
+            _, user, password = initial.split("\0")
         else:
-            user, password = self._asked("VXNlcm5hbWU6"), self._asked("UGFzc3dvcmQ6")
+            user = initial or self._asked("VXNlcm5hbWU6")
+            password = self._asked("UGFzc3dvcmQ6")
         self._who = f"{user}:{password}"
         is_right = self._who == self.kept.login
         self._say("235 welcome" if is_right else "535 the password is wrong")
@@ -227,12 +230,17 @@ class _Counter(socketserver.BaseRequestHandler):
         if self.kept.login and self._who != self.kept.login:
             self._say("530 log in first")
             return True
-        self._sender, self._readers = line.partition("<")[2].rstrip(">"), []
+        self._sender, self._readers = _address(line), []
         self._say("250 ok")
         return True
 
     def _rcpt(self, line: str) -> bool:
-        self._readers.append(line.partition("<")[2].rstrip(">"))
+        self._readers.append(_address(line))
+        self._say("250 ok")
+        return True
+
+    def _reset(self, line: str) -> bool:
+        self._sender, self._readers = "", []
         self._say("250 ok")
         return True
 
@@ -285,3 +293,8 @@ notifications:
         from: pipecd@example.com
         to: [team@example.com]
 """
+
+
+def _address(line: str) -> str:
+    """The address in a MAIL or RCPT command, without the parameters that follow it."""
+    return line.partition("<")[2].partition(">")[0]

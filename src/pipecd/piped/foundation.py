@@ -30,10 +30,9 @@ from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.context import MetadataStore, logs_directory
 from pipecd.piped.livestate.announce import Announcer
-from pipecd.piped.notify.message import Console
-from pipecd.piped.notify.metrics import NotificationMetrics
-from pipecd.piped.notify.notice import Notices
-from pipecd.piped.notify.notifier import Identity, Notifier, subscribers
+from pipecd.piped.notify.message import ConsoleLinks
+from pipecd.piped.notify.notifier import Notifier, PipedIdentity, create_subscribers
+from pipecd.piped.notify.outbox import NotificationMetrics
 from pipecd.piped.notify.spool import Spool
 from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.piped.pluginhost.callbacks import Callbacks
@@ -87,7 +86,7 @@ class Shared:
     baselines: Baselines
     metadata: MetadataStore
     callbacks: Callbacks
-    notices: Notices
+    notifier: Notifier
     telemetry: DeploymentTelemetry
     states: SyncStates
 
@@ -98,7 +97,7 @@ def share(
     mirrors: Mirrors,
     catalog: Catalog,
     decrypter: Decrypter | None,
-    notices: Notices,
+    notifier: Notifier,
 ) -> Shared:
     """Makes what most parts need."""
     configs = ApplicationConfigs(catalog)
@@ -127,12 +126,12 @@ def share(
         baselines=Baselines(IgnoredCommits(settings.workspace / "trigger" / "seen.json")),
         metadata=metadata,
         callbacks=callbacks,
-        notices=notices,
+        notifier=notifier,
         telemetry=DeploymentTelemetry(
             DeploymentStatuses(lambda: deployments.all),
             DeploymentTraces(_resource(settings), api.export_traces),
         ),
-        states=SyncStates(api, applications, deployments, on_change=Announcer(notices).heard),
+        states=SyncStates(api, applications, deployments, on_change=Announcer(notifier).heard),
     )
 
 
@@ -208,12 +207,14 @@ async def notifier(
     client = await opened.enter_async_context(
         httpx2.AsyncClient(headers={"User-Agent": f"pipecd/{build_version()}"})
     )
-    console = Console(spec.web_address or known.web_base_url, spec.project_id)
+    console = ConsoleLinks(spec.web_address or known.web_base_url, spec.project_id)
     spool = await asyncio.to_thread(Spool.open, settings.workspace / "notifications.jsonl")
     opened.callback(spool.close)
     return Notifier(
-        Identity(spec.project_id, spec.piped_id, known.name),
-        subscribers(spec.notifications, console, client, spool, NotificationMetrics(counted)),
+        PipedIdentity(spec.project_id, spec.piped_id, known.name),
+        create_subscribers(
+            spec.notifications, console, client, spool, NotificationMetrics(counted)
+        ),
         spool,
     )
 

@@ -44,7 +44,7 @@ def trigger(shared: Shared) -> Trigger:
         mirrors=shared.mirrors,
         configs=shared.configs,
         baselines=shared.baselines,
-        notices=shared.notices,
+        notifier=shared.notifier,
         states=shared.states,
         interval=shared.settings.config.spec.sync_interval or _DEFAULT_EVERY,
     )
@@ -80,7 +80,7 @@ def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
         targets=targets(shared.settings),
         callbacks=shared.callbacks,
         metadata=shared.metadata,
-        notices=shared.notices,
+        notifier=shared.notifier,
         workspace=shared.settings.workspace,
         telemetry=shared.telemetry,
     )
@@ -103,7 +103,7 @@ def livestates(shared: Shared, registry: PluginRegistry) -> LiveStates:
             grounds=grounds,
             looking=Looking(grounds, registry, targets(shared.settings)),
             states=shared.states,
-            recoveries=Recoveries(shared.notices),
+            recoveries=Recoveries(shared.notifier),
         ),
     )
     shared.callbacks.on_live_state = made.changed

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 import pytest
@@ -37,7 +37,8 @@ from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.context import DeploymentContext, MetadataStore, logs_directory
 from pipecd.piped.deploy.deployer import Deployer
-from pipecd.piped.notify.notice import Notice
+from pipecd.piped.notify.event import NotificationEvent
+from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.local import builtin_plugins
@@ -136,15 +137,15 @@ class ActPlugin(StagePlugin):
                 return StageResult.succeeded("released")
 
 
-class Heard(list[Notice]):
+class Heard(list[NotificationEvent]):
     """What people were told, in order."""
 
-    def tell(self, notice: Notice) -> None:
-        self.append(notice)
+    def notify(self, event: NotificationEvent) -> None:
+        self.append(event)
 
     @property
     def names(self) -> list[str]:
-        return [notice.kind.name for notice in self]
+        return [event.type.name for event in self]
 
 
 @dataclass
@@ -322,7 +323,7 @@ class Stand:
                     plugins=plugins,
                     callbacks=callbacks,
                     metadata=metadata,
-                    notices=self.heard,
+                    notifier=cast("Notifier", self.heard),
                     workspace=self.directory / "work",
                     now=now,
                 )

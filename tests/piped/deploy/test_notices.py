@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.piped.notify.notice import NoticeKind
-from pipecd.piped.notify.subject import said, subject_of
+from pipecd.piped.notify.event import EventType, subject_of, text_field
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentMetadata
 
 ACTS = "  pipeline: {stages: [%s]}\n"
@@ -57,9 +56,9 @@ async def test_a_failure_is_told_with_its_reason(open_stand: Any) -> None:
         commit = stand.push(ACTS % act("fail"))
         async with stand.piped():
             await stand.finished(await stand.trigger(commit))
-        told = {notice.kind: notice.facts for notice in stand.heard}
-        assert "it did not work" in said(told[NoticeKind.DEPLOYMENT_FAILED], "reason")
-        stage = subject_of(told[NoticeKind.STAGE_FAILED]).stage
+        told = {notice.type: notice.metadata for notice in stand.heard}
+        assert "it did not work" in text_field(told[EventType.DEPLOYMENT_FAILED], "reason")
+        stage = subject_of(told[EventType.STAGE_FAILED]).stage
         assert stage is not None
         assert stage.status_reason == "it did not work"
 
@@ -70,7 +69,7 @@ async def test_a_deployment_that_cannot_be_planned_is_told_as_failed(open_stand:
         async with stand.piped():
             await stand.finished(await stand.trigger(commit))
         assert stand.heard.names == ["DEPLOYMENT_FAILED"]
-        assert "Unable to plan" in said(stand.heard[0].facts, "reason")
+        assert "Unable to plan" in text_field(stand.heard[0].metadata, "reason")
 
 
 async def test_those_who_cancel_are_named(open_stand: Any) -> None:
@@ -82,8 +81,8 @@ async def test_those_who_cancel_are_named(open_stand: Any) -> None:
             await stand.cancel(id_)
             await stand.finished(id_)
         *_, stage, last = stand.heard
-        assert [stage.kind.name, last.kind.name] == ["STAGE_CANCELLED", "DEPLOYMENT_CANCELLED"]
-        assert said(last.facts, "commander") == "root"
+        assert [stage.type.name, last.type.name] == ["STAGE_CANCELLED", "DEPLOYMENT_CANCELLED"]
+        assert text_field(last.metadata, "commander") == "root"
 
 
 async def test_a_restart_repeats_nothing(open_stand: Any) -> None:
@@ -116,7 +115,7 @@ async def test_a_piped_that_ends_before_its_report_arrives_tells_the_same_again(
         stand.gate.closed_for.clear()
         async with stand.piped():
             await stand.finished(id_)
-        ends = [n for n in stand.heard if n.kind is NoticeKind.DEPLOYMENT_SUCCEEDED]
+        ends = [n for n in stand.heard if n.type is EventType.DEPLOYMENT_SUCCEEDED]
         assert len(ends) == 2
         assert len({notice.key for notice in ends}) == 1
 
@@ -139,7 +138,7 @@ async def test_an_approval_is_asked_for_and_then_told_with_those_who_gave_it(
             "STAGE_SUCCEEDED",
             "DEPLOYMENT_SUCCEEDED",
         ]
-        assert said(stand.heard[4].facts, "approver") == "root"
+        assert text_field(stand.heard[4].metadata, "approver") == "root"
 
 
 def stand_admin() -> Any:
@@ -161,11 +160,11 @@ async def test_each_notice_mentions_those_who_asked_for_it(open_stand: Any) -> N
             await stand.finished(
                 await stand.trigger(commit, metadata_v2=DeploymentMetadata(shared=shared))
             )
-        by_kind: dict[NoticeKind, Any] = {n.kind: n.facts for n in stand.heard}
-        succeeded = by_kind[NoticeKind.DEPLOYMENT_SUCCEEDED]
+        by_kind: dict[EventType, Any] = {n.type: n.metadata for n in stand.heard}
+        succeeded = by_kind[EventType.DEPLOYMENT_SUCCEEDED]
         assert list(succeeded.mentioned_accounts) == ["U1"]
         assert list(succeeded.mentioned_groups) == ["G1"]
-        assert list(by_kind[NoticeKind.DEPLOYMENT_STARTED].mentioned_accounts) == []
+        assert list(by_kind[EventType.DEPLOYMENT_STARTED].mentioned_accounts) == []
 
 
 async def test_a_notice_keeps_what_was_so_when_it_was_told(open_stand: Any) -> None:
@@ -173,6 +172,6 @@ async def test_a_notice_keeps_what_was_so_when_it_was_told(open_stand: Any) -> N
         commit = stand.push(ACTS % act("succeed"))
         async with stand.piped():
             await stand.finished(await stand.trigger(commit))
-        planned: Deployment | None = subject_of(stand.heard[0].facts).deployment
+        planned: Deployment | None = subject_of(stand.heard[0].metadata).deployment
         assert planned is not None
         assert planned.status == 1

@@ -11,7 +11,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.reports import DeploymentReports
 from pipecd.piped.deploy.stop import until_stopped
-from pipecd.piped.notify.notifier import Identity, Notifier
+from pipecd.piped.notify.notifier import Notifier, PipedIdentity
 from pipecd.piped.plan.rollback import TIMED_OUT, Outcome, Stop, StopReason
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import (
@@ -131,7 +131,8 @@ async def test_a_broken_journal_is_as_good_as_none(tmp_path: Path, text: str) ->
 
 async def test_a_completed_deployment_is_never_opened_again() -> None:
     deployment = Deployment(id="d", status=deployment_pb2.DEPLOYMENT_SUCCESS)
-    reports = DeploymentReports(None, deployment, Notifier(Identity("", "", "")), on_status=print)  # type: ignore[arg-type]
+    notifier = Notifier(PipedIdentity("", "", ""))
+    reports = DeploymentReports(None, deployment, notifier, on_status=print)  # type: ignore[arg-type]
     await reports.started()
     await reports.rolling_back("no")
     with pytest.raises(ValueError, match="SUCCESS cannot become FAILURE"):

@@ -14,7 +14,7 @@ from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.deployment import DeploymentStatus, StageStatus
-from pipecd.piped.notify.notice import NoticeKind
+from pipecd.piped.notify.event import EventType
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
@@ -175,7 +175,7 @@ async def overheard(receivers: Receivers, case: Any) -> str:
 def heard(receivers: Receivers, case: Any) -> list[str]:
     """The names of the notices, those of stages with the stage."""
     return [
-        f"{NoticeKind(d.json['Type']).name} {d.json['Metadata'].get('stage', {}).get('id', '')}".strip()
+        f"{EventType(d.json['Type']).name} {d.json['Metadata'].get('stage', {}).get('id', '')}".strip()
         for d in receivers.at(f"/{case.directory.name}")
     ]
 

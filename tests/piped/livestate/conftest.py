@@ -26,7 +26,8 @@ from pipecd.piped.livestate.ground import Grounds
 from pipecd.piped.livestate.livestates import LiveStates
 from pipecd.piped.livestate.look import Looking
 from pipecd.piped.livestate.watcher import Rhythm, Tools
-from pipecd.piped.notify.notice import Notice
+from pipecd.piped.notify.event import NotificationEvent
+from pipecd.piped.notify.notifier import Notifier, PipedIdentity
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.tools import Toolbox
@@ -56,14 +57,15 @@ def config(name: str, more: str = "") -> str:
     return CONFIG.replace("NAME", name) + more
 
 
-@dataclass
-class Heard:
-    """Who hears what people would be told."""
+class RecordingNotifier(Notifier):
+    """Records events instead of sending them."""
 
-    notices: list[Notice] = field(default_factory=list[Notice])
+    def __init__(self) -> None:
+        super().__init__(PipedIdentity("", "", ""))
+        self.events: list[NotificationEvent] = []
 
-    def tell(self, notice: Notice) -> None:
-        self.notices.append(notice)
+    def notify(self, event: NotificationEvent) -> None:
+        self.events.append(event)
 
 
 class Pause(StagePlugin):
@@ -83,7 +85,7 @@ class Scene:
     origin: Any
     directory: Path
     shelf: DirectoryPlugin = field(default_factory=DirectoryPlugin)
-    heard: Heard = field(default_factory=Heard)
+    notifier: RecordingNotifier = field(default_factory=RecordingNotifier)
 
     rhythm = RHYTHM
 
@@ -166,7 +168,7 @@ class Scene:
             deployments = DeploymentCache(api, interval=MIRROR_EVERY)
             heads = RepositoryHeads(mirrors)
             states = SyncStates(
-                api, applications, deployments, on_change=Announcer(self.heard).heard
+                api, applications, deployments, on_change=Announcer(self.notifier).heard
             )
             configs = ApplicationConfigs(load_catalog())
             sources = Sources(mirrors, configs, decrypt=decrypt)
@@ -184,7 +186,7 @@ class Scene:
                         grounds=grounds,
                         looking=Looking(grounds, plugins, {"shelf": ("p",)}, patience=patience),
                         states=states,
-                        recoveries=Recoveries(self.heard),
+                        recoveries=Recoveries(self.notifier),
                         rhythm=rhythm,
                     ),
                 )

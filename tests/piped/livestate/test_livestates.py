@@ -6,8 +6,7 @@ from typing import Any
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.ids import new_id
-from pipecd.piped.notify.notice import NoticeKind
-from pipecd.piped.notify.subject import subject_of
+from pipecd.piped.notify.event import EventType, subject_of
 from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS, Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.service import piped_pb2
@@ -46,9 +45,12 @@ async def test_a_change_is_told_at_once_and_nothing_is_told_twice(
             await eventually(scene.has_file(id_, "a", "by hand"))
             scene.put("cart", a="1")
             await eventually(scene.is_in(id_, SyncStatus.SYNCED), 2)
-            await eventually(lambda: len(scene.heard.notices) == 2)
-    kinds = [notice.kind for notice in scene.heard.notices]
-    assert kinds == [NoticeKind.APPLICATION_OUT_OF_SYNC, NoticeKind.APPLICATION_SYNCED]
+            await eventually(lambda: len(scene.notifier.events) == 2)
+    kinds = [event.type for event in scene.notifier.events]
+    assert kinds == [
+        EventType.APPLICATION_OUT_OF_SYNC,
+        EventType.APPLICATION_SYNCED,
+    ]
 
 
 async def test_people_hear_when_an_application_is_healthy_again(
@@ -62,10 +64,10 @@ async def test_people_hear_when_an_application_is_healthy_again(
             await eventually(scene.has_file(id_, "a", "ill"))
             scene.put("cart", a="1")
             await eventually(
-                lambda: any(n.kind is NoticeKind.APPLICATION_HEALTHY for n in scene.heard.notices)
+                lambda: any(n.type is EventType.APPLICATION_HEALTHY for n in scene.notifier.events)
             )
-    told = [n for n in scene.heard.notices if n.kind is NoticeKind.APPLICATION_HEALTHY]
-    assert [subject_of(notice.facts).application for notice in told] == ["cart"]
+    told = [n for n in scene.notifier.events if n.type is EventType.APPLICATION_HEALTHY]
+    assert [subject_of(event.metadata).application for event in told] == ["cart"]
 
 
 async def test_only_a_commit_that_touches_an_application_is_a_reason_to_look(
@@ -139,9 +141,12 @@ async def test_a_deployment_is_told_as_such_and_compared_afterwards(
                 )
             )
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
-            await eventually(lambda: len(scene.heard.notices) == 2)
-    kinds = [notice.kind for notice in scene.heard.notices]
-    assert kinds == [NoticeKind.APPLICATION_OUT_OF_SYNC, NoticeKind.APPLICATION_SYNCED]
+            await eventually(lambda: len(scene.notifier.events) == 2)
+    kinds = [event.type for event in scene.notifier.events]
+    assert kinds == [
+        EventType.APPLICATION_OUT_OF_SYNC,
+        EventType.APPLICATION_SYNCED,
+    ]
 
 
 async def _deployment(scene: Any, application_id: str, commit: str) -> Deployment:

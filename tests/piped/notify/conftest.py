@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices of every kind."""
+"""One notification event of every type."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
-from pipecd.piped.notify.notice import Notice, NoticeKind
-from pipecd.piped.notify.transition import deployment_is, stage_became, triggered
+from pipecd.piped.notify.deployment_events import deployment_event, stage_events, triggered_event
+from pipecd.piped.notify.event import EventType, NotificationEvent
 from pipecd.proto.model import notification_pb2
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -65,14 +65,14 @@ def deployment(**changes: Any) -> Deployment:
     return Deployment(**{**fields, **changes})
 
 
-def _stage(status: Any, **changes: Any) -> list[Notice]:
+def _stage(status: Any, **changes: Any) -> list[NotificationEvent]:
     stage = PipelineStage(
         id="stage-1", name="K8S_CANARY", status=status, status_reason="so it is", **changes
     )
-    return list(stage_became(deployment(), stage, StageStatus.NOT_STARTED_YET))
+    return list(stage_events(deployment(), stage, StageStatus.NOT_STARTED_YET))
 
 
-def _every_kind() -> dict[NoticeKind, Notice]:
+def _every_kind() -> dict[EventType, NotificationEvent]:
     approve: dict[str, Any] = {
         "available_operation": ManualOperation.APPROVE,
         "metadata": {APPROVED_USERS_KEY: "bob, eve"},
@@ -80,11 +80,11 @@ def _every_kind() -> dict[NoticeKind, Notice]:
     state = ApplicationSyncState(short_reason="two differences", reason="long")
     pb = notification_pb2
     found = [
-        triggered(deployment()),
-        *(deployment_is(deployment(status=status), by="bob") for status in BEYOND_MAKING),
+        triggered_event(deployment()),
+        *(deployment_event(deployment(status=status), by="bob") for status in BEYOND_MAKING),
         *(n for status in StageStatus for n in _stage(status, **approve)),
-        Notice(
-            NoticeKind.DEPLOYMENT_TRIGGER_FAILED,
+        NotificationEvent(
+            EventType.DEPLOYMENT_TRIGGER_FAILED,
             pb.NotificationEventDeploymentTriggerFailed(
                 application=application(),
                 commit_hash="abc123",
@@ -94,34 +94,34 @@ def _every_kind() -> dict[NoticeKind, Notice]:
                 mentioned_groups=["G1"],
             ),
         ),
-        Notice(
-            NoticeKind.APPLICATION_SYNCED,
+        NotificationEvent(
+            EventType.APPLICATION_SYNCED,
             pb.NotificationEventApplicationSynced(application=application(), state=state),
         ),
-        Notice(
-            NoticeKind.APPLICATION_OUT_OF_SYNC,
+        NotificationEvent(
+            EventType.APPLICATION_OUT_OF_SYNC,
             pb.NotificationEventApplicationOutOfSync(application=application(), state=state),
         ),
-        Notice(
-            NoticeKind.APPLICATION_HEALTHY,
+        NotificationEvent(
+            EventType.APPLICATION_HEALTHY,
             pb.NotificationEventApplicationSynced(application=application(), state=state),
         ),
         *(
-            Notice(
+            NotificationEvent(
                 kind, message(id="piped-1-and-more", name="dev", version="v1", project_id="shop")
             )
             for kind, message in (
-                (NoticeKind.PIPED_STARTED, pb.NotificationEventPipedStarted),
-                (NoticeKind.PIPED_STOPPED, pb.NotificationEventPipedStopped),
+                (EventType.PIPED_STARTED, pb.NotificationEventPipedStarted),
+                (EventType.PIPED_STOPPED, pb.NotificationEventPipedStopped),
             )
         ),
     ]
-    return {notice.kind: notice for notice in found}
+    return {event.type: event for event in found}
 
 
 @pytest.fixture
-def notices() -> dict[NoticeKind, Notice]:
-    """One notice of every kind."""
+def events() -> dict[EventType, NotificationEvent]:
+    """One event of every type."""
     return _every_kind()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every notice has its words, its links and those it mentions."""
+"""Every event type has a default message, links and mentions, and templates replace them."""
 
 import re
 from collections.abc import Callable
@@ -10,59 +10,59 @@ import pytest
 
 from pipecd.config.piped.notification import TemplateSpec
 from pipecd.gotemplate.nodes import TemplateMistake
-from pipecd.piped.notify.mentions import mentions_of
-from pipecd.piped.notify.message import Console, Message, Mood, compose
-from pipecd.piped.notify.notice import Notice, NoticeKind
-from pipecd.piped.notify.outbox import Letter
-from pipecd.piped.notify.template import check, variables
-from pipecd.piped.notify.transition import deployment_is, triggered
-from pipecd.piped.notify.wording import Wording
+from pipecd.piped.notify.deployment_events import deployment_event, triggered_event
+from pipecd.piped.notify.event import EventType, NotificationEvent, mentions_of
+from pipecd.piped.notify.message import ConsoleLinks, Message, Severity, compose
+from pipecd.piped.notify.outbox import Delivery
+from pipecd.piped.notify.template import MessageRenderer, template_variables, validate_templates
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentMetadata, DeploymentTrigger
 
-Kinds = dict[NoticeKind, Notice]
-CONSOLE = Console("https://cd.example.com/", "shop")
+Events = dict[EventType, NotificationEvent]
+CONSOLE = ConsoleLinks("https://cd.example.com/", "shop")
 
 
-def words(notice: Notice, *templates: TemplateSpec) -> Message:
-    return Wording(CONSOLE, templates).of(Letter(notice), str)
+def words(event: NotificationEvent, *templates: TemplateSpec) -> Message:
+    return MessageRenderer(CONSOLE, templates).render(Delivery(event), str)
 
 
-K = NoticeKind
+K = EventType
 
 
 @pytest.mark.parametrize(
     ("kind", "title", "text", "mood"),
     [
-        pytest.param(K.DEPLOYMENT_TRIGGERED, 'Triggered a new deployment for "cart"', "", Mood.NEUTRAL, id="triggered"),
-        pytest.param(K.DEPLOYMENT_PLANNED, 'Deployment for "cart" was planned', "Quick sync", Mood.NEUTRAL, id="planned"),
-        pytest.param(K.DEPLOYMENT_STARTED, 'Deployment for "cart" was started', "", Mood.NEUTRAL, id="started"),
-        pytest.param(K.DEPLOYMENT_WAIT_APPROVAL, 'Deployment for "cart" is waiting for an approval', "", Mood.NEUTRAL, id="waiting for approval"),
-        pytest.param(K.DEPLOYMENT_APPROVED, 'Deployment for "cart" was approved', "Approved by bob, eve", Mood.NEUTRAL, id="approved"),
-        pytest.param(K.DEPLOYMENT_ROLLING_BACK, 'Deployment for "cart" is being rolled back', "it is so", Mood.UNEASY, id="rolling back"),
-        pytest.param(K.DEPLOYMENT_SUCCEEDED, 'Deployment for "cart" was completed successfully', "", Mood.GOOD, id="succeeded"),
-        pytest.param(K.DEPLOYMENT_FAILED, 'Deployment for "cart" was failed', "it is so", Mood.BAD, id="failed"),
-        pytest.param(K.DEPLOYMENT_CANCELLED, 'Deployment for "cart" was cancelled', "Cancelled by bob", Mood.UNEASY, id="cancelled"),
-        pytest.param(K.DEPLOYMENT_TRIGGER_FAILED, "Failed to trigger a new deployment for cart", "no luck", Mood.BAD, id="not triggered"),
-        pytest.param(K.APPLICATION_SYNCED, 'Application "cart" is in sync', "", Mood.GOOD, id="in sync"),
-        pytest.param(K.APPLICATION_OUT_OF_SYNC, 'Application "cart" is out of sync', "two differences", Mood.UNEASY, id="out of sync"),
-        pytest.param(K.APPLICATION_HEALTHY, 'Application "cart" is healthy', "", Mood.GOOD, id="healthy"),
-        pytest.param(K.PIPED_STARTED, "A piped has been started", "", Mood.NEUTRAL, id="piped started"),
-        pytest.param(K.PIPED_STOPPED, "A piped has been stopped", "", Mood.NEUTRAL, id="piped stopped"),
-        pytest.param(K.STAGE_STARTED, 'Stage "K8S_CANARY" was started', "", Mood.NEUTRAL, id="stage started"),
-        pytest.param(K.STAGE_SKIPPED, 'Stage "K8S_CANARY" was skipped', "so it is", Mood.NEUTRAL, id="stage skipped"),
-        pytest.param(K.STAGE_SUCCEEDED, 'Stage "K8S_CANARY" was completed successfully', "", Mood.GOOD, id="stage succeeded"),
-        pytest.param(K.STAGE_FAILED, 'Stage "K8S_CANARY" was failed', "so it is", Mood.BAD, id="stage failed"),
-        pytest.param(K.STAGE_CANCELLED, 'Stage "K8S_CANARY" was cancelled', "", Mood.UNEASY, id="stage cancelled"),
+        pytest.param(K.DEPLOYMENT_TRIGGERED, 'Triggered a new deployment for "cart"', "", Severity.INFO, id="triggered"),
+        pytest.param(K.DEPLOYMENT_PLANNED, 'Deployment for "cart" was planned', "Quick sync", Severity.INFO, id="planned"),
+        pytest.param(K.DEPLOYMENT_STARTED, 'Deployment for "cart" was started', "", Severity.INFO, id="started"),
+        pytest.param(K.DEPLOYMENT_WAIT_APPROVAL, 'Deployment for "cart" is waiting for an approval', "", Severity.INFO, id="waiting for approval"),
+        pytest.param(K.DEPLOYMENT_APPROVED, 'Deployment for "cart" was approved', "Approved by bob, eve", Severity.INFO, id="approved"),
+        pytest.param(K.DEPLOYMENT_ROLLING_BACK, 'Deployment for "cart" is being rolled back', "it is so", Severity.WARNING, id="rolling back"),
+        pytest.param(K.DEPLOYMENT_SUCCEEDED, 'Deployment for "cart" was completed successfully', "", Severity.SUCCESS, id="succeeded"),
+        pytest.param(K.DEPLOYMENT_FAILED, 'Deployment for "cart" was failed', "it is so", Severity.ERROR, id="failed"),
+        pytest.param(K.DEPLOYMENT_CANCELLED, 'Deployment for "cart" was cancelled', "Cancelled by bob", Severity.WARNING, id="cancelled"),
+        pytest.param(K.DEPLOYMENT_TRIGGER_FAILED, "Failed to trigger a new deployment for cart", "no luck", Severity.ERROR, id="not triggered"),
+        pytest.param(K.APPLICATION_SYNCED, 'Application "cart" is in sync', "", Severity.SUCCESS, id="in sync"),
+        pytest.param(K.APPLICATION_OUT_OF_SYNC, 'Application "cart" is out of sync', "two differences", Severity.WARNING, id="out of sync"),
+        pytest.param(K.APPLICATION_HEALTHY, 'Application "cart" is healthy', "", Severity.SUCCESS, id="healthy"),
+        pytest.param(K.PIPED_STARTED, "A piped has been started", "", Severity.INFO, id="piped started"),
+        pytest.param(K.PIPED_STOPPED, "A piped has been stopped", "", Severity.INFO, id="piped stopped"),
+        pytest.param(K.STAGE_STARTED, 'Stage "K8S_CANARY" was started', "", Severity.INFO, id="stage started"),
+        pytest.param(K.STAGE_SKIPPED, 'Stage "K8S_CANARY" was skipped', "so it is", Severity.INFO, id="stage skipped"),
+        pytest.param(K.STAGE_SUCCEEDED, 'Stage "K8S_CANARY" was completed successfully', "", Severity.SUCCESS, id="stage succeeded"),
+        pytest.param(K.STAGE_FAILED, 'Stage "K8S_CANARY" was failed', "so it is", Severity.ERROR, id="stage failed"),
+        pytest.param(K.STAGE_CANCELLED, 'Stage "K8S_CANARY" was cancelled', "", Severity.WARNING, id="stage cancelled"),
     ],
 )  # fmt: skip
-def test_the_words_for(notices: Kinds, kind: K, title: str, text: str, mood: Mood) -> None:
-    message = words(notices[kind])
-    assert (message.title, message.text, message.mood) == (title, text, mood)
+def test_title_text_and_severity(
+    events: Events, kind: K, title: str, text: str, mood: Severity
+) -> None:
+    message = words(events[kind])
+    assert (message.title, message.text, message.severity) == (title, text, mood)
 
 
-def test_every_kind_has_words(notices: Kinds) -> None:
-    assert set(notices) == set(NoticeKind)
-    assert all(words(notice).title for notice in notices.values())
+def test_every_event_type_has_a_title(events: Events) -> None:
+    assert set(events) == set(EventType)
+    assert all(words(event).title for event in events.values())
 
 
 DEPLOYMENT = "https://cd.example.com/deployments/deployment-1?project=shop"
@@ -94,8 +94,8 @@ APPLICATION = "https://cd.example.com/applications/app-1?project=shop"
         ),
     ],
 )  # fmt: skip
-def test_the_link_and_the_fields_of(notices: Kinds, kind: K, link: str, fields: list[str]) -> None:
-    message = words(notices[kind])
+def test_link_and_fields(events: Events, kind: K, link: str, fields: list[str]) -> None:
+    message = words(events[kind])
     assert message.link == link
     assert [field.name for field in message.fields] == fields
 
@@ -104,52 +104,52 @@ def field_of(message: Message, name: str) -> Any:
     return next(field for field in message.fields if field.name == name)
 
 
-def test_fields_lead_to_what_they_name(notices: Kinds) -> None:
-    started = words(notices[K.DEPLOYMENT_STARTED])
+def test_fields_link_to_their_pages(events: Events) -> None:
+    started = words(events[K.DEPLOYMENT_STARTED])
     assert field_of(started, "Application").link == APPLICATION
     assert field_of(started, "Deployment").value == "deployme..."
     assert field_of(started, "Labels").value == "env=prod"
     assert field_of(started, "Triggered By").value == "ann"
-    commit = field_of(words(notices[K.DEPLOYMENT_TRIGGER_FAILED]), "Commit")
+    commit = field_of(words(events[K.DEPLOYMENT_TRIGGER_FAILED]), "Commit")
     assert commit.value == "a change"
     assert commit.link == "https://github.com/shop/site/commit/abc123"
 
 
-def test_an_application_of_the_first_generation_shows_its_kind(
+def test_v0_applications_show_their_kind(
     about_deployment: Callable[..., Deployment],
 ) -> None:
-    notice = triggered(about_deployment(kind=5, platform_provider="p"))
-    assert field_of(words(notice), "Kind").value == "ecs"
+    event = triggered_event(about_deployment(kind=5, platform_provider="p"))
+    assert field_of(words(event), "Kind").value == "ecs"
 
 
-def test_a_person_who_asked_for_a_deployment_triggered_it(
+def test_triggered_by_names_the_commander(
     about_deployment: Callable[..., Deployment],
 ) -> None:
-    notice = triggered(about_deployment(trigger=DeploymentTrigger(commander="eve")))
-    assert field_of(words(notice), "Triggered By").value == "eve"
+    event = triggered_event(about_deployment(trigger=DeploymentTrigger(commander="eve")))
+    assert field_of(words(event), "Triggered By").value == "eve"
 
 
-def test_without_the_address_of_the_console_nothing_leads_there(notices: Kinds) -> None:
-    message = compose(notices[K.DEPLOYMENT_STARTED], Console("", "shop"), str)
+def test_without_a_console_address_there_are_no_links(events: Events) -> None:
+    message = compose(events[K.DEPLOYMENT_STARTED], ConsoleLinks("", "shop"), str)
     assert message.link == ""
     assert not any(field.link for field in message.fields)
 
 
-def test_nobody_who_cancelled_leaves_the_reason(
+def test_a_cancellation_without_a_commander_shows_the_reason(
     about_deployment: Callable[..., Deployment],
 ) -> None:
-    assert words(deployment_is(about_deployment(status=6))).text == "it is so"
+    assert words(deployment_event(about_deployment(status=6))).text == "it is so"
 
 
 @pytest.mark.parametrize("kind", [K.DEPLOYMENT_FAILED, K.STAGE_FAILED, K.DEPLOYMENT_ROLLING_BACK])
-def test_mentions_come_from_the_deployment(notices: Kinds, kind: NoticeKind) -> None:
-    mentions = words(notices[kind]).mentions
+def test_mentions_are_read_from_deployment_metadata(events: Events, kind: EventType) -> None:
+    mentions = words(events[kind]).mentions
     assert (mentions.users, mentions.groups) == (("U1",), ("G1",))
     assert "ann@example.com" in mentions.emails
 
 
-def test_a_failed_trigger_mentions_those_it_names(notices: Kinds) -> None:
-    mentions = words(notices[K.DEPLOYMENT_TRIGGER_FAILED]).mentions
+def test_a_failed_trigger_has_mentions(events: Events) -> None:
+    mentions = words(events[K.DEPLOYMENT_TRIGGER_FAILED]).mentions
     assert (mentions.users, mentions.groups) == (("U1",), ("G1",))
 
 
@@ -162,19 +162,19 @@ def test_a_failed_trigger_mentions_those_it_names(notices: Kinds) -> None:
         pytest.param('{"mentions":null}', id="upstream's way to say none"),
     ],
 )
-def test_mentions_that_cannot_be_read_mention_nobody(
+def test_invalid_mentions_are_ignored(
     about_deployment: Callable[..., Deployment], text: str
 ) -> None:
     kept = DeploymentMetadata.KeyValues(keyValues={"DeploymentNotification": text})
-    made = about_deployment(metadata_v2=DeploymentMetadata(shared=kept))
-    assert mentions_of(made, K.DEPLOYMENT_FAILED).users == ()
+    created = about_deployment(metadata_v2=DeploymentMetadata(shared=kept))
+    assert mentions_of(created, K.DEPLOYMENT_FAILED).users == ()
 
 
-def test_mentions_of_a_deployment_of_the_first_generation_are_found(
+def test_mentions_are_read_from_v0_metadata(
     about_deployment: Callable[..., Deployment],
 ) -> None:
-    made = about_deployment(metadata_v2=None, metadata={"DeploymentNotification": '{"mentions":[{"event":"*","slack":["U9"]}]}'})  # fmt: skip
-    assert mentions_of(made, K.DEPLOYMENT_FAILED).users == ("U9",)
+    created = about_deployment(metadata_v2=None, metadata={"DeploymentNotification": '{"mentions":[{"event":"*","slack":["U9"]}]}'})  # fmt: skip
+    assert mentions_of(created, K.DEPLOYMENT_FAILED).users == ("U9",)
 
 
 EVERYTHING = (
@@ -185,60 +185,64 @@ EVERYTHING = (
 )
 
 
-def test_every_variable_can_be_used_for_every_kind(notices: Kinds) -> None:
-    for notice in notices.values():
-        message = words(notice, TemplateSpec(title="t", text=EVERYTHING))
+def test_every_template_variable_works_for_every_event_type(events: Events) -> None:
+    for event in events.values():
+        message = words(event, TemplateSpec(title="t", text=EVERYTHING))
         assert message.title == "t"
-        assert message.text.startswith(notice.kind.name)
+        assert message.text.startswith(event.type.name)
 
 
-def test_a_template_replaces_the_words_of_its_event(notices: Kinds) -> None:
+def test_a_template_replaces_the_default_message(events: Events) -> None:
     template = TemplateSpec(
         event="DEPLOYMENT_FAILED",
         title="{{ .Application | upper }} broke",
         text="{{ .Reason }} ({{ .Labels.env }}, {{ .CommitHash | trunc 3 }} by {{ .TriggeredBy }})",
     )
-    failed = words(notices[K.DEPLOYMENT_FAILED], template)
+    failed = words(events[K.DEPLOYMENT_FAILED], template)
     assert (failed.title, failed.text) == ("CART broke", "it is so (prod, abc by ann)")
-    assert words(notices[K.STAGE_FAILED], template).title == 'Stage "K8S_CANARY" was failed'
+    assert words(events[K.STAGE_FAILED], template).title == 'Stage "K8S_CANARY" was failed'
 
 
-def test_an_empty_part_of_a_template_keeps_the_usual_words(notices: Kinds) -> None:
-    message = words(notices[K.DEPLOYMENT_PLANNED], TemplateSpec(title="new"))
+def test_an_empty_template_field_keeps_the_default(events: Events) -> None:
+    message = words(events[K.DEPLOYMENT_PLANNED], TemplateSpec(title="new"))
     assert (message.title, message.text) == ("new", "Quick sync")
 
 
-def test_the_templates_of_a_route_come_before_those_of_the_receiver(notices: Kinds) -> None:
-    wording = Wording(CONSOLE, (TemplateSpec(title="receiver"),))
-    letter = Letter(notices[K.DEPLOYMENT_FAILED], (TemplateSpec(title="route"),))
-    assert wording.of(letter, str).title == "route"
+def test_route_templates_precede_receiver_templates(events: Events) -> None:
+    renderer = MessageRenderer(CONSOLE, (TemplateSpec(title="receiver"),))
+    delivery = Delivery(events[K.DEPLOYMENT_FAILED], (TemplateSpec(title="route"),))
+    assert renderer.render(delivery, str).title == "route"
 
 
-def test_a_template_that_cannot_be_rendered_leaves_the_usual_words(notices: Kinds) -> None:
-    message = words(notices[K.DEPLOYMENT_FAILED], TemplateSpec(text="{{ .NoSuch }}"))
+def test_a_failing_template_falls_back_to_the_default_message(events: Events) -> None:
+    message = words(events[K.DEPLOYMENT_FAILED], TemplateSpec(text="{{ .NoSuch }}"))
     assert message.text == "it is so"
 
 
-def test_a_template_that_cannot_be_parsed_is_refused_by_name() -> None:
+def test_an_invalid_template_is_reported_by_name() -> None:
     with pytest.raises(TemplateMistake, match="receiver team, template for STAGE_FAILED"):
-        check([TemplateSpec(event="STAGE_FAILED", text="{{ .Text")], of="receiver team")
+        validate_templates(
+            [TemplateSpec(event="STAGE_FAILED", text="{{ .Text")], of="receiver team"
+        )
 
 
-def test_what_others_wrote_is_escaped_and_what_the_operator_wrote_is_not(
+def test_variables_are_escaped_and_template_text_is_not(
     about_deployment: Callable[..., Deployment],
 ) -> None:
-    notice = deployment_is(about_deployment(status=5, status_reason="<!channel>"))
-    wording = Wording(CONSOLE, (TemplateSpec(text="<https://runbook|help> {{ .Reason }}"),))
-    text = wording.of(Letter(notice), lambda text: text.replace("<", "&lt;")).text
+    event = deployment_event(about_deployment(status=5, status_reason="<!channel>"))
+    renderer = MessageRenderer(
+        CONSOLE, (TemplateSpec(text="<https://runbook|help> {{ .Reason }}"),)
+    )
+    text = renderer.render(Delivery(event), lambda text: text.replace("<", "&lt;")).text
     assert text == "<https://runbook|help> &lt;!channel>"
 
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "notifications.md"
 
 
-def test_the_guide_names_every_variable(notices: Kinds) -> None:
-    notice = notices[K.DEPLOYMENT_FAILED]
-    known = variables(compose(notice, CONSOLE, str), notice, str)
+def test_the_guide_names_every_variable(events: Events) -> None:
+    event = events[K.DEPLOYMENT_FAILED]
+    known = template_variables(compose(event, CONSOLE, str), event, str)
     _, _, section = GUIDE.read_text().partition("| Variable | Meaning |")
     assert set(re.findall(r"`\.(\w+)`", section)) == set(known)
 
@@ -251,6 +255,6 @@ def test_the_guide_names_every_variable(notices: Kinds) -> None:
         pytest.param("{{ if .Stage }}{{ .Stage }}{{ else }}no stage{{ end }}", "no stage", id="a choice"),
     ],
 )  # fmt: skip
-def test_what_the_guide_shows_works(notices: Kinds, text: str, shown: str) -> None:
-    message = words(notices[K.DEPLOYMENT_FAILED], TemplateSpec(text=text))
+def test_the_examples_of_the_guide_work(events: Events, text: str, shown: str) -> None:
+    message = words(events[K.DEPLOYMENT_FAILED], TemplateSpec(text=text))
     assert message.text == shown

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Letters arrive in order, again after trouble, and never at the expense of others."""
+"""Deliveries arrive in order, are retried after errors, and never delay other receivers."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,39 +15,46 @@ from structlog.testing import capture_logs
 from pipecd.config.piped.notification import DiscordSpec, WebhookSpec
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import Unavailable, UserMistake
-from pipecd.piped.notify.message import Console
-from pipecd.piped.notify.metrics import NotificationMetrics
-from pipecd.piped.notify.notice import Notice, NoticeKind
-from pipecd.piped.notify.outbox import Later, Letter, Outbox, Patience
+from pipecd.piped.notify.event import EventType, NotificationEvent
+from pipecd.piped.notify.message import ConsoleLinks
+from pipecd.piped.notify.outbox import (
+    Delivery,
+    NotificationMetrics,
+    Outbox,
+    RetryAfter,
+    RetryPolicy,
+)
 from pipecd.piped.notify.receivers.discord import DiscordReceiver
 from pipecd.piped.notify.receivers.webhook import WebhookReceiver
-from pipecd.piped.notify.wording import Wording
+from pipecd.piped.notify.template import MessageRenderer
 from pipecd.proto.model.notification_pb2 import NotificationEventPipedStarted
 from servers.receivers import DISCORD, WEBHOOK, Answer, Receivers
 
 # Nothing is given up because the machine is busy.
-QUICK = Patience(pauses=Backoff(0.01, 0.05), last_pause=0.01)
+QUICK = RetryPolicy(backoff=Backoff(0.01, 0.05), shutdown_backoff=0.01)
 
 
-def notice(name: str = "dev") -> Notice:
-    return Notice(NoticeKind.PIPED_STARTED, NotificationEventPipedStarted(id="p", name=name))
+def event(name: str = "dev") -> NotificationEvent:
+    return NotificationEvent(
+        EventType.PIPED_STARTED, NotificationEventPipedStarted(id="p", name=name)
+    )
 
 
 @dataclass
 class Box:
-    """An outbox, and those letters that have left it."""
+    """An outbox, and those deliveries that have left it."""
 
     outbox: Outbox
-    gone: list[Letter] = field(default_factory=list[Letter])
+    gone: list[Delivery] = field(default_factory=list[Delivery])
 
     def put(self, *names: str) -> None:
         for name in names:
-            self.outbox.put(Letter(notice(name)))
+            self.outbox.put(Delivery(event(name)))
 
 
 def box(receiver: Any, name: str = "team", **how: Any) -> Box:
-    gone: list[Letter] = []
-    return Box(Outbox(name, receiver, gone=gone.append, patience=how.pop("patience", QUICK), **how), gone)  # fmt: skip
+    gone: list[Delivery] = []
+    return Box(Outbox(name, receiver, on_done=gone.append, retry=how.pop("retry", QUICK), **how), gone)  # fmt: skip
 
 
 @asynccontextmanager
@@ -72,18 +79,18 @@ def names(receivers: Receivers, path: str = WEBHOOK) -> list[str]:
     return [delivery.json["Metadata"]["name"] for delivery in receivers.at(path)]
 
 
-async def test_letters_arrive_in_order(receivers: Receivers) -> None:
+async def test_deliveries_arrive_in_order(receivers: Receivers) -> None:
     async with program(receivers) as receiver:
         team = box(receiver)
         async with delivering(team):
             team.put(*"abc")
     assert names(receivers) == ["a", "b", "c"]
     assert len(team.gone) == 3
-    assert team.outbox.left == 0
+    assert team.outbox.pending == 0
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429])
-async def test_trouble_of_the_receiver_is_waited_for(receivers: Receivers, status: int) -> None:
+async def test_transient_errors_are_retried(receivers: Receivers, status: int) -> None:
     receivers.answers[WEBHOOK] = [Answer(status), Answer(status)]
     async with program(receivers) as receiver:
         team = box(receiver)
@@ -93,7 +100,7 @@ async def test_trouble_of_the_receiver_is_waited_for(receivers: Receivers, statu
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410])
-async def test_what_is_refused_is_not_tried_again(receivers: Receivers, status: int) -> None:
+async def test_permanent_errors_are_not_retried(receivers: Receivers, status: int) -> None:
     receivers.answers[WEBHOOK] = [Answer(status)]
     async with program(receivers) as receiver:
         team = box(receiver)
@@ -105,7 +112,7 @@ async def test_what_is_refused_is_not_tried_again(receivers: Receivers, status: 
     assert len(team.gone) == 2
 
 
-async def test_what_became_of_letters_is_counted(receivers: Receivers) -> None:
+async def test_deliveries_are_counted(receivers: Receivers) -> None:
     receivers.answers[WEBHOOK] = [Answer(503), Answer(200), Answer(404)]
     registry = CollectorRegistry()
 
@@ -113,7 +120,7 @@ async def test_what_became_of_letters_is_counted(receivers: Receivers) -> None:
         return registry.get_sample_value(name, {"receiver": "team", **labels})
 
     async with program(receivers) as receiver:
-        team = box(receiver, most=3, metrics=NotificationMetrics(registry))
+        team = box(receiver, max_queued=3, metrics=NotificationMetrics(registry))
         assert counted("pipecd_notifications_total", result="sent") == 0
         team.put("dropped", "a", "b", "c")
         assert counted("pipecd_notifications_waiting") == 3
@@ -127,10 +134,10 @@ async def test_what_became_of_letters_is_counted(receivers: Receivers) -> None:
 
 
 @pytest.mark.slow
-async def test_a_receiver_that_asks_for_time_gets_it(receivers: Receivers, eventually: Any) -> None:
+async def test_retry_after_is_respected(receivers: Receivers, eventually: Any) -> None:
     receivers.answers[WEBHOOK] = [Answer(429, headers={"Retry-After": "1"})]
     async with program(receivers) as receiver:
-        team = box(receiver, patience=Patience(pauses=Backoff(0.01, 60)))
+        team = box(receiver, retry=RetryPolicy(backoff=Backoff(0.01, 60)))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(team.outbox.run())
             team.put("a")
@@ -140,18 +147,18 @@ async def test_a_receiver_that_asks_for_time_gets_it(receivers: Receivers, event
     assert second.at - first.at >= 1
 
 
-async def test_a_receiver_that_stays_away_is_given_up_for_one_letter_at_a_time(
+async def test_deliveries_to_an_unavailable_receiver_are_given_up_one_by_one(
     eventually: Any,
 ) -> None:
     tried: list[str] = []
 
     class Away:
-        async def send(self, letter: Letter) -> None:
-            tried.append(str(letter.notice.facts.name))  # type: ignore[attr-defined]
+        async def send(self, delivery: Delivery) -> None:
+            tried.append(str(delivery.event.metadata.name))  # type: ignore[attr-defined]
             if tried[-1] == "a":
                 raise Unavailable("gone fishing")
 
-    team = box(Away(), patience=Patience(letter=0.1, pauses=Backoff(0.001, 0.001)))
+    team = box(Away(), retry=RetryPolicy(give_up_after=0.1, backoff=Backoff(0.001, 0.001)))
     with capture_logs() as logs:
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
             task = group.create_task(team.outbox.run())
@@ -164,18 +171,16 @@ async def test_a_receiver_that_stays_away_is_given_up_for_one_letter_at_a_time(
         "event": "notification was not delivered",
         "log_level": "warning",
         "receiver": "team",
-        "notice": "PIPED_STARTED",
+        "event_type": "PIPED_STARTED",
         "error": "gone fishing",
     }
 
 
-async def test_a_receiver_that_hangs_delays_nobody_else(
-    receivers: Receivers, eventually: Any
-) -> None:
+async def test_a_hanging_receiver_delays_no_other(receivers: Receivers, eventually: Any) -> None:
     receivers.hanging.add("/hangs")
     async with program(receivers, "/hangs") as hanging, program(receivers) as well:
         # However long the others take, it hangs for longer.
-        stuck, team = box(hanging, patience=Patience(attempt=60)), box(well)
+        stuck, team = box(hanging, retry=RetryPolicy(attempt_timeout=60)), box(well)
         async with asyncio.TaskGroup() as group:
             stuck.put("a")
             tasks = [group.create_task(each.outbox.run()) for each in (stuck, team)]
@@ -188,44 +193,44 @@ async def test_a_receiver_that_hangs_delays_nobody_else(
     assert names(receivers) == list("abcdefgh")
 
 
-async def test_a_hanging_attempt_is_ended_and_made_again(
+async def test_a_hanging_attempt_times_out_and_is_retried(
     receivers: Receivers, eventually: Any
 ) -> None:
     receivers.hanging.add("/hangs")
     async with program(receivers, "/hangs") as hanging:
-        stuck = box(hanging, patience=Patience(attempt=0.05, pauses=Backoff(0.01, 0.01)))
+        stuck = box(hanging, retry=RetryPolicy(attempt_timeout=0.05, backoff=Backoff(0.01, 0.01)))
         with capture_logs() as logs:
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(stuck.outbox.run())
                 stuck.put("a")
                 await eventually(lambda: len(receivers.at("/hangs")) > 2)
                 task.cancel()
-    assert {line["event"] for line in logs} == {"notification is sent again later"}
-    assert {line["error"] for line in logs} == {"no answer within 0.05 seconds"}
+    assert {line["event"] for line in logs} == {"notification failed, retrying"}
+    assert {line["error"] for line in logs} == {"no response within 0.05 seconds"}
 
 
-async def test_a_full_box_drops_the_oldest_and_says_so(receivers: Receivers) -> None:
+async def test_a_full_queue_drops_the_oldest_and_logs_it(receivers: Receivers) -> None:
     async with program(receivers) as receiver:
-        team = box(receiver, most=3)
+        team = box(receiver, max_queued=3)
         with capture_logs() as logs:
             team.put(*"abcdefgh")
-            assert team.outbox.left == 3
+            assert team.outbox.pending == 3
             async with delivering(team):
                 pass
     assert names(receivers) == ["f", "g", "h"]
     assert [(line["event"], line.get("count")) for line in logs] == [
-        ("too many notifications, the oldest are dropped", None),
+        ("notification queue is full, dropping the oldest", None),
         ("notifications were dropped", 5),
     ]
     assert len(team.gone) == 8
 
 
-async def test_what_is_left_at_the_end_is_tried_again_at_once(
+async def test_pending_deliveries_are_retried_at_once_during_shutdown(
     receivers: Receivers, eventually: Any
 ) -> None:
     receivers.answers[WEBHOOK] = [Answer(503)]
     async with program(receivers) as receiver:
-        team = box(receiver, patience=Patience(pauses=Backoff(30, 60), last_pause=0.01))
+        team = box(receiver, retry=RetryPolicy(backoff=Backoff(30, 60), shutdown_backoff=0.01))
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
             group.create_task(team.outbox.run())
             team.put("a")
@@ -234,37 +239,37 @@ async def test_what_is_left_at_the_end_is_tried_again_at_once(
     assert names(receivers) == ["a", "a"]
 
 
-async def test_ten_thousand_letters_are_queued_without_waiting(receivers: Receivers) -> None:
+async def test_ten_thousand_deliveries_are_queued_without_waiting(receivers: Receivers) -> None:
     count = 0
 
     class Quick:
-        async def send(self, letter: Letter) -> None:
+        async def send(self, delivery: Delivery) -> None:
             nonlocal count
             count += 1
 
     team = box(Quick())
     clock = asyncio.get_running_loop().time
-    letters = [Letter(notice(str(n))) for n in range(10_000)]
+    deliveries = [Delivery(event(str(n))) for n in range(10_000)]
     began = clock()
-    for letter in letters:
-        team.outbox.put(letter)
+    for delivery in deliveries:
+        team.outbox.put(delivery)
     assert clock() - began < 1
     async with delivering(team):
         pass
     assert count == 10_000
 
 
-async def test_no_secret_of_an_address_is_logged(
+async def test_secrets_of_urls_are_not_logged(
     receivers: Receivers, eventually: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     receivers.answers[DISCORD] = [Answer(500, DISCORD.encode()), Answer(404, DISCORD.encode())]
     async with httpx2.AsyncClient() as client:
         spec = DiscordSpec(hook_url=receivers.url(DISCORD))
-        team = box(DiscordReceiver(spec, Wording(Console("", "")), client))
+        team = box(DiscordReceiver(spec, MessageRenderer(ConsoleLinks("", "")), client))
         nowhere = DiscordSpec(hook_url="http://127.0.0.1:1/discord-hook-secret")
         away = box(
-            DiscordReceiver(nowhere, Wording(Console("", "")), client),
-            patience=Patience(letter=0.1, pauses=Backoff(0.01, 0.05)),
+            DiscordReceiver(nowhere, MessageRenderer(ConsoleLinks("", "")), client),
+            retry=RetryPolicy(give_up_after=0.1, backoff=Backoff(0.01, 0.05)),
         )
         with capture_logs() as logs:
             async with delivering(team, away):
@@ -276,6 +281,6 @@ async def test_no_secret_of_an_address_is_logged(
     assert "discord-hook-secret" not in f"{logs}{out.out}{out.err}"
 
 
-def test_asking_for_time_is_one_way_of_being_away() -> None:
-    assert isinstance(Later("busy", seconds=3), Unavailable)
-    assert not isinstance(Later("busy", seconds=3), UserMistake)
+def test_retry_after_is_a_kind_of_unavailable() -> None:
+    assert isinstance(RetryAfter("busy", seconds=3), Unavailable)
+    assert not isinstance(RetryAfter("busy", seconds=3), UserMistake)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each kind of receiver gets a notice in the form it knows, and is believed when it refuses."""
+"""Each receiver gets an event in its own format, and its errors decide about retries."""
 
 import base64
 import json
@@ -17,13 +17,13 @@ from pipecd.config.piped.notification import ReceiverSpec
 from pipecd.controlplane.webhooks.signature import is_signed
 from pipecd.model.document import from_json
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.piped.notify.message import Console
-from pipecd.piped.notify.notice import Notice, NoticeKind
-from pipecd.piped.notify.outbox import Later, Letter, Receiver
-from pipecd.piped.notify.receivers.choice import choose
+from pipecd.piped.notify.deployment_events import deployment_event
+from pipecd.piped.notify.event import EventType, NotificationEvent
+from pipecd.piped.notify.message import ConsoleLinks
+from pipecd.piped.notify.notifier import create_receiver
+from pipecd.piped.notify.outbox import Delivery, Receiver, RetryAfter
 from pipecd.piped.notify.receivers.discord import escape as discord_escape
 from pipecd.piped.notify.receivers.teams import escape as teams_escape
-from pipecd.piped.notify.transition import deployment_is
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.notification_pb2 import NotificationEventDeploymentFailed
 from servers.receivers import (
@@ -39,10 +39,10 @@ from servers.receivers import (
     Receivers,
 )
 
-Kinds = dict[NoticeKind, Notice]
-CONSOLE = Console("https://cd.example.com", "shop")
+Events = dict[EventType, NotificationEvent]
+CONSOLE = ConsoleLinks("https://cd.example.com", "shop")
 LINK = "https://cd.example.com/deployments/deployment-1?project=shop"
-FAILED = NoticeKind.DEPLOYMENT_FAILED
+FAILED = EventType.DEPLOYMENT_FAILED
 
 
 def read(described: dict[str, Any]) -> ReceiverSpec:
@@ -52,14 +52,14 @@ def read(described: dict[str, Any]) -> ReceiverSpec:
 @asynccontextmanager
 async def receiver(**described: Any) -> AsyncGenerator[Receiver]:
     async with httpx2.AsyncClient() as client:
-        chosen = choose(read(described), CONSOLE, client)
+        chosen = create_receiver(read(described), CONSOLE, client)
         assert chosen is not None
         yield chosen
 
 
-async def send(notice: Notice, **described: Any) -> None:
+async def send(event: NotificationEvent, **described: Any) -> None:
     async with receiver(**described) as chosen:
-        await chosen.send(Letter(notice))
+        await chosen.send(Delivery(event))
 
 
 def fields_of(attachment: Any) -> dict[str, str]:
@@ -67,9 +67,11 @@ def fields_of(attachment: Any) -> dict[str, str]:
     return {field["title"]: field["value"] for field in attachment["fields"]}
 
 
-async def test_slack_gets_an_attachment_by_its_hook(receivers: Receivers, notices: Kinds) -> None:
+async def test_slack_receives_an_attachment_by_webhook(
+    receivers: Receivers, events: Events
+) -> None:
     hook = {"hookURL": receivers.url(SLACK_HOOK), "mentionedAccounts": ["@U2"], "mentionedGroups": ["G2"]}  # fmt: skip
-    await send(notices[FAILED], slack=hook)
+    await send(events[FAILED], slack=hook)
     (delivery,) = receivers.at(SLACK_HOOK)
     assert delivery.json["username"] == "PipeCD"
     (attachment,) = delivery.json["attachments"]
@@ -87,20 +89,20 @@ async def test_slack_gets_an_attachment_by_its_hook(receivers: Receivers, notice
 
 
 async def test_a_second_message_to_slack_does_not_repeat_the_mentions_of_the_first(
-    receivers: Receivers, notices: Kinds
+    receivers: Receivers, events: Events
 ) -> None:
     async with receiver(slack={"hookURL": receivers.url(SLACK_HOOK)}) as slack:
-        for kind in (FAILED, NoticeKind.PIPED_STARTED, FAILED):
-            await slack.send(Letter(notices[kind]))
+        for kind in (FAILED, EventType.PIPED_STARTED, FAILED):
+            await slack.send(Delivery(events[kind]))
     told = [fields_of(d.json["attachments"][0]) for d in receivers.at(SLACK_HOOK)]
     assert [fields.get("Mention To Users") for fields in told] == ["<@U1>", None, "<@U1>"]
 
 
-async def test_slack_finds_no_markup_in_what_others_wrote(
+async def test_slack_markup_is_escaped(
     receivers: Receivers, about_deployment: Callable[..., Deployment]
 ) -> None:
-    made = about_deployment(status=5, status_reason="<!channel> a & b", application_name="<x>")
-    await send(deployment_is(made), slack={"hookURL": receivers.url(SLACK_HOOK)})
+    created = about_deployment(status=5, status_reason="<!channel> a & b", application_name="<x>")
+    await send(deployment_event(created), slack={"hookURL": receivers.url(SLACK_HOOK)})
     (attachment,) = receivers.at(SLACK_HOOK)[0].json["attachments"]
     assert attachment["text"] == "&lt;!channel&gt; a &amp; b"
     assert "<x>" not in attachment["title"]
@@ -111,8 +113,8 @@ def by_token(receivers: Receivers, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", ["oauthToken", "oauthTokenData", "oauthTokenFile"])
-async def test_slack_is_reached_by_a_token(
-    receivers: Receivers, notices: Kinds, tmp_path: Path, way: str
+async def test_slack_receives_messages_by_api_token(
+    receivers: Receivers, events: Events, tmp_path: Path, way: str
 ) -> None:
     file = tmp_path / "token"
     file.write_text(f"{SLACK_TOKEN}\n")
@@ -121,7 +123,7 @@ async def test_slack_is_reached_by_a_token(
         "oauthTokenData": base64.b64encode(SLACK_TOKEN.encode()).decode(),
         "oauthTokenFile": str(file),
     }
-    await send(notices[FAILED], slack=by_token(receivers, **{way: tokens[way]}))
+    await send(events[FAILED], slack=by_token(receivers, **{way: tokens[way]}))
     (delivery,) = receivers.at(SLACK_API)
     assert delivery.headers["authorization"] == f"Bearer {SLACK_TOKEN}"
     assert delivery.json["channel"] == "C1"
@@ -138,34 +140,32 @@ async def test_slack_is_reached_by_a_token(
         pytest.param(b"[]", UserMistake, id="something else that is not Slack"),
     ],
 )  # fmt: skip
-async def test_a_success_of_slack_may_be_a_refusal(
-    receivers: Receivers, notices: Kinds, answer: bytes, error: type[PipecdError]
+async def test_an_api_error_of_slack_with_status_200_is_an_error(
+    receivers: Receivers, events: Events, answer: bytes, error: type[PipecdError]
 ) -> None:
     receivers.answers[SLACK_API] = [Answer(body=answer)]
     with pytest.raises(error):
-        await send(notices[FAILED], slack=by_token(receivers, oauthToken=SLACK_TOKEN))
+        await send(events[FAILED], slack=by_token(receivers, oauthToken=SLACK_TOKEN))
 
 
-async def test_a_program_gets_the_facts_as_upstream_sends_them(
-    receivers: Receivers, notices: Kinds
-) -> None:
+async def test_webhooks_receive_upstreams_payload(receivers: Receivers, events: Events) -> None:
     webhook = {"url": receivers.url(WEBHOOK), "signatureValue": SIGNATURE}
-    await send(notices[FAILED], webhook=webhook)
+    await send(events[FAILED], webhook=webhook)
     (delivery,) = receivers.at(WEBHOOK)
     assert delivery.headers["pipecd-signature"] == SIGNATURE
     assert delivery.body.startswith(b'{"Type":5,"Metadata":{"deployment":{"id":"deployment-1",')
     assert delivery.body.endswith(b"}}\n")
     facts = from_json(json.dumps(delivery.json["Metadata"]), NotificationEventDeploymentFailed)
-    assert facts == notices[FAILED].facts
+    assert facts == events[FAILED].metadata
     assert "webhook-signature" not in delivery.headers
 
 
-async def test_every_kind_of_notice_reaches_a_program(receivers: Receivers, notices: Kinds) -> None:
+async def test_every_event_type_reaches_a_webhook(receivers: Receivers, events: Events) -> None:
     async with receiver(webhook={"url": receivers.url(WEBHOOK)}) as program:
-        for notice in notices.values():
-            await program.send(Letter(notice))
+        for event in events.values():
+            await program.send(Delivery(event))
     told = receivers.at(WEBHOOK)
-    assert [d.json["Type"] for d in told] == [int(kind) for kind in notices]
+    assert [d.json["Type"] for d in told] == [int(kind) for kind in events]
     # The header is sent even when nobody set a value.
     assert {d.headers["pipecd-signature"] for d in told} == {""}
 
@@ -177,47 +177,47 @@ async def test_every_kind_of_notice_reaches_a_program(receivers: Receivers, noti
         pytest.param("words, and not base64", id="a secret of one's own"),
     ],
 )
-async def test_a_program_can_check_who_sent_it(
-    receivers: Receivers, notices: Kinds, tmp_path: Path, secret: str
+async def test_webhook_requests_are_signed(
+    receivers: Receivers, events: Events, tmp_path: Path, secret: str
 ) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{secret}\n")
     async with receiver(
         webhook={"url": receivers.url(WEBHOOK), "signingSecretFile": str(file), "signatureKey": "X-Mine"}
     ) as program:  # fmt: skip
-        letter = Letter(notices[FAILED])
-        await program.send(letter)
-        await program.send(letter)
+        delivery = Delivery(events[FAILED])
+        await program.send(delivery)
+        await program.send(delivery)
     first, second = receivers.at(WEBHOOK)
     now = datetime.now(UTC)
     assert is_signed(first.headers, first.body, [secret], now)
     assert not is_signed(first.headers, first.body + b" ", [secret], now)
     assert not is_signed(first.headers, first.body, ["another"], now)
-    assert first.headers["webhook-id"] == second.headers["webhook-id"] == letter.id
+    assert first.headers["webhook-id"] == second.headers["webhook-id"] == delivery.id
     assert "x-mine" in first.headers
 
 
 async def test_a_secret_that_changes_in_its_file_is_used_at_once(
-    receivers: Receivers, notices: Kinds, tmp_path: Path
+    receivers: Receivers, events: Events, tmp_path: Path
 ) -> None:
     file = tmp_path / "value"
     file.write_text("one\n")
     async with receiver(
         webhook={"url": receivers.url(WEBHOOK), "signatureValueFile": str(file)}
     ) as program:
-        await program.send(Letter(notices[FAILED]))
+        await program.send(Delivery(events[FAILED]))
         file.write_text("two\n")
-        await program.send(Letter(notices[FAILED]))
+        await program.send(Delivery(events[FAILED]))
     assert [d.headers["pipecd-signature"] for d in receivers.at(WEBHOOK)] == ["one", "two"]
 
 
-async def test_teams_gets_an_adaptive_card(
-    receivers: Receivers, notices: Kinds, tmp_path: Path
+async def test_teams_receives_an_adaptive_card(
+    receivers: Receivers, events: Events, tmp_path: Path
 ) -> None:
     file = tmp_path / "url"
     file.write_text(f"{receivers.url(TEAMS)}\n")
     await send(
-        notices[FAILED],
+        events[FAILED],
         teams={"hookURLFile": str(file), "mentionedUsers": ["ann@example.com"]},
     )
     (delivery,) = receivers.at(TEAMS)
@@ -235,21 +235,21 @@ async def test_teams_gets_an_adaptive_card(
     assert card["actions"] == [{"type": "Action.OpenUrl", "title": "Open", "url": LINK}]
 
 
-async def test_teams_says_in_a_success_that_it_takes_no_more(
-    receivers: Receivers, notices: Kinds
+async def test_a_rate_limit_of_teams_with_status_200_is_retried(
+    receivers: Receivers, events: Events
 ) -> None:
     told = b"Microsoft Teams endpoint returned HTTP error 429 with ContextId x"
     receivers.answers[TEAMS] = [Answer(body=told)]
     with pytest.raises(Unavailable):
-        await send(notices[FAILED], teams={"hookURL": receivers.url(TEAMS)})
+        await send(events[FAILED], teams={"hookURL": receivers.url(TEAMS)})
 
 
-async def test_discord_gets_an_embed_and_mentions_only_those_configured(
-    receivers: Receivers, notices: Kinds
+async def test_discord_receives_an_embed_with_configured_mentions_only(
+    receivers: Receivers, events: Events
 ) -> None:
     receivers.answers[DISCORD] = [Answer(204, b"")]
     await send(
-        notices[FAILED],
+        events[FAILED],
         discord={"hookURL": receivers.url(DISCORD), "mentionedUsers": ["1"], "mentionedRoles": ["2"]},
     )  # fmt: skip
     (delivery,) = receivers.at(DISCORD)
@@ -265,19 +265,19 @@ async def test_discord_gets_an_embed_and_mentions_only_those_configured(
 
 
 @pytest.mark.parametrize("escape", [discord_escape, teams_escape])
-def test_markup_of_others_is_shown_as_it_is_written(escape: Callable[[str], str]) -> None:
+def test_markup_is_escaped(escape: Callable[[str], str]) -> None:
     assert "[click](http://x)" not in escape("[click](http://x)")
     assert "**loud**" not in escape("**loud**")
     assert escape("plain words, 1.5: fine!") == "plain words, 1.5: fine!"
 
 
 @pytest.mark.parametrize("kind", ["teams", "discord"])
-async def test_a_long_reason_is_cut(
+async def test_a_long_reason_is_truncated(
     receivers: Receivers, about_deployment: Callable[..., Deployment], kind: str
 ) -> None:
-    made = about_deployment(status=5, status_reason="x" * 100_000, application_name="y" * 1000)
+    created = about_deployment(status=5, status_reason="x" * 100_000, application_name="y" * 1000)
     path = {"teams": TEAMS, "discord": DISCORD}[kind]
-    await send(deployment_is(made), **{kind: {"hookURL": receivers.url(path)}})
+    await send(deployment_event(created), **{kind: {"hookURL": receivers.url(path)}})
     (delivery,) = receivers.at(path)
     assert len(delivery.body) < 28_000
     if kind == "discord":
@@ -297,13 +297,13 @@ HOOKS = [
     ("status", "error"),
     [(400, UserMistake), (404, UserMistake), (301, UserMistake), (408, Unavailable), (500, Unavailable), (503, Unavailable)],
 )  # fmt: skip
-async def test_an_answer_tells_whether_to_try_again(
-    receivers: Receivers, notices: Kinds, kind: str, path: str, status: int, error: type[Exception]
+async def test_the_status_decides_whether_to_retry(
+    receivers: Receivers, events: Events, kind: str, path: str, status: int, error: type[Exception]
 ) -> None:
     # A server may repeat what it was sent.
     receivers.answers[path] = [Answer(status, f"no such thing {path}".encode())]
     with pytest.raises(error, match=f"status {status}: no such thing") as caught:
-        await send(notices[FAILED], **{kind: {"hookURL": receivers.url(path)}})
+        await send(events[FAILED], **{kind: {"hookURL": receivers.url(path)}})
     assert path.rpartition("/")[2] not in str(caught.value)
 
 
@@ -319,21 +319,19 @@ def in_ten_minutes() -> str:
         pytest.param(lambda: "soon", 0, 0, id="nonsense"),
     ],
 )  # fmt: skip
-async def test_a_receiver_may_say_how_long_to_wait(
-    receivers: Receivers, notices: Kinds, header: Callable[[], str], least: float, most: float
+async def test_the_retry_after_header_is_parsed(
+    receivers: Receivers, events: Events, header: Callable[[], str], least: float, most: float
 ) -> None:
     receivers.answers[DISCORD] = [Answer(429, b"", {"Retry-After": header()})]
-    with pytest.raises(Later) as caught:
-        await send(notices[FAILED], discord={"hookURL": receivers.url(DISCORD)})
+    with pytest.raises(RetryAfter) as caught:
+        await send(events[FAILED], discord={"hookURL": receivers.url(DISCORD)})
     assert least <= caught.value.seconds <= most
 
 
-async def test_an_endless_answer_is_not_read_to_its_end(
-    receivers: Receivers, notices: Kinds
-) -> None:
+async def test_the_response_is_read_up_to_a_limit(receivers: Receivers, events: Events) -> None:
     receivers.answers[DISCORD] = [Answer(400, b"x" * 5_000_000)]
     with pytest.raises(UserMistake) as caught:
-        await send(notices[FAILED], discord={"hookURL": receivers.url(DISCORD)})
+        await send(events[FAILED], discord={"hookURL": receivers.url(DISCORD)})
     assert len(str(caught.value)) < 400
 
 
@@ -347,21 +345,21 @@ async def test_an_endless_answer_is_not_read_to_its_end(
         pytest.param("http://host:99999999/secret-part", Unavailable, id="no such port"),
     ],
 )
-async def test_an_address_is_no_part_of_an_error(
-    notices: Kinds, url: str, error: type[Exception]
+async def test_urls_do_not_appear_in_errors(
+    events: Events, url: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:
-        await send(notices[FAILED], discord={"hookURL": url})
+        await send(events[FAILED], discord={"hookURL": url})
     assert "secret-part" not in str(caught.value)
 
 
 @pytest.mark.parametrize("field", ["signatureKey", "signatureValue"])
-async def test_a_header_that_cannot_be_sent_is_told_without_its_value(
-    receivers: Receivers, notices: Kinds, field: str
+async def test_an_invalid_header_is_reported_without_its_value(
+    receivers: Receivers, events: Events, field: str
 ) -> None:
     webhook = {"url": receivers.url(WEBHOOK), field: "Schlüssel-wort"}
     with pytest.raises(UserMistake) as caught:
-        await send(notices[FAILED], webhook=webhook)
+        await send(events[FAILED], webhook=webhook)
     assert "wort" not in str(caught.value)
 
 
@@ -378,12 +376,12 @@ async def test_a_header_that_cannot_be_sent_is_told_without_its_value(
         pytest.param({"slack": {"channelID": "C", "oauthTokenData": "?"}}, id="something that is not base64"),
     ],
 )  # fmt: skip
-async def test_a_secret_that_is_not_there_is_told_at_the_start(described: dict[str, Any]) -> None:
+async def test_a_missing_secret_is_reported_at_startup(described: dict[str, Any]) -> None:
     with pytest.raises(UserMistake, match=r"notifications\.receivers"):
         async with receiver(**described):
             pass
 
 
-async def test_a_receiver_that_receives_nothing_is_none() -> None:
+async def test_a_receiver_without_configuration_is_none() -> None:
     async with httpx2.AsyncClient() as client:
-        assert choose(ReceiverSpec(name="r"), CONSOLE, client) is None
+        assert create_receiver(ReceiverSpec(name="r"), CONSOLE, client) is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes let pass what they ask for and nothing that they ignore."""
+"""Routes match the events they select and none that they ignore."""
 
 from typing import Any
 
@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.config.piped.notification import RouteSpec
-from pipecd.piped.notify.notice import NoticeKind
-from pipecd.piped.notify.route import passes
-from pipecd.piped.notify.subject import Subject
+from pipecd.piped.notify.event import EventSubject, EventType
+from pipecd.piped.notify.notifier import route_matches
 from pipecd.proto.model import notification_pb2 as pb
 
-FAILED = NoticeKind.DEPLOYMENT_FAILED
-STAGE = NoticeKind.STAGE_STARTED
-PIPED = NoticeKind.PIPED_STARTED
-CART = Subject("shop", "a1", "cart", {"env": "prod", "team": "x", "empty": ""})
-ITSELF = Subject("shop")
+FAILED = EventType.DEPLOYMENT_FAILED
+STAGE = EventType.STAGE_STARTED
+PIPED = EventType.PIPED_STARTED
+CART = EventSubject("shop", "a1", "cart", {"env": "prod", "team": "x", "empty": ""})
+ITSELF = EventSubject("shop")
 
 
 def route(**fields: Any) -> RouteSpec:
@@ -51,36 +50,38 @@ def route(**fields: Any) -> RouteSpec:
         pytest.param(route(ignore_apps=("",), ignore_labels={"a": ""}), PIPED, ITSELF, True, id="nothing about applications keeps piped quiet"),
     ],
 )  # fmt: skip
-def test_a_route(spec: RouteSpec, kind: NoticeKind, about: Subject, expected: bool) -> None:
-    assert passes(spec, kind, about) is expected
+def test_route_matches(
+    spec: RouteSpec, kind: EventType, about: EventSubject, expected: bool
+) -> None:
+    assert route_matches(spec, kind, about) is expected
 
 
-def test_the_groups_are_those_of_the_wire() -> None:
+def test_the_groups_equal_those_of_the_wire() -> None:
     known = {name.removeprefix("EVENT_") for name, _ in pb.NotificationEventGroup.items()} - {
         "NONE"
     }
-    assert {kind.group for kind in NoticeKind} == known
-    assert all(kind.name.startswith(kind.group.partition("_")[0]) for kind in NoticeKind)
+    assert {kind.group for kind in EventType} == known
+    assert all(kind.name.startswith(kind.group.partition("_")[0]) for kind in EventType)
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
 LISTS = st.lists(NAMES, max_size=2).map(tuple)
 MAPS = st.dictionaries(NAMES, NAMES, max_size=2)
-KINDS = st.sampled_from(list(NoticeKind))
+KINDS = st.sampled_from(list(EventType))
 EVENTS = st.lists(KINDS.map(lambda kind: kind.name), max_size=3).map(tuple)
 GROUPS = st.lists(KINDS.map(lambda kind: kind.group), max_size=2).map(tuple)
 ROUTES = st.builds(
     RouteSpec, events=EVENTS, ignore_events=EVENTS, groups=GROUPS, ignore_groups=GROUPS,
     apps=LISTS, ignore_apps=LISTS, labels=MAPS, ignore_labels=MAPS,
 )  # fmt: skip
-SUBJECTS = st.builds(Subject, st.just("p"), st.just("id"), NAMES, MAPS)
+SUBJECTS = st.builds(EventSubject, st.just("p"), st.just("id"), NAMES, MAPS)
 
 
 @given(ROUTES, KINDS, SUBJECTS)
-def test_what_passes_is_asked_for_and_not_ignored(
-    spec: RouteSpec, kind: NoticeKind, about: Subject
+def test_matching_events_are_selected_and_not_ignored(
+    spec: RouteSpec, kind: EventType, about: EventSubject
 ) -> None:
-    if passes(spec, kind, about):
+    if route_matches(spec, kind, about):
         labels = dict(about.labels or {})
         assert kind.name not in spec.ignore_events
         assert kind.group not in spec.ignore_groups
@@ -93,9 +94,9 @@ def test_what_passes_is_asked_for_and_not_ignored(
 
 
 @given(ROUTES, KINDS, SUBJECTS, NAMES, NAMES)
-def test_one_more_ignored_thing_never_lets_more_pass(
-    spec: RouteSpec, kind: NoticeKind, about: Subject, key: str, value: str
+def test_ignore_settings_only_narrow_a_route(
+    spec: RouteSpec, kind: EventType, about: EventSubject, key: str, value: str
 ) -> None:
     stricter = spec.model_copy(update={"ignore_labels": {**spec.ignore_labels, key: value}})
     if key not in spec.ignore_labels:
-        assert passes(spec, kind, about) or not passes(stricter, kind, about)
+        assert route_matches(spec, kind, about) or not route_matches(stricter, kind, about)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,8 @@ from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.command_handlers import UnknownApplicationHandler
-from pipecd.piped.notify.notice import Notice
+from pipecd.piped.notify.event import NotificationEvent
+from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
@@ -30,15 +31,15 @@ from pipecd.proto.service import piped_pb2
 LOOK_EVERY = 0.03
 
 
-class Heard(list[Notice]):
+class Heard(list[NotificationEvent]):
     """What people were told, in order."""
 
-    def tell(self, notice: Notice) -> None:
-        self.append(notice)
+    def notify(self, event: NotificationEvent) -> None:
+        self.append(event)
 
     @property
     def names(self) -> list[str]:
-        return [notice.kind.name for notice in self]
+        return [event.type.name for event in self]
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Scene:
                 mirrors=mirrors,
                 configs=ApplicationConfigs(load_catalog()),
                 baselines=Baselines(IgnoredCommits(self.seen_file)),
-                notices=self.heard,
+                notifier=cast("Notifier", self.heard),
                 states=SyncStates(api, applications, deployments, now=now),
                 interval=every,
                 now=now,

@@ -7,7 +7,8 @@ import structlog.testing
 
 from pipecd.git.commit import Commit, parse_commit
 from pipecd.model.errors import Unauthenticated, Unavailable
-from pipecd.piped.notify.notice import Notice
+from pipecd.piped.notify.event import NotificationEvent
+from pipecd.piped.notify.notifier import Notifier, PipedIdentity
 from pipecd.piped.trigger.trigger_pass import TriggerFailures
 from pipecd.proto.model.application_pb2 import Application
 
@@ -15,11 +16,11 @@ CART = Application(id="cart", name="Cart")
 AWAY, REFUSED = Unavailable("nobody answers"), Unauthenticated("the key is wrong")
 
 
-class NoNotices:
+class SilentNotifier(Notifier):
     """Fails on any notification."""
 
-    def tell(self, notice: Notice) -> None:
-        raise AssertionError(notice)
+    def notify(self, event: NotificationEvent) -> None:
+        raise AssertionError(event)
 
 
 def commit(hash: str) -> Commit:
@@ -38,7 +39,7 @@ def test_a_temporary_error_is_logged_once_per_commit_and_reason_without_a_notifi
         }
 
     first, second = commit("a1"), commit("b2")
-    failures = TriggerFailures(NoNotices())
+    failures = TriggerFailures(SilentNotifier(PipedIdentity("", "", "")))
     with structlog.testing.capture_logs() as logs:
         for seen, error in ((first, AWAY), (first, AWAY), (second, AWAY), (second, REFUSED)):
             failures.failed(CART, seen, error, None)
@@ -46,7 +47,7 @@ def test_a_temporary_error_is_logged_once_per_commit_and_reason_without_a_notifi
 
 
 def test_an_error_that_returns_is_logged_again() -> None:
-    head, failures = commit("a1"), TriggerFailures(NoNotices())
+    head, failures = commit("a1"), TriggerFailures(SilentNotifier(PipedIdentity("", "", "")))
     with structlog.testing.capture_logs() as logs:
         failures.failed(CART, head, AWAY, None)
         failures.decided(CART, head, "", None)

@@ -8,7 +8,7 @@ import grpc
 from pipecd.git.mirror import Repository
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import SyncStrategy
-from pipecd.piped.notify.subject import said, subject_of
+from pipecd.piped.notify.event import subject_of, text_field
 from servers.samples import CART
 
 BROKEN = CART.replace("name: cart", "name: [1]")
@@ -27,7 +27,7 @@ async def test_a_deployment_is_told_once_with_those_to_mention(
         async with scene.triggering(site):
             await scene.settle()
     assert scene.heard.names == ["DEPLOYMENT_TRIGGERED"]
-    facts: Any = scene.heard[0].facts
+    facts: Any = scene.heard[0].metadata
     assert facts.deployment.id == deployment.id
     assert list(facts.mentioned_accounts) == ["U1"]
 
@@ -73,10 +73,10 @@ async def test_a_broken_configuration_is_told_once_for_as_long_as_it_lasts(
         "DEPLOYMENT_TRIGGERED",
         "DEPLOYMENT_TRIGGER_FAILED",
     ]
-    facts = scene.heard[0].facts
-    assert said(facts, "commit_hash") == broken
-    assert said(facts, "commit_message") == "broken"
-    assert "cart/app.pipecd.yaml:4" in said(facts, "reason")
+    facts = scene.heard[0].metadata
+    assert text_field(facts, "commit_hash") == broken
+    assert text_field(facts, "commit_message") == "broken"
+    assert "cart/app.pipecd.yaml:4" in text_field(facts, "reason")
     assert subject_of(facts).application == "cart"
 
 
@@ -94,7 +94,7 @@ async def test_a_deployment_that_the_control_plane_refuses_is_told_once(
             await scene.plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=scene.plane.admin)
             await eventually(lambda: gate.count("ReportCommandHandled"))
     assert scene.heard.names == ["DEPLOYMENT_TRIGGER_FAILED"]
-    facts: Any = scene.heard[0].facts
+    facts: Any = scene.heard[0].metadata
     assert "the gate says" in facts.reason
     assert list(facts.mentioned_groups) == ["G1"]
 

@@ -15,7 +15,7 @@ from pipecd.observe.deployments import DeploymentTelemetry
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.reports import DeploymentReports
-from pipecd.piped.notify.notice import Notices
+from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.plan.stages import TargetsByPlugin
 from pipecd.piped.planning.planner import MaskedSources
 from pipecd.piped.pluginhost.callbacks import Callbacks
@@ -103,7 +103,7 @@ class DeploymentContext:
     targets: TargetsByPlugin = field(default_factory=dict[str, tuple[str, ...]])
     callbacks: Callbacks
     metadata: MetadataStore
-    notices: Notices
+    notifier: Notifier
     workspace: Path
     telemetry: DeploymentTelemetry = field(default_factory=DeploymentTelemetry)
     now: Now = utc_now
@@ -116,7 +116,7 @@ class DeploymentContext:
         """Returns what reports the progress of a deployment."""
         on_status = self.telemetry.statuses.changed
         return DeploymentReports(
-            self.api, deployment, self.notices, on_status=on_status, now=self.now
+            self.api, deployment, self.notifier, on_status=on_status, now=self.now
         )
 
     def journal_file(self, deployment_id: str) -> Path:

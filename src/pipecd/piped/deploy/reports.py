@@ -23,8 +23,8 @@ from pipecd.model.deployment import (
 from pipecd.model.errors import PipecdError
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.journal import StageEntry
-from pipecd.piped.notify.notice import Notices
-from pipecd.piped.notify.transition import deployment_is, stage_became
+from pipecd.piped.notify.deployment_events import deployment_event, stage_events
+from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.planning.planner import Plan, RunningCommit
 from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -53,12 +53,12 @@ class DeploymentReports:
         self,
         api: ControlPlaneClient,
         deployment: Deployment,
-        notices: Notices,
+        notifier: Notifier,
         *,
         on_status: Callable[[Deployment], None],
         now: Now = utc_now,
     ) -> None:
-        self._api, self._deployment, self._notices, self._now = api, deployment, notices, now
+        self._api, self._deployment, self._notifier, self._now = api, deployment, notifier, now
         self._on_status = on_status
 
     async def planned(self, plan: Plan, running: RunningCommit | None) -> None:
@@ -72,7 +72,7 @@ class DeploymentReports:
         del own.versions[:], own.stages[:]
         own.versions.extend(plan.versions)
         own.stages.extend(plan.stages)
-        self._notices.tell(deployment_is(own))
+        self._notifier.notify(deployment_event(own))
         request = piped_pb2.ReportDeploymentPlannedRequest(
             deployment_id=own.id,
             summary=own.summary,
@@ -128,8 +128,8 @@ class DeploymentReports:
         if requires:
             del stage.requires[:]
             stage.requires.extend(requires)
-        for notice in stage_became(self._deployment, stage, before):
-            self._notices.tell(notice)
+        for event in stage_events(self._deployment, stage, before):
+            self._notifier.notify(event)
         request = piped_pb2.ReportStageStatusChangedRequest(
             deployment_id=self._deployment.id,
             stage_id=stage.id,
@@ -170,7 +170,7 @@ class DeploymentReports:
         own = self._deployment
         self._set_status(status, reason)
         own.completed_at = to_unix(self._now())
-        self._notices.tell(deployment_is(own, by=by))
+        self._notifier.notify(deployment_event(own, by=by))
         request = piped_pb2.ReportDeploymentCompletedRequest(
             deployment_id=own.id,
             status=own.status,
@@ -194,7 +194,7 @@ class DeploymentReports:
         own, before = self._deployment, DeploymentStatus(self._deployment.status)
         self._set_status(status, reason)
         if before is not status:
-            self._notices.tell(deployment_is(own))
+            self._notifier.notify(deployment_event(own))
         request = piped_pb2.ReportDeploymentStatusChangedRequest(
             deployment_id=own.id,
             status=own.status,

@@ -3,7 +3,8 @@
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.piped.notify.notice import Notice, NoticeKind, Notices
+from pipecd.piped.notify.event import EventType, NotificationEvent
+from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.reporting.sync_states import SyncState
 from pipecd.proto.model import application_pb2
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
@@ -24,8 +25,8 @@ class Announcer:
     finds an application in sync is only news after one that did not.
     """
 
-    def __init__(self, notices: Notices, *, now: Now = utc_now) -> None:
-        self._notices, self._now = notices, now
+    def __init__(self, notifier: Notifier, *, now: Now = utc_now) -> None:
+        self._notifier, self._now = notifier, now
         self._last: dict[str, SyncStatus] = {}
 
     def heard(self, application: Application, before: SyncState, after: SyncState) -> None:
@@ -46,17 +47,17 @@ class Announcer:
         )
         if after.status is SyncStatus.OUT_OF_SYNC:
             facts = NotificationEventApplicationOutOfSync(application=application, state=state)
-            self._notices.tell(Notice(NoticeKind.APPLICATION_OUT_OF_SYNC, facts))
+            self._notifier.notify(NotificationEvent(EventType.APPLICATION_OUT_OF_SYNC, facts))
         else:
             facts = NotificationEventApplicationSynced(application=application, state=state)
-            self._notices.tell(Notice(NoticeKind.APPLICATION_SYNCED, facts))
+            self._notifier.notify(NotificationEvent(EventType.APPLICATION_SYNCED, facts))
 
 
 class Recoveries:
     """Hears how applications are; that one is healthy is only news after it was not."""
 
-    def __init__(self, notices: Notices) -> None:
-        self._notices = notices
+    def __init__(self, notifier: Notifier) -> None:
+        self._notifier = notifier
         self._ill: set[str] = set()
 
     def heard(self, application: Application, health: int) -> None:
@@ -69,4 +70,4 @@ class Recoveries:
             facts = NotificationEventApplicationSynced(
                 application=application, state=application.sync_state
             )
-            self._notices.tell(Notice(NoticeKind.APPLICATION_HEALTHY, facts))
+            self._notifier.notify(NotificationEvent(EventType.APPLICATION_HEALTHY, facts))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches events to routes, then tells people."""
+"""Notifications: events, routes, and receivers such as Slack, Teams, e-mail and webhooks."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A notice in words for people, before any receiver gives it its own form."""
+"""The default message of an event, before a receiver formats it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -8,26 +8,32 @@ from enum import Enum
 from pipecd.model.clock import from_unix
 from pipecd.model.deployment import triggered_by
 from pipecd.model.giturl import commit_page
-from pipecd.piped.notify.mentions import Mentions, mentions_of
-from pipecd.piped.notify.notice import Notice, NoticeKind
-from pipecd.piped.notify.subject import Subject, said, subject_of
+from pipecd.piped.notify.event import (
+    EventSubject,
+    EventType,
+    Mentions,
+    NotificationEvent,
+    mentions_of,
+    subject_of,
+    text_field,
+)
 from pipecd.proto.model.deployment_pb2 import Deployment
 
-_SHORT = 8
+_SHORT_ID_LENGTH = 8
 
 
-class Mood(Enum):
-    """How a message is meant, with the colour that shows it."""
+class Severity(Enum):
+    """The severity of a message, with its colour."""
 
-    NEUTRAL = "#222429"
-    GOOD = "#629650"
-    BAD = "#9C3C31"
-    UNEASY = "#C1A337"
+    INFO = "#222429"
+    SUCCESS = "#629650"
+    ERROR = "#9C3C31"
+    WARNING = "#C1A337"
 
 
 @dataclass(frozen=True)
 class Field:
-    """A fact with its name; `link` is the page about it, `at` the moment where it is one."""
+    """A named value; `link` is the page about it, `at` the Unix time if it is a time."""
 
     name: str
     value: str
@@ -37,19 +43,19 @@ class Field:
 
 @dataclass(frozen=True)
 class Message:
-    """What people read."""
+    """A message for people."""
 
     title: str
     text: str
     fields: tuple[Field, ...]
-    mood: Mood
+    severity: Severity
     link: str
     mentions: Mentions
 
 
 @dataclass(frozen=True)
-class Console:
-    """The pages of the control plane; without its address there are no links."""
+class ConsoleLinks:
+    """Links to pages of the control plane; empty if its address is not configured."""
 
     address: str
     project: str
@@ -70,145 +76,165 @@ class Console:
 
 
 @dataclass(frozen=True)
-class _Words:
-    title: str
-    mood: Mood = Mood.NEUTRAL
+class _Title:
+    format: str
+    severity: Severity = Severity.INFO
 
 
-_FOR = 'Deployment for "{application}"'
+_DEPLOYMENT = 'Deployment for "{application}"'
 _STAGE = 'Stage "{stage}"'
-_WORDS = {
-    NoticeKind.DEPLOYMENT_TRIGGERED: _Words('Triggered a new deployment for "{application}"'),
-    NoticeKind.DEPLOYMENT_PLANNED: _Words(f"{_FOR} was planned"),
-    NoticeKind.DEPLOYMENT_STARTED: _Words(f"{_FOR} was started"),
-    NoticeKind.DEPLOYMENT_WAIT_APPROVAL: _Words(f"{_FOR} is waiting for an approval"),
-    NoticeKind.DEPLOYMENT_APPROVED: _Words(f"{_FOR} was approved"),
-    NoticeKind.DEPLOYMENT_ROLLING_BACK: _Words(f"{_FOR} is being rolled back", Mood.UNEASY),
-    NoticeKind.DEPLOYMENT_SUCCEEDED: _Words(f"{_FOR} was completed successfully", Mood.GOOD),
-    NoticeKind.DEPLOYMENT_FAILED: _Words(f"{_FOR} was failed", Mood.BAD),
-    NoticeKind.DEPLOYMENT_CANCELLED: _Words(f"{_FOR} was cancelled", Mood.UNEASY),
-    NoticeKind.DEPLOYMENT_TRIGGER_FAILED: _Words(
-        "Failed to trigger a new deployment for {application}", Mood.BAD
+_TITLES = {
+    EventType.DEPLOYMENT_TRIGGERED: _Title('Triggered a new deployment for "{application}"'),
+    EventType.DEPLOYMENT_PLANNED: _Title(f"{_DEPLOYMENT} was planned"),
+    EventType.DEPLOYMENT_STARTED: _Title(f"{_DEPLOYMENT} was started"),
+    EventType.DEPLOYMENT_WAIT_APPROVAL: _Title(f"{_DEPLOYMENT} is waiting for an approval"),
+    EventType.DEPLOYMENT_APPROVED: _Title(f"{_DEPLOYMENT} was approved"),
+    EventType.DEPLOYMENT_ROLLING_BACK: _Title(
+        f"{_DEPLOYMENT} is being rolled back", Severity.WARNING
     ),
-    NoticeKind.APPLICATION_SYNCED: _Words('Application "{application}" is in sync', Mood.GOOD),
-    NoticeKind.APPLICATION_OUT_OF_SYNC: _Words(
-        'Application "{application}" is out of sync', Mood.UNEASY
+    EventType.DEPLOYMENT_SUCCEEDED: _Title(
+        f"{_DEPLOYMENT} was completed successfully", Severity.SUCCESS
     ),
-    NoticeKind.APPLICATION_HEALTHY: _Words('Application "{application}" is healthy', Mood.GOOD),
-    NoticeKind.PIPED_STARTED: _Words("A piped has been started"),
-    NoticeKind.PIPED_STOPPED: _Words("A piped has been stopped"),
-    NoticeKind.STAGE_STARTED: _Words(f"{_STAGE} was started"),
-    NoticeKind.STAGE_SKIPPED: _Words(f"{_STAGE} was skipped"),
-    NoticeKind.STAGE_SUCCEEDED: _Words(f"{_STAGE} was completed successfully", Mood.GOOD),
-    NoticeKind.STAGE_FAILED: _Words(f"{_STAGE} was failed", Mood.BAD),
-    NoticeKind.STAGE_CANCELLED: _Words(f"{_STAGE} was cancelled", Mood.UNEASY),
+    EventType.DEPLOYMENT_FAILED: _Title(f"{_DEPLOYMENT} was failed", Severity.ERROR),
+    EventType.DEPLOYMENT_CANCELLED: _Title(f"{_DEPLOYMENT} was cancelled", Severity.WARNING),
+    EventType.DEPLOYMENT_TRIGGER_FAILED: _Title(
+        "Failed to trigger a new deployment for {application}", Severity.ERROR
+    ),
+    EventType.APPLICATION_SYNCED: _Title(
+        'Application "{application}" is in sync', Severity.SUCCESS
+    ),
+    EventType.APPLICATION_OUT_OF_SYNC: _Title(
+        'Application "{application}" is out of sync', Severity.WARNING
+    ),
+    EventType.APPLICATION_HEALTHY: _Title(
+        'Application "{application}" is healthy', Severity.SUCCESS
+    ),
+    EventType.PIPED_STARTED: _Title("A piped has been started"),
+    EventType.PIPED_STOPPED: _Title("A piped has been stopped"),
+    EventType.STAGE_STARTED: _Title(f"{_STAGE} was started"),
+    EventType.STAGE_SKIPPED: _Title(f"{_STAGE} was skipped"),
+    EventType.STAGE_SUCCEEDED: _Title(f"{_STAGE} was completed successfully", Severity.SUCCESS),
+    EventType.STAGE_FAILED: _Title(f"{_STAGE} was failed", Severity.ERROR),
+    EventType.STAGE_CANCELLED: _Title(f"{_STAGE} was cancelled", Severity.WARNING),
 }
 
 Escape = Callable[[str], str]
 
 
-def compose(notice: Notice, console: Console, escape: Escape) -> Message:
-    """The usual words; `escape` guards what others wrote against the markup of a receiver."""
-    about, words = subject_of(notice.facts), _WORDS[notice.kind]
-    title = words.title.format(
-        application=escape(about.application),
-        stage=escape(about.stage.name if about.stage is not None else ""),
-    )
+def compose(event: NotificationEvent, console: ConsoleLinks, escape: Escape) -> Message:
+    """The default message; `escape` protects texts of users against the markup of a receiver."""
+    subject, title = subject_of(event.metadata), _TITLES[event.type]
     return Message(
-        title=title,
-        text=escape(_text(notice, about)),
+        title=title.format.format(
+            application=escape(subject.application),
+            stage=escape(subject.stage.name if subject.stage is not None else ""),
+        ),
+        text=escape(_text(event, subject)),
         fields=tuple(
             Field(field.name, escape(field.value), field.link, field.at)
-            for field in _fields(notice, about, console)
+            for field in _fields(event, subject, console)
             if field.value
         ),
-        mood=words.mood,
-        link=_link(about, console),
-        mentions=_mentions(notice, about),
+        severity=title.severity,
+        link=_link(subject, console),
+        mentions=_mentions(event, subject),
     )
 
 
-def reason_of(notice: Notice, about: Subject) -> str:
-    """Why things are as they are."""
-    if said(notice.facts, "reason"):
-        return said(notice.facts, "reason")
-    if about.stage is not None:
-        return about.stage.status_reason
-    if about.state is not None:
-        return about.state.short_reason or about.state.reason
-    return about.deployment.status_reason if about.deployment is not None else ""
+def reason_of(event: NotificationEvent, subject: EventSubject) -> str:
+    """The reason of the status that an event reports."""
+    if text_field(event.metadata, "reason"):
+        return text_field(event.metadata, "reason")
+    if subject.stage is not None:
+        return subject.stage.status_reason
+    if subject.state is not None:
+        return subject.state.short_reason or subject.state.reason
+    return subject.deployment.status_reason if subject.deployment is not None else ""
 
 
-def _text(notice: Notice, about: Subject) -> str:
-    match notice.kind:
-        case NoticeKind.DEPLOYMENT_PLANNED:
-            return said(notice.facts, "summary")
-        case NoticeKind.DEPLOYMENT_APPROVED:
-            return f"Approved by {said(notice.facts, 'approver')}"
-        case NoticeKind.DEPLOYMENT_CANCELLED if said(notice.facts, "commander"):
-            return f"Cancelled by {said(notice.facts, 'commander')}"
+def _text(event: NotificationEvent, subject: EventSubject) -> str:
+    match event.type:
+        case EventType.DEPLOYMENT_PLANNED:
+            return text_field(event.metadata, "summary")
+        case EventType.DEPLOYMENT_APPROVED:
+            return f"Approved by {text_field(event.metadata, 'approver')}"
+        case EventType.DEPLOYMENT_CANCELLED if text_field(event.metadata, "commander"):
+            return f"Cancelled by {text_field(event.metadata, 'commander')}"
         case (
-            NoticeKind.DEPLOYMENT_FAILED
-            | NoticeKind.DEPLOYMENT_CANCELLED
-            | NoticeKind.DEPLOYMENT_ROLLING_BACK
-            | NoticeKind.DEPLOYMENT_TRIGGER_FAILED
-            | NoticeKind.APPLICATION_OUT_OF_SYNC
-            | NoticeKind.STAGE_FAILED
-            | NoticeKind.STAGE_SKIPPED
+            EventType.DEPLOYMENT_FAILED
+            | EventType.DEPLOYMENT_CANCELLED
+            | EventType.DEPLOYMENT_ROLLING_BACK
+            | EventType.DEPLOYMENT_TRIGGER_FAILED
+            | EventType.APPLICATION_OUT_OF_SYNC
+            | EventType.STAGE_FAILED
+            | EventType.STAGE_SKIPPED
         ):
-            return reason_of(notice, about)
+            return reason_of(event, subject)
         case _:
             return ""
 
 
-def _link(about: Subject, console: Console) -> str:
-    if about.deployment is not None:
-        return console.deployment(about.deployment.id)
-    return console.application(about.application_id) if about.application_id else console.pipeds()
+def _link(subject: EventSubject, console: ConsoleLinks) -> str:
+    if subject.deployment is not None:
+        return console.deployment(subject.deployment.id)
+    return (
+        console.application(subject.application_id) if subject.application_id else console.pipeds()
+    )
 
 
-def _mentions(notice: Notice, about: Subject) -> Mentions:
-    if about.deployment is not None:
-        return mentions_of(about.deployment, notice.kind)
-    users: Iterable[str] = getattr(notice.facts, "mentioned_accounts", ())
-    groups: Iterable[str] = getattr(notice.facts, "mentioned_groups", ())
+def _mentions(event: NotificationEvent, subject: EventSubject) -> Mentions:
+    if subject.deployment is not None:
+        return mentions_of(subject.deployment, event.type)
+    users: Iterable[str] = getattr(event.metadata, "mentioned_accounts", ())
+    groups: Iterable[str] = getattr(event.metadata, "mentioned_groups", ())
     return Mentions(tuple(users), tuple(groups))
 
 
-def _fields(notice: Notice, about: Subject, console: Console) -> Iterator[Field]:
-    facts = notice.facts
-    if not about.application_id:
-        yield Field("Name", said(facts, "name"))
-        yield Field("Version", said(facts, "version"))
-        yield Field("Project", about.project)
-        yield Field("Id", _short(said(facts, "id")))
+def _fields(
+    event: NotificationEvent, subject: EventSubject, console: ConsoleLinks
+) -> Iterator[Field]:
+    metadata = event.metadata
+    if not subject.application_id:
+        yield Field("Name", text_field(metadata, "name"))
+        yield Field("Version", text_field(metadata, "version"))
+        yield Field("Project", subject.project)
+        yield Field("Id", _short(text_field(metadata, "id")))
         return
-    yield Field("Project", about.project)
-    yield Field("Application", about.application, console.application(about.application_id))
-    yield _sort(about)
-    if about.deployment is not None:
-        yield from _deployment_fields(about.deployment, about, console)
-    if commit := said(facts, "commit_hash"):
-        link = commit_page(about.remote, commit)
-        yield Field("Commit", said(facts, "commit_message").partition("\n")[0], link)
+    yield Field("Project", subject.project)
+    yield Field("Application", subject.application, console.application(subject.application_id))
+    yield _kind_or_labels(subject)
+    if subject.deployment is not None:
+        yield from _deployment_fields(subject.deployment, subject, console)
+    if commit := text_field(metadata, "commit_hash"):
+        link = commit_page(subject.remote, commit)
+        yield Field("Commit", text_field(metadata, "commit_message").partition("\n")[0], link)
 
 
-def _deployment_fields(own: Deployment, about: Subject, console: Console) -> Iterator[Field]:
-    yield Field("Deployment", _short(own.id), console.deployment(own.id))
-    if about.stage is not None:
-        yield Field("Stage", about.stage.name)
-    yield Field("Triggered By", triggered_by(own))
-    if about.stage is None:
-        yield Field("Started At", from_unix(own.created_at).isoformat(" "), at=own.created_at)
+def _deployment_fields(
+    deployment: Deployment, subject: EventSubject, console: ConsoleLinks
+) -> Iterator[Field]:
+    yield Field("Deployment", _short(deployment.id), console.deployment(deployment.id))
+    if subject.stage is not None:
+        yield Field("Stage", subject.stage.name)
+    yield Field("Triggered By", triggered_by(deployment))
+    if subject.stage is None:
+        yield Field(
+            "Started At", from_unix(deployment.created_at).isoformat(" "), at=deployment.created_at
+        )
 
 
-def _sort(about: Subject) -> Field:
-    """The platform, which only applications of the first generation have; else the labels."""
-    if about.platform:
-        return Field("Kind", about.platform.lower())
-    labels = sorted((about.labels or {}).items())
+def _kind_or_labels(subject: EventSubject) -> Field:
+    """The kind, which only v0 applications have, or else the labels."""
+    if subject.platform:
+        return Field("Kind", subject.platform.lower())
+    labels = sorted((subject.labels or {}).items())
     return Field("Labels", ",".join(f"{key}={value}" for key, value in labels))
 
 
 def _short(id_: str) -> str:
-    return f"{id_[:_SHORT]}..." if len(id_) > _SHORT else id_
+    return f"{id_[:_SHORT_ID_LENGTH]}..." if len(id_) > _SHORT_ID_LENGTH else id_
+
+
+def truncate(text: str, max_length: int) -> str:
+    """Shortens a text to the limit of a receiver."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

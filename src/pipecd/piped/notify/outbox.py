@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is on its way to one receiver: in order, one at a time, tried again for some minutes.
+"""Delivers notifications to one receiver: in order, one at a time, retried for some minutes.
 
-A receiver that hangs or is away holds up nobody but itself.
+A receiver that hangs or is unavailable delays no other receiver.
 """
 
 import asyncio
@@ -12,45 +12,42 @@ from datetime import datetime
 from typing import Protocol
 
 import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipecd.config.piped.notification import TemplateSpec
 from pipecd.model.backoff import Backoff
 from pipecd.model.clock import utc_now
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.ids import new_id
-from pipecd.piped.notify.metrics import NotificationMetrics
-from pipecd.piped.notify.notice import Notice
+from pipecd.piped.notify.event import NotificationEvent
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-# A deployment of hundreds of applications tells thousands of things within a second.
-MOST = 10_000
+# A deployment of hundreds of applications causes thousands of notifications within a second.
+MAX_QUEUED = 10_000
 _BACKOFF = Backoff(first=1.0, longest=60.0)
 
 
 @dataclass(frozen=True)
-class Letter:
-    """A notice on its way; the words that its route chose come before those of the receiver."""
+class Delivery:
+    """An event to deliver; the templates of its route precede those of the receiver."""
 
-    notice: Notice
+    event: NotificationEvent
     templates: tuple[TemplateSpec, ...] = ()
     id: str = field(default_factory=new_id)
-    told_at: datetime = field(default_factory=utc_now)
-
-
-Gone = Callable[[Letter], None]
+    created_at: datetime = field(default_factory=utc_now)
 
 
 class Receiver(Protocol):
-    """Somebody who takes letters."""
+    """A receiver of notifications, such as a Slack channel."""
 
-    async def send(self, letter: Letter) -> None:
-        """Hands over a letter; raises Unavailable if it may be taken later, or another error."""
+    async def send(self, delivery: Delivery) -> None:
+        """Sends a notification; raises Unavailable if a retry may succeed, or another error."""
         ...
 
 
-class Later(Unavailable):
-    """The receiver asks to be left alone for a number of seconds."""
+class RetryAfter(Unavailable):
+    """The receiver asks to wait a number of seconds before the next attempt."""
 
     def __init__(self, message: str, *, seconds: float) -> None:
         super().__init__(message)
@@ -58,122 +55,159 @@ class Later(Unavailable):
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a receiver is waited for, in seconds."""
+class RetryPolicy:
+    """How long a notification is retried, in seconds."""
 
-    attempt: float = 10.0
-    letter: float = 300.0
-    pauses: Backoff = _BACKOFF
-    last_pause: float = 0.5
-    """The pause when piped ends, and there is little time."""
+    attempt_timeout: float = 10.0
+    give_up_after: float = 300.0
+    backoff: Backoff = _BACKOFF
+    shutdown_backoff: float = 0.5
+    """The longest wait between two attempts while piped shuts down."""
+
+
+@dataclass(frozen=True)
+class ReceiverMetrics:
+    """The counters of one receiver."""
+
+    sent: Counter
+    given_up: Counter
+    retried: Counter
+
+
+class NotificationMetrics:
+    """The metrics of notifications; without a registry they are not exported."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._ended = Counter(
+            "pipecd_notifications_total",
+            "Notifications that were delivered, or never will be.",
+            ("receiver", "result"),
+            registry=registry,
+        )
+        self._retried = Counter(
+            "pipecd_notification_retries_total",
+            "Deliveries that failed and were tried again.",
+            ("receiver",),
+            registry=registry,
+        )
+        self._waiting = Gauge(
+            "pipecd_notifications_waiting",
+            "Notifications that have not been delivered yet.",
+            ("receiver",),
+            registry=registry,
+        )
+
+    def of(self, receiver: str, pending: Callable[[], int]) -> ReceiverMetrics:
+        """The metrics of a receiver; `pending` returns how many deliveries are queued."""
+        self._waiting.labels(receiver).set_function(pending)
+        return ReceiverMetrics(
+            sent=self._ended.labels(receiver, "sent"),
+            given_up=self._ended.labels(receiver, "given up"),
+            retried=self._retried.labels(receiver),
+        )
 
 
 class Outbox:
-    """The letters to one receiver."""
+    """The queue of deliveries to one receiver."""
 
     def __init__(
         self,
         name: str,
         receiver: Receiver,
         *,
-        gone: Gone,
-        most: int = MOST,
-        patience: Patience | None = None,
+        on_done: Callable[[Delivery], None],
+        max_queued: int = MAX_QUEUED,
+        retry: RetryPolicy | None = None,
         metrics: NotificationMetrics | None = None,
     ) -> None:
-        """`gone` hears of every letter that was delivered, or never will be."""
-        self.name, self._gone = name, gone
-        self._receiver, self._most, self._patience = receiver, most, patience or Patience()
-        self._letters: deque[Letter] = deque()
+        """`on_done` is called for every delivery that was sent, or never will be."""
+        self.name, self._on_done = name, on_done
+        self._receiver, self._max_queued, self._retry = receiver, max_queued, retry or RetryPolicy()
+        self._queue: deque[Delivery] = deque()
         self._dropped = 0
-        self._tally = (metrics or NotificationMetrics()).of(name, lambda: self.left)
+        self._metrics = (metrics or NotificationMetrics()).of(name, lambda: self.pending)
         self._arrived = asyncio.Event()
         self._closing = asyncio.Event()
 
-    def put(self, letter: Letter) -> None:
-        """Queues a letter; in a full box it takes the place of the oldest."""
-        if len(self._letters) >= self._most:
-            self._gone(self._letters.popleft())
-            self._tally.given_up.inc()
+    def put(self, delivery: Delivery) -> None:
+        """Queues a delivery; if the queue is full, the oldest one is dropped."""
+        if len(self._queue) >= self._max_queued:
+            self._on_done(self._queue.popleft())
+            self._metrics.given_up.inc()
             self._dropped += 1
             if self._dropped == 1:
-                log.warning("too many notifications, the oldest are dropped", receiver=self.name)
-        self._letters.append(letter)
+                log.warning("notification queue is full, dropping the oldest", receiver=self.name)
+        self._queue.append(delivery)
         self._arrived.set()
 
     def close(self) -> None:
-        """Lets `run` end when the box is empty."""
+        """Lets `run` end when the queue is empty."""
         self._closing.set()
         self._arrived.set()
 
     @property
-    def left(self) -> int:
-        """How many letters have not been delivered."""
-        return len(self._letters)
+    def pending(self) -> int:
+        """How many deliveries are queued."""
+        return len(self._queue)
 
     async def run(self) -> None:
         while True:
             await self._arrived.wait()
-            while self._letters:
-                # A letter stays in the box until it is delivered, so that those left are counted.
-                letter = self._letters[0]
-                await self._deliver(letter)
-                self._take_out(letter)
-            self._say_what_was_dropped()
+            while self._queue:
+                # Stays queued until it is delivered, so that it counts as pending.
+                delivery = self._queue[0]
+                await self._deliver(delivery)
+                # A full queue may have dropped it in the meantime.
+                if self._queue and self._queue[0] is delivery:
+                    self._on_done(self._queue.popleft())
+            if self._dropped:
+                log.warning("notifications were dropped", receiver=self.name, count=self._dropped)
+                self._dropped = 0
             if self._closing.is_set():
                 return
             self._arrived.clear()
 
-    def _take_out(self, letter: Letter) -> None:
-        # It may have been dropped meanwhile.
-        if self._letters and self._letters[0] is letter:
-            self._gone(self._letters.popleft())
-
-    async def _deliver(self, letter: Letter) -> None:
+    async def _deliver(self, delivery: Delivery) -> None:
         clock = asyncio.get_running_loop().time
-        until, pauses = clock() + self._patience.letter, iter(self._patience.pauses)
+        deadline, backoff = clock() + self._retry.give_up_after, iter(self._retry.backoff)
         while True:
             try:
-                async with asyncio.timeout(self._patience.attempt):
-                    await self._receiver.send(letter)
+                async with asyncio.timeout(self._retry.attempt_timeout):
+                    await self._receiver.send(delivery)
             except (Unavailable, TimeoutError) as e:
-                wanted = self._pause(next(pauses), e)
-                if clock() + wanted > until:
-                    self._give_up(letter, e)
+                delay = next(backoff)
+                if isinstance(e, RetryAfter):
+                    delay = max(delay, min(e.seconds, self._retry.give_up_after))
+                if clock() + delay > deadline:
+                    self._give_up(delivery, e)
                     return
-                log.info("notification is sent again later", **self._about(letter, e))
-                self._tally.retried.inc()
-                await self._wait(wanted)
+                log.info(
+                    "notification failed, retrying",
+                    retry_in=f"{delay:.1f}s",
+                    **self._log_fields(delivery, e),
+                )
+                self._metrics.retried.inc()
+                await self._wait(delay)
             except PipecdError as e:
-                self._give_up(letter, e)
+                self._give_up(delivery, e)
                 return
             else:
-                self._tally.sent.inc()
+                self._metrics.sent.inc()
                 return
 
-    def _pause(self, pause: float, error: Exception) -> float:
-        if isinstance(error, Later):
-            return max(pause, min(error.seconds, self._patience.letter))
-        return pause
-
     async def _wait(self, seconds: float) -> None:
-        """Waits until the receiver may be back; when piped ends, not for long."""
+        """Waits before the next attempt; while piped shuts down, not for long."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
         except TimeoutError:
             return
-        await asyncio.sleep(min(seconds, self._patience.last_pause))
+        await asyncio.sleep(min(seconds, self._retry.shutdown_backoff))
 
-    def _give_up(self, letter: Letter, error: Exception) -> None:
-        log.warning("notification was not delivered", **self._about(letter, error))
-        self._tally.given_up.inc()
+    def _give_up(self, delivery: Delivery, error: Exception) -> None:
+        log.warning("notification was not delivered", **self._log_fields(delivery, error))
+        self._metrics.given_up.inc()
 
-    def _about(self, letter: Letter, error: Exception) -> dict[str, str]:
-        told = str(error) or f"no answer within {self._patience.attempt:g} seconds"
-        return {"receiver": self.name, "notice": letter.notice.kind.name, "error": told}
-
-    def _say_what_was_dropped(self) -> None:
-        if self._dropped:
-            log.warning("notifications were dropped", receiver=self.name, count=self._dropped)
-            self._dropped = 0
+    def _log_fields(self, delivery: Delivery, error: Exception) -> dict[str, str]:
+        cause = str(error) or f"no response within {self._retry.attempt_timeout:g} seconds"
+        return {"receiver": self.name, "event_type": delivery.event.type.name, "error": cause}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of an operator in place of the usual ones."""
+"""Renders an event as a message, with the templates of the operator where there are any."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -13,32 +13,41 @@ from pipecd.gotemplate.nodes import TemplateMistake
 from pipecd.gotemplate.parser import parse
 from pipecd.gotemplate.template import render
 from pipecd.model.deployment import triggered_by
-from pipecd.piped.notify.message import Escape, Message, reason_of
-from pipecd.piped.notify.notice import Notice
-from pipecd.piped.notify.subject import said, subject_of
+from pipecd.piped.notify.event import NotificationEvent, subject_of, text_field
+from pipecd.piped.notify.message import ConsoleLinks, Escape, Message, compose, reason_of
+from pipecd.piped.notify.outbox import Delivery
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-def check(templates: Sequence[TemplateSpec], *, of: str) -> None:
-    """Refuses templates that cannot be parsed."""
+@dataclass(frozen=True)
+class MessageRenderer:
+    """Renders deliveries for one receiver, with its links and templates."""
+
+    console: ConsoleLinks
+    templates: tuple[TemplateSpec, ...] = ()
+
+    def render(self, delivery: Delivery, escape: Escape) -> Message:
+        """The message of a delivery; templates of its route precede those of the receiver."""
+        event = delivery.event
+        message = compose(event, self.console, escape)
+        for template in (*delivery.templates, *self.templates):
+            if template.event in (ANY_EVENT, event.type.name):
+                return _apply(template, message, event, escape)
+        return message
+
+
+def validate_templates(templates: Sequence[TemplateSpec], *, of: str) -> None:
+    """Raises if a template cannot be parsed."""
     for template in templates:
         for text in (template.title, template.text):
             parse(text, name=f"{of}, template for {template.event}")
 
 
-def reword(
-    message: Message, notice: Notice, templates: Sequence[TemplateSpec], escape: Escape
+def _apply(
+    template: TemplateSpec, message: Message, event: NotificationEvent, escape: Escape
 ) -> Message:
-    """The message in the words of the first template for its event, if there is one."""
-    for template in templates:
-        if template.event in (ANY_EVENT, notice.kind.name):
-            return _reword(message, notice, template, escape)
-    return message
-
-
-def _reword(message: Message, notice: Notice, template: TemplateSpec, escape: Escape) -> Message:
-    data = variables(message, notice, escape)
+    data = template_variables(message, event, escape)
     name = f"template for {template.event}"
     try:
         return replace(
@@ -47,40 +56,48 @@ def _reword(message: Message, notice: Notice, template: TemplateSpec, escape: Es
             text=render(template.text, data, name=name) if template.text else message.text,
         )
     except TemplateMistake as e:
-        # People had better hear of it in the usual words than not at all.
-        log.warning("a template of notifications cannot be rendered", error=str(e))
+        # The default message is better than none.
+        log.warning(
+            "notification template failed, sending the default message",
+            event_type=event.type.name,
+            error=str(e),
+        )
         return message
 
 
-def variables(message: Message, notice: Notice, escape: Escape) -> Mapping[str, Any]:
-    """What templates can name; whatever a notice has nothing to say about is empty."""
-    about, facts = subject_of(notice.facts), notice.facts
-    deployment, stage = about.deployment, about.stage
+def template_variables(
+    message: Message, event: NotificationEvent, escape: Escape
+) -> Mapping[str, Any]:
+    """The variables of templates; those that an event does not have are empty."""
+    subject, metadata = subject_of(event.metadata), event.metadata
+    deployment, stage = subject.deployment, subject.stage
     commit = deployment.trigger.commit if deployment is not None else None
     texts = {
-        "Project": about.project,
-        "Application": about.application,
-        "ApplicationID": about.application_id,
+        "Project": subject.project,
+        "Application": subject.application,
+        "ApplicationID": subject.application_id,
         "Deployment": deployment.id if deployment is not None else "",
         "Stage": stage.name if stage is not None else "",
         "Summary": deployment.summary if deployment is not None else "",
-        "Reason": reason_of(notice, about),
+        "Reason": reason_of(event, subject),
         "TriggeredBy": triggered_by(deployment) if deployment is not None else "",
-        "Commander": said(facts, "commander"),
-        "Approver": said(facts, "approver"),
-        "CommitHash": commit.hash if commit is not None else said(facts, "commit_hash"),
-        "CommitMessage": commit.message if commit is not None else said(facts, "commit_message"),
+        "Commander": text_field(metadata, "commander"),
+        "Approver": text_field(metadata, "approver"),
+        "CommitHash": commit.hash if commit is not None else text_field(metadata, "commit_hash"),
+        "CommitMessage": (
+            commit.message if commit is not None else text_field(metadata, "commit_message")
+        ),
         "CommitURL": commit.url if commit is not None else "",
         "Branch": commit.branch if commit is not None else "",
-        "Piped": said(facts, "name"),
-        "Version": said(facts, "version"),
+        "Piped": text_field(metadata, "name"),
+        "Version": text_field(metadata, "version"),
     }
     return {
-        "Event": notice.kind.name,
-        "Group": notice.kind.group,
+        "Event": event.type.name,
+        "Group": event.type.group,
         "Title": message.title,
         "Text": message.text,
         "Link": message.link,
-        "Labels": {key: escape(value) for key, value in (about.labels or {}).items()},
+        "Labels": {key: escape(value) for key, value in (subject.labels or {}).items()},
         **{name: escape(text) for name, text in texts.items()},
     }

@@ -13,7 +13,7 @@ from pipecd.git.mirror import Repository
 from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.giturl import commit_page
-from pipecd.piped.notify.mentions import NOTIFICATION_KEY
+from pipecd.piped.notify.event import NOTIFICATION_KEY
 from pipecd.proto.model import common_pb2, deployment_pb2
 from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentMetadata, DeploymentTrigger

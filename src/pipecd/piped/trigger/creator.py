@@ -14,8 +14,8 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import AlreadyExists, PipecdError
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.notify.notice import Notices
-from pipecd.piped.notify.transition import triggered
+from pipecd.piped.notify.deployment_events import triggered_event
+from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.planning.deployment import (
     Cause,
@@ -46,12 +46,12 @@ class DeploymentCreator:
         api: ControlPlaneClient,
         deployments: DeploymentCache,
         baselines: Baselines,
-        notices: Notices,
+        notifier: Notifier,
         *,
         now: Now = utc_now,
     ) -> None:
         self._api, self._deployments, self._now = api, deployments, now
-        self._baselines, self._notices = baselines, notices
+        self._baselines, self._notifier = baselines, notifier
         # The last deployments that are not reported as the most recently triggered ones yet.
         self._unreported: dict[str, Deployment] = {}
 
@@ -127,7 +127,7 @@ class DeploymentCreator:
     def _notify(self, deployment: Deployment) -> None:
         """Notifies about a deployment; the key of the notification prevents a second one."""
         if not DeploymentStatus(deployment.status).is_completed:
-            self._notices.tell(triggered(deployment))
+            self._notifier.notify(triggered_event(deployment))
 
     async def _report(self, deployment: Deployment) -> None:
         self._unreported[deployment.application_id] = deployment

@@ -15,7 +15,7 @@ from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import Head, RepositoryHeads
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.notify.notice import Notices
+from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
@@ -41,7 +41,7 @@ class Trigger:
     mirrors: Mirrors
     configs: ApplicationConfigs
     baselines: Baselines
-    notices: Notices
+    notifier: Notifier
     states: SyncStates
     interval: float = 60.0
     now: Now = utc_now
@@ -54,9 +54,9 @@ class Trigger:
             commands=self._commands,
             baselines=self.baselines,
             creator=DeploymentCreator(
-                self.api, self.deployments, self.baselines, self.notices, now=self.now
+                self.api, self.deployments, self.baselines, self.notifier, now=self.now
             ),
-            failures=TriggerFailures(self.notices),
+            failures=TriggerFailures(self.notifier),
             states=self.states,
             now=self.now,
         )

@@ -19,8 +19,8 @@ from pipecd.model.command import CHAIN_COMMIT_KEY, CommandKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.notify.mentions import mentions_in
-from pipecd.piped.notify.notice import Notice, NoticeKind, Notices
+from pipecd.piped.notify.event import EventType, NotificationEvent, mentions_in
+from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.plan import reason
 from pipecd.piped.planning.baseline import Baselines, CommitTrigger, invalid_config
 from pipecd.piped.planning.deployment import Cause, commit_cause, commit_message, drift_cause
@@ -35,14 +35,14 @@ from pipecd.proto.service.piped_pb2 import GetDeploymentRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_TRIGGER_FAILED = NoticeKind.DEPLOYMENT_TRIGGER_FAILED
+_TRIGGER_FAILED = EventType.DEPLOYMENT_TRIGGER_FAILED
 
 
 class TriggerFailures:
     """Notifies once about each reason why an application is not triggered, while it lasts."""
 
-    def __init__(self, notices: Notices) -> None:
-        self._notices = notices
+    def __init__(self, notifier: Notifier) -> None:
+        self._notifier = notifier
         self._notified: dict[str, str] = {}
         self._logged: dict[str, tuple[str, str]] = {}
 
@@ -104,7 +104,7 @@ class TriggerFailures:
         if mentions is not None:
             mentions_in(mentions, _TRIGGER_FAILED).add_to(event)
         key = f"{_TRIGGER_FAILED.name}/{application.id}/{commit.hash}/{error}"
-        self._notices.tell(Notice(_TRIGGER_FAILED, event, key=key))
+        self._notifier.notify(NotificationEvent(_TRIGGER_FAILED, event, key=key))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A channel of Discord, by its webhook."""
+"""Sends notifications to a Discord channel, by its webhook."""
 
 import json
 import re
@@ -10,37 +10,37 @@ import httpx2
 
 from pipecd.config.piped.credential import hook_url
 from pipecd.config.piped.notification import DiscordSpec
-from pipecd.piped.notify.message import Field, Message
-from pipecd.piped.notify.outbox import Letter
+from pipecd.piped.notify.message import Field, Message, truncate
+from pipecd.piped.notify.outbox import Delivery
 from pipecd.piped.notify.receivers.post import JSON, post
-from pipecd.piped.notify.wording import Wording, cut
+from pipecd.piped.notify.template import MessageRenderer
 
 _USERNAME = "PipeCD"
-# Discord refuses what is longer.
-_MOST_TITLE, _MOST_TEXT, _MOST_VALUE = 256, 4000, 1024
+# The limits of Discord.
+_MAX_TITLE, _MAX_TEXT, _MAX_VALUE = 256, 4000, 1024
 _MARKUP = re.compile(r"([\\`*_~|>#\[\]()<@])")
 
 
 @dataclass(frozen=True)
 class DiscordReceiver:
-    """Writes to one channel."""
+    """Sends to one channel."""
 
     spec: DiscordSpec
-    wording: Wording
+    renderer: MessageRenderer
     client: httpx2.AsyncClient
 
-    async def send(self, letter: Letter) -> None:
-        message = self.wording.of(letter, escape)
-        body = json.dumps(payload(message, self.spec, letter.told_at.isoformat())).encode()
+    async def send(self, delivery: Delivery) -> None:
+        message = self.renderer.render(delivery, escape)
+        body = json.dumps(payload(message, self.spec, delivery.created_at.isoformat())).encode()
         await post(self.client, hook_url(self.spec), body, headers=JSON)
 
 
 def payload(message: Message, spec: DiscordSpec, at: str) -> dict[str, Any]:
-    """The message as an embed; only those who are configured are mentioned, whatever it says."""
+    """The message as an embed; only configured users and roles are mentioned."""
     embed: dict[str, Any] = {
-        "title": cut(message.title, _MOST_TITLE),
-        "description": cut(message.text, _MOST_TEXT),
-        "color": int(message.mood.value.removeprefix("#"), 16),
+        "title": truncate(message.title, _MAX_TITLE),
+        "description": truncate(message.text, _MAX_TEXT),
+        "color": int(message.severity.value.removeprefix("#"), 16),
         "fields": [_field(field) for field in message.fields],
         "timestamp": at,
     }
@@ -63,15 +63,15 @@ def payload(message: Message, spec: DiscordSpec, at: str) -> dict[str, Any]:
 
 
 def escape(text: str) -> str:
-    """A text in which Discord finds no markup."""
+    """Escapes a text so that it contains no markup for Discord."""
     return _MARKUP.sub(r"\\\1", text)
 
 
 def _field(field: Field) -> dict[str, Any]:
-    value = cut(field.value, _MOST_VALUE)
+    value = truncate(field.value, _MAX_VALUE)
     if field.at:
-        # Each reader sees it in the zone of their own.
+        # Discord shows it in the time zone of the reader.
         value = f"<t:{field.at}>"
-    elif field.link and len(value) + len(field.link) < _MOST_VALUE:
+    elif field.link and len(value) + len(field.link) < _MAX_VALUE:
         value = f"[{value}]({field.link})"
     return {"name": field.name, "value": value, "inline": True}

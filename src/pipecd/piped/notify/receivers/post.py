@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts a letter to an address; the address may be a secret and appears in no error."""
+"""Posts a request to the URL of a receiver, which may be secret and appears in no error."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -9,15 +9,14 @@ from urllib.parse import urlsplit
 import httpx2
 
 from pipecd.model.errors import Unavailable, UserMistake
-from pipecd.piped.notify.outbox import Later
+from pipecd.piped.notify.outbox import RetryAfter
 from pipecd.secrets.masking import Masking, host_of
 
 JSON = {"Content-Type": "application/json"}
-_QUOTED = 200
-_MOST_READ = 64 * 1024
-_TOO_MANY = 429
-# The receiver was too slow to take the letter, or could not yet.
-_PASSING = frozenset({408, 425})
+_QUOTED_LENGTH = 200
+_READ_LIMIT = 64 * 1024
+# Request Timeout, Too Early, Too Many Requests.
+_TRANSIENT_STATUSES = frozenset({408, 425, 429})
 
 
 async def post(
@@ -28,39 +27,38 @@ async def post(
     headers: Mapping[str, str],
     secrets: Iterable[str] = (),
 ) -> bytes:
-    """Returns what a receiver that took the letter answered."""
-    hidden = Masking([*secrets, url, *_secret_parts(url)])
+    """Returns the body of a successful response; raises RetryAfter if a retry may succeed."""
+    masking = Masking([*secrets, url, *_secret_parts(url)])
     try:
-        async with client.stream("POST", url, content=body, headers=headers) as answer:
-            content = await _beginning(answer)
+        async with client.stream("POST", url, content=body, headers=headers) as response:
+            content = await _read_start(response)
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, UnicodeEncodeError) as e:
-        told = hidden.hide(str(e))
-        raise UserMistake(f"the address or a header of the receiver is wrong: {told}") from None
+        cause = masking.hide(str(e))
+        raise UserMistake(f"the URL or a header of the receiver is invalid: {cause}") from None
     except httpx2.HTTPError as e:
-        # Some errors have no words of their own.
-        told = hidden.hide(str(e)) or type(e).__name__
-        raise Unavailable(f"cannot reach {host_of(url)}: {told}") from None
-    if answer.is_success:
+        # Some of these errors have no message.
+        cause = masking.hide(str(e)) or type(e).__name__
+        raise Unavailable(f"cannot reach {host_of(url)}: {cause}") from None
+    if response.is_success:
         return content
-    said = hidden.hide(content.decode("utf-8", "replace"))[:_QUOTED]
-    told = f"{host_of(url)} answered with status {answer.status_code}: {said}"
-    if answer.status_code == _TOO_MANY or answer.is_server_error or answer.status_code in _PASSING:
-        raise Later(told, seconds=_retry_after(answer.headers.get("retry-after", "")))
-    raise UserMistake(told)
+    quoted = masking.hide(content.decode("utf-8", "replace"))[:_QUOTED_LENGTH]
+    message = f"{host_of(url)} responded with status {response.status_code}: {quoted}"
+    if response.is_server_error or response.status_code in _TRANSIENT_STATUSES:
+        raise RetryAfter(message, seconds=_retry_after(response.headers.get("retry-after", "")))
+    raise UserMistake(message)
 
 
-async def _beginning(answer: httpx2.Response) -> bytes:
-    """So much of an answer as is worth reading."""
+async def _read_start(response: httpx2.Response) -> bytes:
     content = b""
-    async for part in answer.aiter_bytes():
+    async for part in response.aiter_bytes():
         content += part
-        if len(content) >= _MOST_READ:
+        if len(content) >= _READ_LIMIT:
             break
-    return content[:_MOST_READ]
+    return content[:_READ_LIMIT]
 
 
 def _retry_after(value: str) -> float:
-    """The seconds that a receiver asks for, as a number or as the end of them."""
+    """The seconds of a Retry-After header, which is a number or a date."""
     if value.strip().isdecimal():
         return float(value)
     try:
@@ -70,7 +68,7 @@ def _retry_after(value: str) -> float:
 
 
 def _secret_parts(url: str) -> Iterable[str]:
-    """What is secret of an address: all but its host."""
+    """The secret parts of a URL: all but its host."""
     try:
         parts = urlsplit(url)
     except ValueError:

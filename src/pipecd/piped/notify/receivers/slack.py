@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A channel of Slack, by an incoming webhook or by the API."""
+"""Sends notifications to a Slack channel, by an incoming webhook or by the API."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,17 @@ import httpx2
 from pipecd.config.piped.credential import slack_token
 from pipecd.config.piped.notification import SUBTEAM, SlackSpec
 from pipecd.model.errors import Unavailable, UserMistake
-from pipecd.piped.notify.message import Field, Message
-from pipecd.piped.notify.outbox import Letter
+from pipecd.piped.notify.message import Field, Message, truncate
+from pipecd.piped.notify.outbox import Delivery
 from pipecd.piped.notify.receivers.post import post
-from pipecd.piped.notify.wording import Wording, cut
+from pipecd.piped.notify.template import MessageRenderer
 
 API = "https://slack.com/api"
 _USERNAME = "PipeCD"
-_MOST_TEXT = 8000
+_MAX_TEXT = 8000
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
-# What Slack answers when the next try may succeed.
-_PASSING = frozenset(
+# Errors of Slack's API that a retry may overcome.
+_TRANSIENT = frozenset(
     {"ratelimited", "rate_limited", "internal_error", "fatal_error", "service_unavailable"}
     | {"request_timeout", "team_added_to_org"}
 )
@@ -29,48 +29,48 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True)
 class SlackReceiver:
-    """Writes to one channel."""
+    """Sends to one channel."""
 
     spec: SlackSpec
-    wording: Wording
+    renderer: MessageRenderer
     client: httpx2.AsyncClient
 
-    async def send(self, letter: Letter) -> None:
-        message = self.wording.of(letter, escape)
-        content = payload(message, self.spec, int(letter.told_at.timestamp()))
+    async def send(self, delivery: Delivery) -> None:
+        message = self.renderer.render(delivery, escape)
+        content = payload(message, self.spec, int(delivery.created_at.timestamp()))
         if self.spec.hook_url:
             body = json.dumps(content).encode()
             await post(self.client, self.spec.hook_url, body, headers=_JSON)
         else:
-            await self._by_api({**content, "channel": self.spec.channel_id})
+            await self._post_by_api({**content, "channel": self.spec.channel_id})
 
-    async def _by_api(self, content: Mapping[str, Any]) -> None:
+    async def _post_by_api(self, content: Mapping[str, Any]) -> None:
         token = slack_token(self.spec)
-        answer = await post(
+        response = await post(
             self.client,
             f"{(self.spec.api_url or API).rstrip('/')}/chat.postMessage",
             json.dumps(content).encode(),
             headers={**_JSON, "Authorization": f"Bearer {token}"},
             secrets=(token,),
         )
-        refusal = _refusal(answer)
-        if refusal in _PASSING:
-            raise Unavailable(f"Slack cannot take the message now: {refusal}")
-        if refusal:
-            raise UserMistake(f"Slack refuses the message: {refusal}")
+        error = _api_error(response)
+        if error in _TRANSIENT:
+            raise Unavailable(f"Slack cannot accept the message now: {error}")
+        if error:
+            raise UserMistake(f"Slack rejected the message: {error}")
 
 
-def _refusal(answer: bytes) -> str:
-    """What Slack does not like; it says so with a status that means success."""
+def _api_error(response: bytes) -> str:
+    """The error of an API response, which Slack sends with status 200."""
     try:
-        said: dict[str, Any] = json.loads(answer)
-        return "" if said["ok"] else str(said.get("error") or "without a reason")
+        result: dict[str, Any] = json.loads(response)
+        return "" if result["ok"] else str(result.get("error") or "without a reason")
     except (ValueError, KeyError, TypeError):
-        return "the answer is not one of Slack's API"
+        return "the response is not one of Slack's API"
 
 
 def payload(message: Message, spec: SlackSpec, at: int) -> dict[str, Any]:
-    """The message as Slack takes it, with one coloured attachment."""
+    """The message in Slack's format, with one coloured attachment."""
     mentions = message.mentions
     fields = [
         *(_field(field.name, _value(field)) for field in message.fields),
@@ -80,9 +80,9 @@ def payload(message: Message, spec: SlackSpec, at: int) -> dict[str, Any]:
     attachment = {
         "title": message.title,
         "title_link": message.link,
-        "text": cut(message.text, _MOST_TEXT),
+        "text": truncate(message.text, _MAX_TEXT),
         "fields": fields,
-        "color": message.mood.value,
+        "color": message.severity.value,
         "mrkdwn_in": ["text"],
         "ts": at,
     }
@@ -90,7 +90,7 @@ def payload(message: Message, spec: SlackSpec, at: int) -> dict[str, Any]:
 
 
 def escape(text: str) -> str:
-    """A text in which Slack finds no link and nobody to mention."""
+    """Escapes a text so that it contains no link and no mention for Slack."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -100,7 +100,7 @@ def _field(name: str, value: str) -> dict[str, Any]:
 
 def _value(field: Field) -> str:
     if field.at:
-        # Each reader sees it in the zone of their own.
+        # Slack shows it in the time zone of the reader.
         return f"<!date^{field.at}^{{date_num}} {{time_secs}}|{field.value}>"
     return f"<{field.link}|{field.value}>" if field.link else field.value
 

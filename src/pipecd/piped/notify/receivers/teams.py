@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A channel of Microsoft Teams, by the webhook of a workflow or of a connector."""
+"""Sends notifications to a Microsoft Teams channel, by the webhook of a workflow or connector."""
 
 import json
 import re
@@ -12,39 +12,39 @@ import httpx2
 from pipecd.config.piped.credential import hook_url
 from pipecd.config.piped.notification import TeamsSpec
 from pipecd.model.errors import Unavailable
-from pipecd.piped.notify.message import Field, Message, Mood
-from pipecd.piped.notify.outbox import Letter
+from pipecd.piped.notify.message import Field, Message, Severity, truncate
+from pipecd.piped.notify.outbox import Delivery
 from pipecd.piped.notify.receivers.post import JSON, post
-from pipecd.piped.notify.wording import Wording, cut
+from pipecd.piped.notify.template import MessageRenderer
 
 # Teams refuses messages beyond 28 kB.
-_MOST_TEXT = 6000
-_MOST_VALUE = 500
+_MAX_TEXT = 6000
+_MAX_VALUE = 500
 _COLOURS = {
-    Mood.NEUTRAL: "Default",
-    Mood.GOOD: "Good",
-    Mood.BAD: "Attention",
-    Mood.UNEASY: "Warning",
+    Severity.INFO: "Default",
+    Severity.SUCCESS: "Good",
+    Severity.ERROR: "Attention",
+    Severity.WARNING: "Warning",
 }
 _MARKUP = re.compile(r"([\\`*_\[\]#~])")
-# Connectors tell of too many messages in the text of a success.
-_HELD_BACK = b"HTTP error 429"
+# Connectors report a rate limit in the body of a response with status 200.
+_RATE_LIMITED = b"HTTP error 429"
 
 
 @dataclass(frozen=True)
 class TeamsReceiver:
-    """Writes to one channel."""
+    """Sends to one channel."""
 
     spec: TeamsSpec
-    wording: Wording
+    renderer: MessageRenderer
     client: httpx2.AsyncClient
 
-    async def send(self, letter: Letter) -> None:
-        message = self.wording.of(letter, escape)
+    async def send(self, delivery: Delivery) -> None:
+        message = self.renderer.render(delivery, escape)
         body = json.dumps(payload(message, self.spec.mentioned_users)).encode()
-        answer = await post(self.client, hook_url(self.spec), body, headers=JSON)
-        if _HELD_BACK in answer:
-            raise Unavailable("Teams takes no more messages for the moment")
+        response = await post(self.client, hook_url(self.spec), body, headers=JSON)
+        if _RATE_LIMITED in response:
+            raise Unavailable("Teams limits the rate of messages")
 
 
 def payload(message: Message, mentioned: Sequence[str]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def payload(message: Message, mentioned: Sequence[str]) -> dict[str, Any]:
 
 
 def escape(text: str) -> str:
-    """A text in which Teams finds no markup and nobody to mention."""
+    """Escapes a text so that it contains no markup and no mention for Teams."""
     return _MARKUP.sub(r"\\\1", text).replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -73,9 +73,9 @@ def _body(message: Message, mentioned: Sequence[str]) -> list[dict[str, Any]]:
         **_block(message.title),
         "weight": "Bolder",
         "size": "Medium",
-        "color": _COLOURS[message.mood],
+        "color": _COLOURS[message.severity],
     }
-    text = [_block(cut(message.text, _MOST_TEXT))] if message.text else []
+    text = [_block(truncate(message.text, _MAX_TEXT))] if message.text else []
     facts = {"type": "FactSet", "facts": [_fact(field) for field in message.fields]}
     people = [_block(" ".join(_at(user) for user in mentioned))] if mentioned else []
     return [title, *text, facts, *people]
@@ -86,7 +86,7 @@ def _block(text: str) -> dict[str, Any]:
 
 
 def _fact(field: Field) -> dict[str, str]:
-    value = cut(field.value, _MOST_VALUE)
+    value = truncate(field.value, _MAX_VALUE)
     return {"title": field.name, "value": f"[{value}]({field.link})" if field.link else value}
 
 

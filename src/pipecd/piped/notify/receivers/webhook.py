@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that takes notices as JSON."""
+"""Posts notification events as JSON to a webhook."""
 
 from dataclasses import dataclass
 
@@ -9,29 +9,29 @@ from pipecd.config.piped.credential import signing_secret, webhook_signature
 from pipecd.config.piped.notification import WebhookSpec
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import to_json
-from pipecd.piped.notify.notice import Notice
-from pipecd.piped.notify.outbox import Letter
+from pipecd.piped.notify.event import NotificationEvent
+from pipecd.piped.notify.outbox import Delivery
 from pipecd.piped.notify.receivers.post import JSON, post
 from pipecd.secrets.standardwebhook import signed_headers
 
 
 @dataclass(frozen=True)
 class WebhookReceiver:
-    """Posts each notice to one address."""
+    """Posts each event to one URL."""
 
     spec: WebhookSpec
     client: httpx2.AsyncClient
     now: Now = utc_now
 
-    async def send(self, letter: Letter) -> None:
+    async def send(self, delivery: Delivery) -> None:
         shared, secret = webhook_signature(self.spec), signing_secret(self.spec)
-        body = payload(letter.notice)
+        body = payload(delivery.event)
         headers = {**JSON, self.spec.signature_key: shared}
         if secret:
-            headers |= signed_headers(secret, letter.id, to_unix(self.now()), body)
+            headers |= signed_headers(secret, delivery.id, to_unix(self.now()), body)
         await post(self.client, self.spec.url, body, headers=headers, secrets=(shared, secret))
 
 
-def payload(notice: Notice) -> bytes:
-    """The notice in the form that upstream's receivers know."""
-    return f'{{"Type":{notice.kind:d},"Metadata":{to_json(notice.facts)}}}\n'.encode()
+def payload(event: NotificationEvent) -> bytes:
+    """The event in upstream's format."""
+    return f'{{"Type":{event.type:d},"Metadata":{to_json(event.metadata)}}}\n'.encode()

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mail reaches a real server, protected as it is configured, and says what happened."""
+"""E-mails reach a real SMTP server, with TLS and authentication as configured."""
 
+import asyncio
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email import message_from_bytes
@@ -16,20 +19,19 @@ from hypothesis import strategies as st
 
 from pipecd.config.piped.notification import ADDRESS, EmailSpec, ReceiverSpec, is_mail_address
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.piped.notify.message import Console
-from pipecd.piped.notify.notice import Notice, NoticeKind
-from pipecd.piped.notify.outbox import Letter
-from pipecd.piped.notify.receivers.choice import choose
-from pipecd.piped.notify.receivers.mail import mail
-from pipecd.piped.notify.receivers.smtp import stuffed
-from pipecd.piped.notify.transition import deployment_is
-from pipecd.piped.notify.wording import Wording
+from pipecd.piped.notify.deployment_events import deployment_event
+from pipecd.piped.notify.event import EventType, NotificationEvent
+from pipecd.piped.notify.message import ConsoleLinks
+from pipecd.piped.notify.notifier import create_receiver
+from pipecd.piped.notify.outbox import Delivery
+from pipecd.piped.notify.receivers.email import SmtpSession, create_email
+from pipecd.piped.notify.template import MessageRenderer
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.notification_pb2 import NotificationEventDeploymentFailed
 from servers.receivers import Mailbox
 
-Kinds = dict[NoticeKind, Notice]
-FAILED = NoticeKind.DEPLOYMENT_FAILED
+Events = dict[EventType, NotificationEvent]
+FAILED = EventType.DEPLOYMENT_FAILED
 
 
 @contextmanager
@@ -41,19 +43,17 @@ def open_mailbox(**how: Any) -> Iterator[Mailbox]:
         mailbox.close()
 
 
-async def send(mailbox: Mailbox, notice: Notice, **fields: Any) -> None:
+async def send(mailbox: Mailbox, event: NotificationEvent, **fields: Any) -> None:
     spec = {"host": "127.0.0.1", "port": mailbox.port, "tls": "NONE", "from": "cd@example.com", "to": ["team@example.com"], **fields}  # fmt: skip
     described = ReceiverSpec.model_validate_json(json.dumps({"name": "mail", "email": spec}))
     async with httpx2.AsyncClient() as client:
-        chosen = choose(described, Console("https://cd.example.com", "shop"), client)
+        chosen = create_receiver(described, ConsoleLinks("https://cd.example.com", "shop"), client)
         assert chosen is not None
-        await chosen.send(Letter(notice))
+        await chosen.send(Delivery(event))
 
 
-async def test_people_read_what_happened_in_text_and_in_html(
-    mailbox: Mailbox, notices: Kinds
-) -> None:
-    await send(mailbox, notices[FAILED])
+async def test_an_email_has_a_text_and_an_html_part(mailbox: Mailbox, events: Events) -> None:
+    await send(mailbox, events[FAILED])
     (mail,) = mailbox.mails
     assert mail.sender == "cd@example.com"
     # The application mentions one person, and one text that is no address.
@@ -69,15 +69,15 @@ async def test_people_read_what_happened_in_text_and_in_html(
     assert f'<a href="{link}">' in mail.text("html")
 
 
-async def test_what_others_wrote_breaks_neither_header_nor_page(
+async def test_user_texts_cannot_inject_headers_or_html(
     mailbox: Mailbox, about_deployment: Callable[..., Deployment]
 ) -> None:
-    made = about_deployment(
+    created = about_deployment(
         status=5,
         application_name="cart\r\nBcc: eve@example.com",
         status_reason="<script>alert(1)</script>\n.\nQUIT\n.hidden\nÜber",
     )
-    await send(mailbox, deployment_is(made))
+    await send(mailbox, deployment_event(created))
     (mail,) = mailbox.mails
     assert mail.content["Bcc"] is None
     assert "Bcc: eve@example.com" in mail.subject
@@ -87,8 +87,8 @@ async def test_what_others_wrote_breaks_neither_header_nor_page(
 
 @pytest.mark.parametrize("ways", ["PLAIN LOGIN", "LOGIN"])
 @pytest.mark.parametrize("from_the_first_byte", [True, False])
-async def test_mail_is_protected_and_logged_in(
-    notices: Kinds,
+async def test_tls_and_authentication(
+    events: Events,
     certificate: tuple[str, str],
     tmp_path: Path,
     ways: str,
@@ -100,7 +100,7 @@ async def test_mail_is_protected_and_logged_in(
         mailbox.login = "cd:s3cret word"
         await send(
             mailbox,
-            notices[FAILED],
+            events[FAILED],
             tls="TLS" if from_the_first_byte else "STARTTLS",
             caFile=certificate[0],
             username="cd",
@@ -111,20 +111,18 @@ async def test_mail_is_protected_and_logged_in(
     assert mail.login == "cd:s3cret word"
 
 
-async def test_a_server_that_cannot_be_trusted_gets_no_mail(
-    notices: Kinds, certificate: tuple[str, str]
+async def test_an_untrusted_certificate_stops_the_delivery(
+    events: Events, certificate: tuple[str, str]
 ) -> None:
     with open_mailbox(certificate=certificate) as mailbox:
         with pytest.raises(Unavailable, match="certificate"):
-            await send(mailbox, notices[FAILED], tls="STARTTLS")
+            await send(mailbox, events[FAILED], tls="STARTTLS")
         assert mailbox.mails == []
 
 
-async def test_without_starttls_nothing_is_sent_in_the_clear(
-    mailbox: Mailbox, notices: Kinds
-) -> None:
+async def test_a_server_without_starttls_receives_nothing(mailbox: Mailbox, events: Events) -> None:
     with pytest.raises(UserMistake, match="does not offer STARTTLS"):
-        await send(mailbox, notices[FAILED], tls="STARTTLS", username="u", password="s3cret")
+        await send(mailbox, events[FAILED], tls="STARTTLS", username="u", password="s3cret")
     assert mailbox.mails == []
 
 
@@ -138,45 +136,78 @@ async def test_without_starttls_nothing_is_sent_in_the_clear(
         pytest.param("RCPT", "450 mailbox is busy", Unavailable, id="a reader who is busy"),
         pytest.param("DATA", "552 too large", UserMistake, id="too large"),
         pytest.param("EHLO", "nonsense", Unavailable, id="nonsense"),
-        pytest.param("EHLO", "250-" + "x" * 100_000, Unavailable, id="a line without an end"),
+        pytest.param("EHLO", "250-" + "x" * 100_000, UserMistake, id="a line that is too long"),
     ],
 )
-async def test_a_server_that_refuses_is_believed(
-    mailbox: Mailbox, notices: Kinds, command: str, reply: str, error: type[PipecdError]
+async def test_smtp_replies_decide_whether_to_retry(
+    mailbox: Mailbox, events: Events, command: str, reply: str, error: type[PipecdError]
 ) -> None:
     mailbox.replies[command] = [reply]
     with pytest.raises(error):
-        await send(mailbox, notices[NoticeKind.PIPED_STARTED])
+        await send(mailbox, events[EventType.PIPED_STARTED])
     assert mailbox.mails == []
 
 
-async def test_one_refused_reader_does_not_keep_the_others_from_reading(
-    mailbox: Mailbox, notices: Kinds
+async def test_a_rejected_recipient_does_not_stop_the_others(
+    mailbox: Mailbox, events: Events
 ) -> None:
     mailbox.replies["RCPT"] = ["550 nobody of that name"]
-    await send(mailbox, notices[FAILED])
+    await send(mailbox, events[FAILED])
     assert [mail.readers for mail in mailbox.mails] == [("ann@example.com",)]
 
 
-async def test_a_wrong_password_is_told_without_it(mailbox: Mailbox, notices: Kinds) -> None:
+async def test_a_wrong_password_is_reported_without_it(mailbox: Mailbox, events: Events) -> None:
     mailbox.login = "cd:right"
     with pytest.raises(UserMistake, match="535") as caught:
-        await send(mailbox, notices[FAILED], username="cd", password="s3cret-word")
+        await send(mailbox, events[FAILED], username="cd", password="s3cret-word")
     assert "s3cret-word" not in str(caught.value)
 
 
-async def test_a_server_that_is_away_is_waited_for(mailbox: Mailbox, notices: Kinds) -> None:
+async def test_credentials_may_contain_other_characters_than_ascii(
+    mailbox: Mailbox, events: Events
+) -> None:
+    mailbox.login = "cd:pässwörd"
+    await send(mailbox, events[FAILED], username="cd", password="pässwörd")
+    (mail,) = mailbox.mails
+    assert mail.login == "cd:pässwörd"
+
+
+def test_a_session_ends_when_it_is_aborted(mailbox: Mailbox) -> None:
+    mailbox.replies["EHLO"] = ["250-the rest never comes"]
+    spec = EmailSpec(host="127.0.0.1", port=mailbox.port, tls="NONE", sender="a@x", to=("b@x",))
+    session, errors = SmtpSession(spec, "", None), list[Exception]()
+
+    def blocks() -> None:
+        try:
+            session.send(spec.to, b"")
+        except PipecdError as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=blocks)
+    thread.start()
+    while mailbox.replies["EHLO"]:
+        time.sleep(0.001)
+    session.abort()
+    # Long before the timeout of the socket.
+    thread.join(3)
+    assert not thread.is_alive()
+    assert isinstance(errors[0], Unavailable)
+
+
+async def test_a_cancelled_delivery_aborts_its_session(
+    mailbox: Mailbox, events: Events, eventually: Any
+) -> None:
+    mailbox.replies["EHLO"] = ["250-the rest never comes"]
+    sending = asyncio.create_task(send(mailbox, events[FAILED]))
+    await eventually(lambda: not mailbox.replies["EHLO"])
+    sending.cancel()
+    await asyncio.wait({sending}, timeout=3)
+    assert sending.cancelled()
+
+
+async def test_an_unavailable_server_is_retryable(mailbox: Mailbox, events: Events) -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
-        await send(mailbox, notices[FAILED], port=1)
-
-
-@given(st.binary(max_size=200) | st.text("a.\r\n", max_size=40).map(str.encode))
-def test_no_line_of_a_mail_looks_like_its_end(content: bytes) -> None:
-    sent = stuffed(content)
-    assert sent.endswith(b"\r\n")
-    lines = sent.removesuffix(b"\r\n").split(b"\r\n")
-    assert b"." not in lines
-    assert not any(b"\n" in line or b"\r" in line for line in lines)
+        await send(mailbox, events[FAILED], port=1)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +231,7 @@ def test_no_line_of_a_mail_looks_like_its_end(content: bytes) -> None:
         "a@",
     ],
 )
-def test_what_is_no_address_is_not_written_to(text: str) -> None:
+def test_invalid_email_addresses(text: str) -> None:
     assert not is_mail_address(text)
 
 
@@ -209,21 +240,21 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 @pytest.mark.slow
 @given(ANY_TEXT, ANY_TEXT, st.lists(st.from_regex(ADDRESS, fullmatch=True), min_size=1, max_size=3))
-def test_whatever_others_wrote_becomes_a_mail(name: str, reason: str, readers: list[str]) -> None:
+def test_any_user_text_becomes_a_valid_email(name: str, reason: str, readers: list[str]) -> None:
     facts = NotificationEventDeploymentFailed(
         deployment=Deployment(id="d", application_id="a", application_name=name), reason=reason
     )
-    letter = Letter(Notice(FAILED, facts))
-    message = Wording(Console("https://cd.example.com", "shop")).of(letter, str)
-    content = mail(message, letter, readers[0], tuple(readers)).as_bytes(policy=SMTP)
+    delivery = Delivery(NotificationEvent(FAILED, facts))
+    message = MessageRenderer(ConsoleLinks("https://cd.example.com", "shop")).render(delivery, str)
+    content = create_email(message, delivery, readers[0], tuple(readers)).as_bytes(policy=SMTP)
     assert message_from_bytes(content, policy=default)["To"]
 
 
 @pytest.mark.parametrize("text", ["ann@example.com", "a.b+c@mail.example.com", "a@[127.0.0.1]"])
-def test_an_address_is_one(text: str) -> None:
+def test_valid_email_addresses(text: str) -> None:
     assert is_mail_address(text)
 
 
 @pytest.mark.parametrize(("tls", "port"), [("STARTTLS", 587), ("TLS", 465), ("NONE", 25)])
-def test_the_port_follows_from_the_protection(tls: Any, port: int) -> None:
+def test_the_default_port_depends_on_tls(tls: Any, port: int) -> None:
     assert EmailSpec(host="h", tls=tls, sender="a@x", to=("b@x",)).server_port == port
