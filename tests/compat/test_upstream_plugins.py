@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipecd.config.piped.plugin import PluginSpec
-from pipecd.piped.pluginhost.store import PluginStore
+from pipecd.piped.pluginhost.host import PluginDownloads
 from pipecd.sdk.conformance import Installation, Verdict, try_plugin
 from pipecd.wire.download.machine import machine
 from servers.registry import OciRegistry
@@ -50,5 +50,5 @@ async def test_what_upstreams_pipectl_pushes_is_what_our_piped_runs(
     told, _ = await pushing.communicate()
     assert pushing.returncode == 0, told.decode()
     spec = PluginSpec(name="wait", url=f"oci://{registry.host}/team/wait:v1")
-    fetched = await PluginStore(tmp_path).program(spec)
+    fetched = await PluginDownloads(tmp_path).program(spec)
     assert fetched.read_bytes() == program.read_bytes()

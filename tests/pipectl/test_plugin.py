@@ -12,7 +12,7 @@ import pytest
 from pipecd.commandline.main import run
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.pipectl.cli import tree
-from pipecd.piped.pluginhost.store import PluginStore
+from pipecd.piped.pluginhost.host import PluginDownloads
 from pipecd.wire.download.machine import machine
 from servers.registry import OciRegistry
 
@@ -168,7 +168,7 @@ async def test_what_is_pushed_is_what_piped_runs(
     code, out, err = await asyncio.to_thread(typed, "push", "--files", files, *where)
     assert code == 0, err
     spec = PluginSpec(name="odd", url=out.strip())
-    assert (await PluginStore(tmp_path / "plugins").program(spec)).read_text() == "#!/bin/sh\n"
+    assert (await PluginDownloads(tmp_path / "plugins").program(spec)).read_text() == "#!/bin/sh\n"
 
 
 @pytest.mark.parametrize(

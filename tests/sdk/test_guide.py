@@ -26,7 +26,7 @@ from pipecd.config.piped.plugin import PluginSpec
 from pipecd.config.read import read_file
 from pipecd.pipectl.cli import tree as pipectl
 from pipecd.piped.pluginhost.host import PluginHost
-from pipecd.piped.pluginhost.masks import Masks
+from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import (
@@ -141,7 +141,7 @@ Started = AbstractAsyncContextManager[Any]
 
 def started(plugins: list[PluginSpec], host: MemoryHost) -> Started:
     callbacks: Any = host
-    callbacks.masks = Masks()
+    callbacks.masks = SecretMasks()
     return PluginHost.start(plugins, callbacks=callbacks)
 
 

@@ -54,7 +54,7 @@ async def _run(
     notifier = await foundation.notifier(settings, await heartbeat.register(), counted, opened)
     mirrors = await opened.enter_async_context(foundation.mirrors(settings))
     shared = foundation.share(settings, api, mirrors, catalog, decrypter, notifier)
-    opened.enter_context(hiding(shared.callbacks.masks.known.hide))
+    opened.enter_context(hiding(shared.callbacks.masks.all.hide))
     counted.register(shared.telemetry.statuses)
     counted.register(shared.callbacks.plugin_metrics)
     heartbeat.on_reported = shared.telemetry.statuses.reported

@@ -28,7 +28,7 @@ from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.deploy.context import MetadataStore, logs_directory
+from pipecd.piped.deploy.context import logs_directory
 from pipecd.piped.livestate.announce import Announcer
 from pipecd.piped.notify.message import ConsoleLinks
 from pipecd.piped.notify.notifier import Notifier, PipedIdentity, create_subscribers
@@ -37,7 +37,8 @@ from pipecd.piped.notify.spool import Spool
 from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY
-from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.pluginhost.metadata_store import MetadataStore
+from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
@@ -107,12 +108,12 @@ def share(
         api,
         commands=commands,
         metadata=metadata,
-        tools=Toolbox(settings.tools_dir or settings.workspace / "tools"),
+        tools=ToolRegistry(settings.tools_dir or settings.workspace / "tools"),
         logs=partial(logs_directory, settings.workspace),
         git=mirrors.environment.variables,
     )
     if decrypter is not None:
-        callbacks.masks.known = decrypter.known
+        callbacks.masks.all = decrypter.known
     return Shared(
         settings=settings,
         api=api,

@@ -24,10 +24,9 @@ from pipecd.piped.livestate.look import Looking
 from pipecd.piped.livestate.watcher import Tools as WatcherTools
 from pipecd.piped.planpreview.builder import ApplicationPreviewer, PreviewBuilder
 from pipecd.piped.planpreview.previewer import Previewer, PreviewMetrics
-from pipecd.piped.pluginhost.host import PluginHost
-from pipecd.piped.pluginhost.process import Patience
+from pipecd.piped.pluginhost.host import PluginDownloads, PluginHost
+from pipecd.piped.pluginhost.process import PluginTimeouts
 from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.pluginhost.store import PluginStore
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.proto.service.wakeups_pb2 import Wakeup
 
@@ -57,8 +56,8 @@ async def plugins(shared: Shared, opened: AsyncExitStack) -> PluginRegistry:
         settings.config.spec.plugins,
         callbacks=shared.callbacks,
         service_port=settings.plugin_service_port,
-        store=PluginStore(settings.plugins_dir, redownload=settings.fetch_plugins_anew),
-        patience=Patience(grace=settings.grace),
+        downloads=PluginDownloads(settings.plugins_dir, redownload=settings.fetch_plugins_anew),
+        timeouts=PluginTimeouts(grace=settings.grace),
     )
     return await opened.enter_async_context(host)
 
@@ -106,7 +105,7 @@ def livestates(shared: Shared, registry: PluginRegistry) -> LiveStates:
             recoveries=Recoveries(shared.notifier),
         ),
     )
-    shared.callbacks.on_live_state = made.changed
+    shared.callbacks.on_live_state_changed = made.changed
     return made
 
 

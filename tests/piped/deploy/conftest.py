@@ -35,15 +35,16 @@ from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.deploy.context import DeploymentContext, MetadataStore, logs_directory
+from pipecd.piped.deploy.context import DeploymentContext, logs_directory
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.notify.event import NotificationEvent
 from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.local import builtin_plugins
-from pipecd.piped.pluginhost.process import Patience
-from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.pluginhost.metadata_store import MetadataStore
+from pipecd.piped.pluginhost.process import PluginTimeouts
+from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model import common_pb2 as common
@@ -301,7 +302,7 @@ class Stand:
         ):
             commands = CommandCache(api, interval=LOOK_EVERY)
             metadata = MetadataStore(api)
-            tools = Toolbox(self.directory / "tools")
+            tools = ToolRegistry(self.directory / "tools")
             callbacks = Callbacks(
                 api,
                 commands=commands,
@@ -314,7 +315,7 @@ class Stand:
                 specs,
                 callbacks=callbacks,
                 builtins={**builtin_plugins(), **act},
-                patience=Patience(grace=1),
+                timeouts=PluginTimeouts(grace=1),
             ) as plugins:
                 context = DeploymentContext(
                     api=api,

@@ -16,8 +16,8 @@ from pipecd.model.clock import utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.piped.deploy.context import logs_directory
-from pipecd.piped.pluginhost.logs import LogSpool
-from pipecd.piped.pluginhost.masks import MaskedLog, Masks
+from pipecd.piped.pluginhost.masking import LogMasker, SecretMasks
+from pipecd.piped.pluginhost.stage_logs import LogSpool
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
 OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
@@ -165,9 +165,9 @@ async def test_lines_that_a_killed_piped_had_not_sent_are_sent_by_the_next(
         stand.let_go("act 0")
         # It read two more lines and was killed amid keeping the third.
         logs = logs_directory(stand.directory / "work", id)
-        masks = Masks()
+        masks = SecretMasks()
         masks.add(id, ["hunter2"])
-        spool = LogSpool(logs / stage_id, MaskedLog(masks, id))
+        spool = LogSpool(logs / stage_id, LogMasker(masks, id))
         for index, text in enumerate(("one", "hunter2"), int(time.time() * 1_000_000)):
             spool.add(LogBlock(index=index, log=text, created_at=1))
         with (logs / stage_id).open("a") as file:

@@ -20,7 +20,6 @@ from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
-from pipecd.piped.deploy.context import MetadataStore
 from pipecd.piped.livestate.announce import Announcer, Recoveries
 from pipecd.piped.livestate.ground import Grounds
 from pipecd.piped.livestate.livestates import LiveStates
@@ -30,7 +29,8 @@ from pipecd.piped.notify.event import NotificationEvent
 from pipecd.piped.notify.notifier import Notifier, PipedIdentity
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
-from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.pluginhost.metadata_store import MetadataStore
+from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
@@ -162,7 +162,7 @@ class Scene:
                 api,
                 commands=CommandCache(api),
                 metadata=MetadataStore(api),
-                tools=Toolbox(work / "tools"),
+                tools=ToolRegistry(work / "tools"),
             )
             applications = ApplicationCache(api, interval=MIRROR_EVERY)
             deployments = DeploymentCache(api, interval=MIRROR_EVERY)
@@ -190,7 +190,7 @@ class Scene:
                         rhythm=rhythm,
                     ),
                 )
-                callbacks.on_live_state = made.changed
+                callbacks.on_live_state_changed = made.changed
                 async with asyncio.TaskGroup() as loops:
                     parts = (applications, deployments, heads, states, made)
                     tasks = [loops.create_task(part.run()) for part in parts]

@@ -16,8 +16,8 @@ from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.piped.planning.planner import MaskedSources, Plan, Planner, RunningCommit
 from pipecd.piped.pluginhost.local import LocalPlugin
-from pipecd.piped.pluginhost.masks import Masks
-from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
+from pipecd.piped.pluginhost.masking import SecretMasks
+from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.plugins.wait.plugin import WaitPlugin
@@ -93,10 +93,10 @@ class OtherPlatform(Platform):
     stages = (Stage("OTHER"),)
 
 
-def hosted(plugin: StagePlugin, name: str, *targets: str) -> KnownPlugin:
+def hosted(plugin: StagePlugin, name: str, *targets: str) -> RegisteredPlugin:
     entry = PluginEntry(name, {}, tuple(DeployTarget(t, {}, {}) for t in targets))
     server = PluginServer(plugin, entry, MemoryHost())
-    return KnownPlugin(LocalPlugin(server), frozenset(s.name for s in plugin.stages))
+    return RegisteredPlugin(LocalPlugin(server), frozenset(s.name for s in plugin.stages))
 
 
 @asynccontextmanager
@@ -113,7 +113,7 @@ async def planning(
     ) as mirrors:
         targets = dict.fromkeys(names, ("dev",))
         sources = Sources(mirrors, ApplicationConfigs(load_catalog()))
-        masked = MaskedSources(sources, Masks(), "d", nullcontext())
+        masked = MaskedSources(sources, SecretMasks(), "d", nullcontext())
         planner = Planner(masked, registry, targets=targets)
 
         async def plan(

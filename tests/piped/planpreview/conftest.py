@@ -25,8 +25,8 @@ from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.piped.planpreview.builder import ApplicationPreviewer, PreviewBuilder
 from pipecd.piped.planpreview.previewer import Previewer, PreviewMetrics
 from pipecd.piped.pluginhost.local import LocalPlugin
-from pipecd.piped.pluginhost.masks import Masks
-from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
+from pipecd.piped.pluginhost.masking import SecretMasks
+from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.plugins.wait.plugin import WaitPlugin
@@ -122,7 +122,7 @@ class Scene:
     within: float = 300
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     applications: ApplicationCache | None = None
-    masks: Masks = field(default_factory=Masks)
+    masks: SecretMasks = field(default_factory=SecretMasks)
 
     @property
     def workspace(self) -> Path:
@@ -176,8 +176,8 @@ class Scene:
         wait = LocalPlugin(PluginServer(WaitPlugin(), PluginEntry("wait", {}, ()), MemoryHost()))
         return PluginRegistry(
             [
-                KnownPlugin(platform, frozenset(s.name for s in self.platform.stages)),
-                KnownPlugin(wait, frozenset({"WAIT"})),
+                RegisteredPlugin(platform, frozenset(s.name for s in self.platform.stages)),
+                RegisteredPlugin(wait, frozenset({"WAIT"})),
             ]
         )
 

@@ -14,10 +14,10 @@ from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.piped.cache.commands import CommandCache
-from pipecd.piped.deploy.context import MetadataStore
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
-from pipecd.piped.pluginhost.tools import Toolbox
+from pipecd.piped.pluginhost.metadata_store import MetadataStore
+from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.plugins.wait.plugin import WaitPlugin
 from pipecd.proto.model.analysis_pb2 import AnalysisResult
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -34,7 +34,7 @@ async def calling_back(plane: Any) -> AsyncGenerator[tuple[Callbacks, MetadataSt
     async with plane.api() as api:
         metadata = MetadataStore(api)
         commands = CommandCache(api, interval=0.02)
-        tools = Toolbox(plane.directory / "tools")
+        tools = ToolRegistry(plane.directory / "tools")
         yield Callbacks(api, commands=commands, metadata=metadata, tools=tools), metadata
 
 
@@ -117,7 +117,7 @@ async def test_a_platform_gets_its_targets_from_the_configuration(
             )
             assert (await plugin.ExecuteStage(request)).status == StageStatus.SUCCESS
         # The end of a log waits for whoever runs the stage.
-        (end,) = callbacks.take_end(made.id, "s1")
+        (end,) = callbacks.take_unsent(made.id, "s1")
         assert [block.log for block in end.blocks] == ["dev in asia", "synced"]
         assert end.completed
 

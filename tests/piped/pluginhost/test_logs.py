@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import pytest
 
-from pipecd.piped.pluginhost.logs import LogSpool, read_spool
-from pipecd.piped.pluginhost.masks import MaskedLog, Masks
+from pipecd.piped.pluginhost.masking import LogMasker, SecretMasks
+from pipecd.piped.pluginhost.stage_logs import LogSpool, read_spool
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
 
@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def spool(path: Path) -> LogSpool:
     """A spool that holds four lines."""
-    spool = LogSpool(path, MaskedLog(Masks(), "deployment"))
+    spool = LogSpool(path, LogMasker(SecretMasks(), "deployment"))
     for index in range(4):
         spool.add(LogBlock(index=index, log=f"line {index}\n"))
     return spool
@@ -54,6 +54,6 @@ def test_whoever_is_killed_while_lines_are_forgotten_leaves_the_others(
 
 def test_a_directory_that_cannot_be_written_ends_no_stage(tmp_path: Path) -> None:
     (tmp_path / "deployment").write_text("a file in its place")
-    spool = LogSpool(tmp_path / "deployment" / "stage", MaskedLog(Masks(), "deployment"))
+    spool = LogSpool(tmp_path / "deployment" / "stage", LogMasker(SecretMasks(), "deployment"))
     spool.add(LogBlock(index=0, log="line\n"))
     spool.forget_through(0)

@@ -7,27 +7,27 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipecd.piped.pluginhost.masks import MaskedLog, Masks
+from pipecd.piped.pluginhost.masking import LogMasker, SecretMasks
 from pipecd.proto.model.logblock_pb2 import LogBlock, LogSeverity
 from pipecd.secrets.masking import MASK
 
 
-def masked(*secrets: str) -> MaskedLog:
-    masks = Masks()
+def masked(*secrets: str) -> LogMasker:
+    masks = SecretMasks()
     masks.add("d1", secrets)
-    return MaskedLog(masks, "d1")
+    return LogMasker(masks, "d1")
 
 
 def blocks(lines: Sequence[str], first: int = 1) -> list[LogBlock]:
     return [LogBlock(index=i, log=line, created_at=5) for i, line in enumerate(lines, first)]
 
 
-def shown(log: MaskedLog, lines: Sequence[str], first: int = 1, *, is_end: bool = False) -> list[str]:  # fmt: skip
+def shown(log: LogMasker, lines: Sequence[str], first: int = 1, *, is_end: bool = False) -> list[str]:  # fmt: skip
     return [block.log for block in log.hide(blocks(lines, first), is_end=is_end)]
 
 
 def test_secrets_are_hidden_for_their_own_deployment_only() -> None:
-    masks = Masks()
+    masks = SecretMasks()
     masks.add("d1", ["hunter22"])
     masks.add("d1", ["swordfish"])
     assert masks.hide("d1", "hunter22 swordfish") == f"{MASK} {MASK}"
@@ -84,8 +84,8 @@ def test_no_secret_gets_through(noise: str, data: st.DataObject) -> None:
 
 
 def test_the_log_of_piped_shows_no_secret_also_of_what_is_over() -> None:
-    masks = Masks()
+    masks = SecretMasks()
     masks.add("d1", ["hunter22"])
     masks.add("d2", ["swordfish"])
     masks.forget("d1")
-    assert masks.known.hide("hunter22 swordfish") == f"{MASK} {MASK}"
+    assert masks.all.hide("hunter22 swordfish") == f"{MASK} {MASK}"

@@ -12,13 +12,16 @@ import grpc
 import grpc.aio
 import pytest
 
+from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.piped.pluginhost import remote, tools
+from pipecd.piped.pluginhost import remote
+from pipecd.piped.pluginhost import tool_registry as tools
 from pipecd.piped.pluginhost.callbacks import Callbacks
-from pipecd.piped.pluginhost.logs import LogRelay
 from pipecd.piped.pluginhost.plugin import PluginDied
+from pipecd.piped.pluginhost.process import PluginInstance, PluginLaunch, PluginTimeouts
 from pipecd.piped.pluginhost.remote import RemotePlugin
-from pipecd.piped.pluginhost.tools import Tool, Toolbox
+from pipecd.piped.pluginhost.stage_logs import LogRelay
+from pipecd.piped.pluginhost.tool_registry import Tool, ToolRegistry
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import host_pb2
@@ -39,30 +42,22 @@ class Anything(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(self._answer)
 
 
-@dataclass
-class Way:
-    """The way to the plugin, which is dead when `how` says so."""
-
-    channel: grpc.aio.Channel
-    how: str = ""
-
-    async def connected(self) -> "Way":
-        return self
-
-    async def lost(self, error: PipecdError) -> PipecdError:
-        return PluginDied("odd", self.how) if self.how else error
-
-
 @asynccontextmanager
-async def answering(answer: Answer) -> AsyncGenerator[tuple[RemotePlugin, Way], None]:
+async def answering(answer: Answer) -> AsyncGenerator[tuple[RemotePlugin, PluginInstance], None]:
     server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
     server.add_generic_rpc_handlers((Anything(answer),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         async with loopback_channel(port) as channel:
-            way = Way(channel)
-            yield RemotePlugin("odd", way.connected), way
+            launch = PluginLaunch(PluginSpec(name="odd"), (), 0)
+            instance = PluginInstance(launch, PluginTimeouts(), lambda: None)
+            instance._channel = channel
+
+            async def connect() -> PluginInstance:
+                return instance
+
+            yield RemotePlugin("odd", connect), instance
     finally:
         await server.stop(0)
 
@@ -70,8 +65,8 @@ async def answering(answer: Answer) -> AsyncGenerator[tuple[RemotePlugin, Way], 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        pytest.param(b"\xff" * 40, "plugin odd answered what nobody can understand", id="garbage"),
-        pytest.param(b"\x12" + b"\xff\xff\xff\x7f" + b"x", "plugin odd answered what nobody can understand", id="a length that lies"),
+        pytest.param(b"\xff" * 40, "plugin odd returned a response that cannot be decoded", id="garbage"),
+        pytest.param(b"\x12" + b"\xff\xff\xff\x7f" + b"x", "plugin odd returned a response that cannot be decoded", id="a length that lies"),
         pytest.param(bytes(LARGEST_ANSWER + 1), "plugin odd: .*larger than max", id="more than piped will hold"),
     ],
 )  # fmt: skip
@@ -94,7 +89,7 @@ async def test_a_status_that_does_not_exist_is_left_to_whoever_asked() -> None:
 
 
 async def test_a_question_that_is_never_answered_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_QUESTION", 0.2)
+    monkeypatch.setattr(remote, "_DEADLINE", 0.2)
 
     async def answer(request: bytes, context: Any) -> bytes:
         await asyncio.sleep(30)
@@ -113,11 +108,11 @@ async def test_a_channel_that_is_closed_amid_a_call_is_no_cancellation() -> None
         await asyncio.sleep(30)
         return b""
 
-    async with answering(answer) as (plugin, way):
+    async with answering(answer) as (plugin, instance):
         call = asyncio.ensure_future(plugin.ExecuteStage(pb.ExecuteStageRequest()))
         await asked.wait()
-        way.how = "was ended"
-        await way.channel.close()
+        instance._exit("was ended")
+        await instance.channel.close()
         with pytest.raises(PluginDied, match="plugin odd was ended"):
             await call
 
@@ -166,7 +161,7 @@ async def test_a_flood_of_lines_is_cut_and_its_end_is_kept() -> None:
             deployment_id="d", stage_id="s", blocks=last, completed=True
         )
     )
-    (end,) = passing.take_end("d", "s")
+    (end,) = passing.take_unsent("d", "s")
     await api.report_stage_logs_from_last_checkpoint(end)
     assert api.lines.pop(0) == "a line of another stage"
     assert sum(len(line) for line in api.lines.values()) <= 17 << 20
@@ -209,6 +204,6 @@ async def test_metadata_has_a_size() -> None:
 async def test_an_installation_that_hangs_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tools, "_INSTALLED_WITHIN", 0.2)
+    monkeypatch.setattr(tools, "_INSTALL_TIMEOUT", 0.2)
     with pytest.raises(Unavailable, match=r"installing t 1 took longer than 0\.2s"):
-        await Toolbox(tmp_path).installed(Tool("t", "1", "sleep 60"))
+        await ToolRegistry(tmp_path).install(Tool("t", "1", "sleep 60"))

@@ -19,9 +19,8 @@ from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.pluginhost.host import PLUGIN_SERVICE
-from pipecd.piped.pluginhost.process import Launch, Patience
+from pipecd.piped.pluginhost.process import PluginLaunch, PluginSupervisor, PluginTimeouts
 from pipecd.piped.pluginhost.remote import RemotePlugin
-from pipecd.piped.pluginhost.supervisor import PluginSupervisor
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.sdk.serving import open_door
@@ -40,16 +39,16 @@ def spec_of(path: Path, port: int) -> PluginSpec:
 
 @asynccontextmanager
 async def hosted(
-    spec: PluginSpec, host: MemoryHost, patience: Patience | None = None
+    spec: PluginSpec, host: MemoryHost, timeouts: PluginTimeouts | None = None
 ) -> AsyncGenerator[RemotePlugin, None]:
     door = open_door(PLUGIN_SERVICE, host)
     async with grpc_server([door], host="localhost", port=0, grace=0) as port:
         command = [spec.url.removeprefix("file://")]
-        supervisor = PluginSupervisor(Launch(spec, command, port), patience)
+        supervisor = PluginSupervisor(PluginLaunch(spec, command, port), timeouts)
         running = asyncio.ensure_future(supervisor.run())
         try:
-            await supervisor.ready()
-            yield supervisor.plugin
+            await supervisor.wait_until_ready()
+            yield RemotePlugin(spec.name, supervisor.connect)
         finally:
             running.cancel()
             await asyncio.wait({running})
@@ -115,13 +114,13 @@ async def test_a_program_does_not_outlive_a_piped_that_was_killed(
         import asyncio
         from pipecd.config.piped.plugin import PluginSpec
         from pipecd.piped.pluginhost.host import PluginHost
-        from pipecd.piped.pluginhost.masks import Masks
+        from pipecd.piped.pluginhost.masking import SecretMasks
         from pipecd.sdk.testing import MemoryHost
 
         async def main():
             spec = PluginSpec(name="greeter", url="file://{program()}", port={free_port})
             host = MemoryHost()
-            host.masks = Masks()
+            host.masks = SecretMasks()
             async with PluginHost.start([spec], callbacks=host):
                 print("ready", flush=True)
                 await asyncio.Event().wait()
@@ -164,9 +163,9 @@ async def test_a_program_that_does_not_start(
     program: Program, free_port: int, text: str, told: str
 ) -> None:
     spec = spec_of(program(f"#!/bin/sh\n{text}\n"), free_port)
-    patience = Patience(ready=0.5, grace=0.5)
+    timeouts = PluginTimeouts(startup=0.5, grace=0.5)
     with pytest.raises(UserMistake, match=told):
-        async with asyncio.timeout(10), hosted(spec, MemoryHost(), patience):
+        async with asyncio.timeout(10), hosted(spec, MemoryHost(), timeouts):
             pass
 
 

@@ -9,7 +9,7 @@ from pipecd.config.application.pipeline import PipelineSpec, StageSpec
 from pipecd.config.application.spec import ApplicationSpec
 from pipecd.model.errors import UserMistake
 from pipecd.piped.pluginhost.local import LocalPlugin
-from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
+from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
 from pipecd.sdk import PluginEntry, Stage, StageContext, StagePlugin, StageResult
 from pipecd.sdk.serving import PluginServer
 from pipecd.sdk.testing import MemoryHost
@@ -22,9 +22,9 @@ class Nothing(StagePlugin):
         return StageResult.succeeded()
 
 
-def known(name: str, *stages: str, configured: bool = True) -> KnownPlugin:
+def known(name: str, *stages: str, configured: bool = True) -> RegisteredPlugin:
     server = PluginServer(Nothing(), PluginEntry(name), MemoryHost())
-    return KnownPlugin(LocalPlugin(server), frozenset(stages), configured)
+    return RegisteredPlugin(LocalPlugin(server), frozenset(stages), configured)
 
 
 REGISTRY = PluginRegistry(

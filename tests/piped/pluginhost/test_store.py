@@ -9,7 +9,7 @@ import pytest
 
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.piped.pluginhost.store import PluginStore
+from pipecd.piped.pluginhost.host import PluginDownloads
 from pipecd.wire.download import store as store_module
 from pipecd.wire.download.machine import machine
 from pipecd.wire.oci.manifest import PLUGIN_LAYER, Platform
@@ -54,35 +54,35 @@ def kept(directory: Path) -> list[str]:
 
 async def test_a_download_is_a_program_that_is_kept(site: OciRegistry, directory: Path) -> None:
     wanted = spec(f"{site.address}/files/tool")
-    path = await PluginStore(directory).program(wanted)
+    path = await PluginDownloads(directory).program(wanted)
     assert path.read_bytes() == SCRIPT
     assert path.stat().st_mode & 0o777 == 0o755
     assert path.name.startswith("tool-")
-    assert await PluginStore(directory).program(wanted) == path
+    assert await PluginDownloads(directory).program(wanted) == path
     assert len(site.requests) == 1
 
 
 async def test_another_address_is_another_file(site: OciRegistry, directory: Path) -> None:
     site.files["v2"] = SCRIPT + b"# v2"
-    first = await PluginStore(directory).program(spec(f"{site.address}/files/tool"))
-    second = await PluginStore(directory).program(spec(f"{site.address}/files/v2"))
+    first = await PluginDownloads(directory).program(spec(f"{site.address}/files/tool"))
+    second = await PluginDownloads(directory).program(spec(f"{site.address}/files/v2"))
     assert first != second
     assert second.read_bytes().endswith(b"# v2")
 
 
 async def test_it_is_fetched_anew_when_that_is_wanted(site: OciRegistry, directory: Path) -> None:
     wanted = spec(f"{site.address}/files/tool")
-    await PluginStore(directory).program(wanted)
+    await PluginDownloads(directory).program(wanted)
     site.files["tool"] = SCRIPT + b"# newer"
-    path = await PluginStore(directory, redownload=True).program(wanted)
+    path = await PluginDownloads(directory, redownload=True).program(wanted)
     assert path.read_bytes().endswith(b"# newer")
 
 
 async def test_a_new_checksum_asks_for_the_new_content(site: OciRegistry, directory: Path) -> None:
     url = f"{site.address}/files/tool"
-    await PluginStore(directory).program(spec(url, sum_of(SCRIPT)))
+    await PluginDownloads(directory).program(spec(url, sum_of(SCRIPT)))
     site.files["tool"] = newer = SCRIPT + b"# newer"
-    path = await PluginStore(directory).program(spec(url, sum_of(newer)))
+    path = await PluginDownloads(directory).program(spec(url, sum_of(newer)))
     assert path.read_bytes() == newer
 
 
@@ -91,7 +91,7 @@ async def test_a_wrong_checksum_leaves_nothing_behind(site: OciRegistry, directo
     with pytest.raises(
         UserMistake, match=r"plugin tool: the checksum of .* is sha256:\w+ and should"
     ):
-        await PluginStore(directory).program(wanted)
+        await PluginDownloads(directory).program(wanted)
     assert kept(directory) == []
 
 
@@ -100,10 +100,10 @@ async def test_an_outage_is_waited_for_and_a_long_one_told(
 ) -> None:
     site.outages = 2
     wanted = spec(f"{site.address}/files/tool?token=secret")
-    assert await PluginStore(directory).program(wanted)
+    assert await PluginDownloads(directory).program(wanted)
     site.outages = 3
     with pytest.raises(Unavailable, match=r"plugin tool cannot be fetched from \S+/files/tool: the server answered 503"):  # fmt: skip
-        await PluginStore(directory, redownload=True).program(wanted)
+        await PluginDownloads(directory, redownload=True).program(wanted)
     assert len(kept(directory)) == 1
 
 
@@ -121,25 +121,25 @@ async def test_what_is_no_program_is_told(
 ) -> None:
     site.files["tool"] = content
     with pytest.raises(UserMistake, match=told):
-        await PluginStore(directory).program(spec(f"{site.address}/files/tool"))
+        await PluginDownloads(directory).program(spec(f"{site.address}/files/tool"))
 
 
 async def test_what_is_not_there_or_not_safe_is_told(
     site: OciRegistry, registry: OciRegistry, directory: Path
 ) -> None:
     with pytest.raises(UserMistake, match=r"/files/other answered 404; correct plugins\[\]\.url"):
-        await PluginStore(directory).program(spec(f"{site.address}/files/other"))
+        await PluginDownloads(directory).program(spec(f"{site.address}/files/other"))
     registry.files["tool"] = SCRIPT
     site.redirects["/files/moved"] = f"{registry.address}/files/tool"
     with pytest.raises(UserMistake, match=r"leads to an address without TLS"):
-        await PluginStore(directory).program(spec(f"{site.address}/files/moved"))
+        await PluginDownloads(directory).program(spec(f"{site.address}/files/moved"))
 
 
 async def test_a_program_of_this_machine_is_used_where_it_is(tmp_path: Path) -> None:
     path = tmp_path / "my tool"
     path.write_bytes(SCRIPT)
     path.chmod(0o755)
-    unused = PluginStore(tmp_path / "plugins")
+    unused = PluginDownloads(tmp_path / "plugins")
     assert await unused.program(spec(path.as_uri(), sum_of(SCRIPT))) == path
     with pytest.raises(UserMistake, match=r"the checksum of .* and should be"):
         await unused.program(spec(path.as_uri(), sum_of(b"")))
@@ -163,12 +163,12 @@ async def test_a_program_comes_from_a_registry(
     (tmp_path / "tool").write_bytes(SCRIPT)
     digest = await push(registry, tmp_path / "tool")
     wanted = spec(f"oci://{registry.host}/team/plugin:v1", sum_of(SCRIPT))
-    path = await PluginStore(directory).program(wanted)
+    path = await PluginDownloads(directory).program(wanted)
     assert path.read_bytes() == SCRIPT
     (tmp_path / "tool").write_bytes(SCRIPT + b"# newer")
     await push(registry, tmp_path / "tool")
     by_digest = spec(f"oci://{registry.host}/team/plugin:v1@{digest}")
-    assert (await PluginStore(directory).program(by_digest)).read_bytes() == SCRIPT
+    assert (await PluginDownloads(directory).program(by_digest)).read_bytes() == SCRIPT
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ async def test_what_a_registry_does_not_have(
     registry: OciRegistry, directory: Path, url: str, told: str
 ) -> None:
     with pytest.raises(PipecdError, match=told):
-        await PluginStore(directory).program(spec(f"oci://{registry.host}/{url}"))
+        await PluginDownloads(directory).program(spec(f"oci://{registry.host}/{url}"))
     assert kept(directory) == []
 
 

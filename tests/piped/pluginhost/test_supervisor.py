@@ -16,9 +16,9 @@ from pipecd.config.application.spec import ApplicationSpec
 from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.errors import Unavailable
 from pipecd.piped.pluginhost.host import PluginHost
-from pipecd.piped.pluginhost.masks import Masks
+from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
-from pipecd.piped.pluginhost.process import Patience
+from pipecd.piped.pluginhost.process import PluginTimeouts
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
@@ -63,13 +63,13 @@ if __name__ == "__main__":
 
 @asynccontextmanager
 async def hosted(
-    path: Path, *names: str, patience: Patience | None = None, host: MemoryHost | None = None
+    path: Path, *names: str, timeouts: PluginTimeouts | None = None, host: MemoryHost | None = None
 ) -> AsyncGenerator[PluginRegistry, None]:
     specs = [PluginSpec(name=name, url=f"file://{path}") for name in names or ("mortal",)]
     callbacks: Any = host or MemoryHost()
-    callbacks.masks = Masks()
+    callbacks.masks = SecretMasks()
     callbacks.masks.add("d1", ["cruel"])
-    start = PluginHost.start(specs, callbacks=callbacks, patience=patience)
+    start = PluginHost.start(specs, callbacks=callbacks, timeouts=timeouts)
     async with asyncio.timeout(50), start as registry:
         yield registry
 
@@ -105,8 +105,8 @@ async def test_a_death_is_told_and_the_next_call_finds_a_new_life(
 async def test_a_program_that_hangs_is_ended_and_started_again(
     program: Program, deployment: Deployment
 ) -> None:
-    patience = Patience(look_every=1.0, hung=3.0, grace=0.2)
-    async with hosted(program(MORTAL), patience=patience) as registry:
+    timeouts = PluginTimeouts(probe_interval=1.0, unresponsive=3.0, grace=0.2)
+    async with hosted(program(MORTAL), timeouts=timeouts) as registry:
         plugin = registry.named("mortal")
         with pytest.raises(PluginDied, match=r"plugin mortal stopped answering for \ds and was"):
             await answer(plugin, deployment, "HANG")
@@ -190,9 +190,9 @@ async def test_all_are_stopped_together_and_the_stubborn_are_killed(
     )  # fmt: skip
     (tmp_path / "mortal.py").chmod(0o755)
     path = program(STUBBORN.format(program=tmp_path / "mortal.py"))
-    patience = Patience(grace=2.0)
+    timeouts = PluginTimeouts(grace=2.0)
     loop = asyncio.get_running_loop()
-    async with hosted(path, "one", "two", "three", patience=patience) as registry:
+    async with hosted(path, "one", "two", "three", timeouts=timeouts) as registry:
         pids = [
             int(await answer(registry.named(name), deployment, "PID"))
             for name in registry.names[:3]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.piped.pluginhost.tools import Tool, Toolbox
+from pipecd.piped.pluginhost.tool_registry import Tool, ToolRegistry
 
 SCRIPT = """
 echo run >> {{ .TmpDir }}/../runs
@@ -17,9 +17,9 @@ test -n "{{ .Arch }}"
 
 
 async def test_two_callers_share_one_installation(tmp_path: Path) -> None:
-    box = Toolbox(tmp_path / "tools")
+    tools = ToolRegistry(tmp_path / "tools")
     tool = Tool("kubectl", "1.30.0", SCRIPT)
-    first, second = await asyncio.gather(box.installed(tool), box.installed(tool))
+    first, second = await asyncio.gather(tools.install(tool), tools.install(tool))
     assert first == second == tmp_path / "tools" / "kubectl-1.30.0"
     assert first.read_text() == "kubectl 1.30.0 linux\n"
     assert first.stat().st_mode & 0o111
@@ -28,7 +28,7 @@ async def test_two_callers_share_one_installation(tmp_path: Path) -> None:
 
 async def test_a_tool_that_is_there_is_not_installed_again(tmp_path: Path) -> None:
     (tmp_path / "helm-3.1").write_text("mine")
-    path = await Toolbox(tmp_path).installed(Tool("helm", "3.1", "exit 1"))
+    path = await ToolRegistry(tmp_path).install(Tool("helm", "3.1", "exit 1"))
     assert path.read_text() == "mine"
 
 
@@ -45,5 +45,5 @@ async def test_what_cannot_be_installed(
     tmp_path: Path, tool: Tool, kind: type[PipecdError], told: str
 ) -> None:
     with pytest.raises(kind, match=told):
-        await Toolbox(tmp_path).installed(tool)
+        await ToolRegistry(tmp_path).install(tool)
     assert not (tmp_path / "t-1").exists()

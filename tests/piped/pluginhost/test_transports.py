@@ -9,12 +9,14 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from pipecd.config.piped.plugin import PluginSpec
 from pipecd.model.deployment import ManualOperation, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unsupported, UserMistake
 from pipecd.piped.pluginhost.callbacks import LiveStateChanges
 from pipecd.piped.pluginhost.host import LIVE_STATE_CHANGES, PLUGIN_SERVICE
 from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.plugin import Plugin
+from pipecd.piped.pluginhost.process import PluginInstance, PluginLaunch, PluginTimeouts
 from pipecd.piped.pluginhost.remote import RemotePlugin
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
@@ -37,19 +39,6 @@ def host() -> MemoryHost:
     return MemoryHost()
 
 
-class Straight:
-    """The way to a process that never dies."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
-
-    async def connected(self) -> "Straight":
-        return self
-
-    async def lost(self, error: PipecdError) -> PipecdError:
-        return error
-
-
 @pytest.fixture(params=["in this process", "over gRPC"])
 async def plugin(
     request: pytest.FixtureRequest, platform: Any, entry: PluginEntry, host: MemoryHost
@@ -68,7 +57,15 @@ async def plugin(
             grpc_server([open_door(DEPLOYMENT_SERVICE, server)], host="127.0.0.1", port=0, grace=0)
         )
         channel = await opened.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
-        yield RemotePlugin("platform", Straight(channel).connected)
+        instance = PluginInstance(
+            PluginLaunch(PluginSpec(name="platform"), (), 0), PluginTimeouts(), lambda: None
+        )
+        instance._channel = channel
+
+        async def connect() -> PluginInstance:
+            return instance
+
+        yield RemotePlugin("platform", connect)
 
 
 def planning(deployment: Deployment, **sources: DeploymentSource) -> pb.PlanPluginInput:

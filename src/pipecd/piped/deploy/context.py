@@ -3,14 +3,11 @@
 
 import asyncio
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
-from pipecd.model.errors import NotFound
 from pipecd.observe.deployments import DeploymentTelemetry
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
@@ -19,9 +16,10 @@ from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.plan.stages import TargetsByPlugin
 from pipecd.piped.planning.planner import MaskedSources
 from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Sources
-from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
 
 # A push may touch hundreds of applications; more working copies at once only fill the disk.
@@ -31,65 +29,6 @@ _CONCURRENT_WORKING_COPIES = 16
 def logs_directory(workspace: Path, deployment_id: str) -> Path:
     """Returns the directory that spools the stage logs of a deployment until they are sent."""
     return workspace / "deployments" / deployment_id / "logs"
-
-
-class MetadataStore:
-    """The metadata of running deployments, in memory and written through to the control plane."""
-
-    def __init__(self, api: ControlPlaneClient) -> None:
-        self._api = api
-        self._deployments: dict[str, Deployment] = {}
-
-    @contextmanager
-    def open(self, deployment: Deployment) -> Iterator[None]:
-        """Makes the metadata of the deployment available to plugins while the block runs.
-
-        What plugins write also changes `deployment`, so that the next stage receives it.
-        """
-        self._deployments[deployment.id] = deployment
-        try:
-            yield
-        finally:
-            del self._deployments[deployment.id]
-
-    def of_stage(self, deployment_id: str, stage_id: str) -> Mapping[str, str]:
-        return self._stage(deployment_id, stage_id).metadata
-
-    def of_plugin(self, deployment_id: str, plugin: str) -> Mapping[str, str]:
-        plugins = self._deployment(deployment_id).metadata_v2.plugins
-        return plugins[plugin].keyValues if plugin in plugins else {}
-
-    def shared(self, deployment_id: str) -> Mapping[str, str]:
-        return self._deployment(deployment_id).metadata_v2.shared.keyValues
-
-    async def put_stage(self, deployment_id: str, stage_id: str, values: Mapping[str, str]) -> None:
-        stage = self._stage(deployment_id, stage_id)
-        stage.metadata.update(values)
-        await self._api.save_stage_metadata(
-            piped_pb2.SaveStageMetadataRequest(
-                deployment_id=deployment_id, stage_id=stage_id, metadata=stage.metadata
-            )
-        )
-
-    async def put_plugin(self, deployment_id: str, plugin: str, values: Mapping[str, str]) -> None:
-        metadata = self._deployment(deployment_id).metadata_v2.plugins[plugin].keyValues
-        metadata.update(values)
-        await self._api.save_deployment_plugin_metadata(
-            piped_pb2.SaveDeploymentPluginMetadataRequest(
-                deployment_id=deployment_id, plugin_name=plugin, metadata=metadata
-            )
-        )
-
-    def _deployment(self, deployment_id: str) -> Deployment:
-        if deployment_id not in self._deployments:
-            raise NotFound(f"metadata store not found for deployment {deployment_id}")
-        return self._deployments[deployment_id]
-
-    def _stage(self, deployment_id: str, stage_id: str) -> PipelineStage:
-        for stage in self._deployment(deployment_id).stages:
-            if stage.id == stage_id:
-                return stage
-        raise NotFound(f"deployment {deployment_id} has no stage {stage_id}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,7 +160,7 @@ class PlanRun:
         return True
 
     def _masked(self, plan: Plan) -> Plan:
-        """Masks secrets in the plan; plugins may have copied them from the sources."""
+        """SecretMasks secrets in the plan; plugins may have copied them from the sources."""
         hide = self._context.callbacks.masks.of(self._deployment.id).hide
         for stage in plan.stages:
             stage.desc = hide(stage.desc)

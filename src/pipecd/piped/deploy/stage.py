@@ -117,7 +117,7 @@ class StageExecutor:
         """Writes the result to the journal, after which the stage never runs again."""
         callbacks, id, stage_id = self.context.callbacks, self.deployment.id, self.stage.id
         before = self.journal.stages.get(stage_id)
-        checkpoints = (*(before.log if before else ()), *callbacks.take_end(id, stage_id))
+        checkpoints = (*(before.log if before else ()), *callbacks.take_unsent(id, stage_id))
         for checkpoint in checkpoints[:-1]:
             # Only the last part of a log closes it.
             checkpoint.completed = False
@@ -229,7 +229,7 @@ class StageExecutor:
         await asyncio.sleep(seconds)
         await self._close_log(text)
         await self.reports.log_completed(
-            self.context.callbacks.take_end(self.deployment.id, self.stage.id)
+            self.context.callbacks.take_unsent(self.deployment.id, self.stage.id)
         )
 
     async def _log_line(self, text: str) -> None:

@@ -38,7 +38,7 @@ from pipecd.piped.plan.strategy import (
     choose_strategy,
     strategy_by_rule,
 )
-from pipecd.piped.pluginhost.masks import Masks
+from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Source, Sources
@@ -81,7 +81,7 @@ class MaskedSources:
     """Creates working copies for one deployment, and masks their secrets in all its output."""
 
     sources: Sources
-    masks: Masks
+    masks: SecretMasks
     deployment_id: str
     copying: AbstractAsyncContextManager[Any]
     """Entered while a copy is created, which limits how many are created at once."""

@@ -26,7 +26,7 @@ from pipecd.piped.planning.baseline import Baselines, CommitTrigger, invalid_con
 from pipecd.piped.planning.deployment import Cause, new_deployment
 from pipecd.piped.planning.planner import MaskedSources, PlanInput, Planner, last_success
 from pipecd.piped.planpreview.result import PluginPreview, add_plugin_results, empty_result, mask
-from pipecd.piped.pluginhost.masks import Masks
+from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.configs import ApplicationConfigs, ConfigResult, config_path
@@ -70,7 +70,7 @@ class ApplicationPreviewer:
     api: ControlPlaneClient
     sources: Sources
     plugins: PluginRegistry
-    masks: Masks
+    masks: SecretMasks
     targets: TargetsByPlugin
     now: Now = utc_now
 

@@ -89,7 +89,7 @@ def _target(plugin: str, result: PlanPreviewResult) -> str:
 
 
 def mask(result: ApplicationPlanPreviewResult, masking: Masking) -> None:
-    """Masks secrets in everything that users read."""
+    """SecretMasks secrets in everything that users read."""
 
     def masked(content: bytes) -> bytes:
         return masking.hide(content.decode("utf-8", "replace")).encode()

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plugins ask of piped, in one object with the RPCs of upstream's PluginService.
+"""The calls of plugins to piped: upstream's PluginService.
 
-Built-in plugins call it directly, the others through gRPC on loopback. It holds no state but what
-plugins count: logs and shared objects go to the control plane, metadata to the deployment at work,
-commands come from their mirror.
+Built-in plugins call it directly, the others through gRPC on loopback. Logs and shared objects go
+to the control plane, metadata to the deployment in progress; commands come from the command cache.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
 
 from pipecd.model.deployment import DISPLAY_KEY
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.observe.metrics import PluginMetrics
+from pipecd.piped.cache.changes import Changes
+from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.pluginhost.logs import LogRelay
-from pipecd.piped.pluginhost.tools import Tool, Toolbox
-from pipecd.proto.model.command_pb2 import Command
+from pipecd.piped.pluginhost.metadata_store import MetadataStore
+from pipecd.piped.pluginhost.stage_logs import LogRelay
+from pipecd.piped.pluginhost.tool_registry import Tool, ToolRegistry
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.plugin.livestatechanges_pb2 import (
     LiveStateChangedRequest,
@@ -26,63 +26,17 @@ from pipecd.proto.plugin.livestatechanges_pb2 import (
 from pipecd.proto.service import piped_pb2
 from pipecd.sdk.host import CommandWatch, Host, plain_git_variables
 
-# The one object that has a place of its own in the first generation.
+# The shared object that v0 stores with an RPC of its own.
 _ANALYSIS_RESULT = ("analysis", "latest-analysis-result")
 
 
-class Metadata(Protocol):
-    """The metadata of the deployments that are being planned or carried out.
-
-    For any other deployment every method raises `NotFound`.
-    """
-
-    def of_stage(self, deployment_id: str, stage_id: str) -> Mapping[str, str]: ...
-
-    def of_plugin(self, deployment_id: str, plugin: str) -> Mapping[str, str]: ...
-
-    def shared(self, deployment_id: str) -> Mapping[str, str]: ...
-
-    async def put_stage(
-        self, deployment_id: str, stage_id: str, values: Mapping[str, str]
-    ) -> None: ...
-
-    async def put_plugin(
-        self, deployment_id: str, plugin: str, values: Mapping[str, str]
-    ) -> None: ...
-
-
-class Watch(Protocol):
-    """Remembers whether something changed since it was last waited for."""
-
-    async def wait(self, at_most: float) -> bool: ...
-
-
-WatchT = TypeVar("WatchT", bound=Watch)
-
-_LARGEST_METADATA = 64 << 10
-
-
-class Changes(Protocol[WatchT]):
-    """Where one can wait for changes."""
-
-    def watch(self) -> WatchT: ...
-
-    def remove(self, watch: WatchT) -> None: ...
-
-
-class StageCommands(Protocol):
-    """The commands that people gave to running stages."""
-
-    @property
-    def changes(self) -> Changes[Any]: ...
-
-    def for_stage(self, deployment_id: str, stage_id: str) -> Sequence[Command]: ...
+_MAX_METADATA_LENGTH = 64 << 10
 
 
 class _CommandWatch:
-    """One plugin's watch over the commands."""
+    """Wakes one plugin when commands arrive."""
 
-    def __init__(self, changes: Changes[Any]) -> None:
+    def __init__(self, changes: Changes) -> None:
         self._changes, self._watch = changes, changes.watch()
 
     async def wait(self, at_most: float) -> bool:
@@ -93,15 +47,15 @@ class _CommandWatch:
 
 
 class Callbacks(LogRelay):
-    """Answers the calls of every plugin."""
+    """Handles the calls of all plugins."""
 
     def __init__(
         self,
         api: ControlPlaneClient,
         *,
-        commands: StageCommands,
-        metadata: Metadata,
-        tools: Toolbox,
+        commands: CommandCache,
+        metadata: MetadataStore,
+        tools: ToolRegistry,
         logs: Callable[[str], Path] | None = None,
         git: Callable[[str], Mapping[str, str]] = plain_git_variables,
     ) -> None:
@@ -109,23 +63,23 @@ class Callbacks(LogRelay):
         self._git = git
         self.plugin_metrics = PluginMetrics()
         self._commands, self._metadata, self._tools = commands, metadata, tools
-        self.on_live_state: Callable[[Collection[str]], None] = _nobody_looks
+        self.on_live_state_changed: Callable[[Collection[str]], None] = lambda _: None
 
     def watch_commands(self) -> CommandWatch:
-        """Wakes a plugin in this process as soon as a command arrives."""
+        """Returns a watch that wakes a plugin in this process when a command arrives."""
         return _CommandWatch(self._commands.changes)
 
     def live_state_changed(self, application_ids: Collection[str]) -> None:
-        """Tells those who look at what runs."""
-        self.on_live_state(application_ids)
+        """Passes a change of the live state on to the live state watchers."""
+        self.on_live_state_changed(application_ids)
 
     def git_variables(self, remote: str) -> Mapping[str, str]:
-        """Lets git of a plugin in this process read what piped itself may read."""
+        """Returns the environment with which git of a plugin has the access of piped."""
         return self._git(remote)
 
     async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse:
         tool = Tool(request.name, request.version, request.install_script)
-        return pb.InstallToolResponse(installed_path=str(await self._tools.installed(tool)))
+        return pb.InstallToolResponse(installed_path=str(await self._tools.install(tool)))
 
     async def GetStageMetadata(
         self, request: pb.GetStageMetadataRequest
@@ -148,30 +102,30 @@ class Callbacks(LogRelay):
     async def _put_stage(
         self, deployment_id: str, stage_id: str, values: Mapping[str, str]
     ) -> None:
-        kept = _bearable(values)
-        if (shown := kept.get(DISPLAY_KEY)) is not None:
-            # The rest is for programs, which would stumble over a mask.
-            kept[DISPLAY_KEY] = self.masks.hide(deployment_id, shown)
-        await self._metadata.put_stage(deployment_id, stage_id, kept)
+        values = _validated(values)
+        if (displayed := values.get(DISPLAY_KEY)) is not None:
+            # The other values are read by programs, which need them unmasked.
+            values[DISPLAY_KEY] = self.masks.hide(deployment_id, displayed)
+        await self._metadata.put_stage(deployment_id, stage_id, values)
 
     async def GetDeploymentPluginMetadata(
         self, request: pb.GetDeploymentPluginMetadataRequest
     ) -> pb.GetDeploymentPluginMetadataResponse:
-        known = self._metadata.of_plugin(request.deployment_id, request.plugin_name)
-        value = known.get(request.key)
+        metadata = self._metadata.of_plugin(request.deployment_id, request.plugin_name)
+        value = metadata.get(request.key)
         return pb.GetDeploymentPluginMetadataResponse(value=value or "", found=value is not None)
 
     async def PutDeploymentPluginMetadata(
         self, request: pb.PutDeploymentPluginMetadataRequest
     ) -> pb.PutDeploymentPluginMetadataResponse:
-        values = _bearable({request.key: request.value})
+        values = _validated({request.key: request.value})
         await self._metadata.put_plugin(request.deployment_id, request.plugin_name, values)
         return pb.PutDeploymentPluginMetadataResponse()
 
     async def PutDeploymentPluginMetadataMulti(
         self, request: pb.PutDeploymentPluginMetadataMultiRequest
     ) -> pb.PutDeploymentPluginMetadataMultiResponse:
-        values = _bearable(request.metadata)
+        values = _validated(request.metadata)
         await self._metadata.put_plugin(request.deployment_id, request.plugin_name, values)
         return pb.PutDeploymentPluginMetadataMultiResponse()
 
@@ -190,16 +144,20 @@ class Callbacks(LogRelay):
     async def GetApplicationSharedObject(
         self, request: pb.GetApplicationSharedObjectRequest
     ) -> pb.GetApplicationSharedObjectResponse:
-        asked = piped_pb2.GetApplicationSharedObjectRequest(
+        forwarded = piped_pb2.GetApplicationSharedObjectRequest(
             application_id=request.application_id, plugin_name=request.plugin_name, key=request.key
         )
         try:
-            kept = (await self._api.get_application_shared_object(asked)).object
+            stored = (await self._api.get_application_shared_object(forwarded)).object
         except NotFound:
             if (request.plugin_name, request.key) != _ANALYSIS_RESULT:
                 raise
-            kept = await self._analysis_result(request.application_id)
-        return pb.GetApplicationSharedObjectResponse(object=kept)
+            # A v0 piped may have left its result for the next analysis.
+            response = await self._api.get_latest_analysis_result(
+                piped_pb2.GetLatestAnalysisResultRequest(application_id=request.application_id)
+            )
+            stored = to_json(response.analysis_result).encode()
+        return pb.GetApplicationSharedObjectResponse(object=stored)
 
     async def PutApplicationSharedObject(
         self, request: pb.PutApplicationSharedObjectRequest
@@ -214,16 +172,9 @@ class Callbacks(LogRelay):
         )
         return pb.PutApplicationSharedObjectResponse()
 
-    async def _analysis_result(self, application_id: str) -> bytes:
-        """What a piped of the first generation has left for the next analysis."""
-        answer = await self._api.get_latest_analysis_result(
-            piped_pb2.GetLatestAnalysisResultRequest(application_id=application_id)
-        )
-        return to_json(answer.analysis_result).encode()
-
 
 class LiveStateChanges:
-    """Hears of changes from plugins in processes of their own, as the others tell them directly."""
+    """Receives changes of the live state from plugins in processes of their own."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -233,16 +184,13 @@ class LiveStateChanges:
         return LiveStateChangedResponse()
 
 
-def _nobody_looks(application_ids: Collection[str]) -> None:
-    """Nobody asked to be told about live states."""
-
-
-def _bearable(values: Mapping[str, str]) -> dict[str, str]:
-    """Metadata is part of the deployment that everybody reads, so a plugin may not fill it up."""
+def _validated(values: Mapping[str, str]) -> dict[str, str]:
+    """Refuses large values: metadata is part of the deployment, which is read all the time."""
     for key, value in values.items():
-        if (size := len(key) + len(value)) > _LARGEST_METADATA:
+        if (size := len(key) + len(value)) > _MAX_METADATA_LENGTH:
             raise UserMistake(
-                f"the metadata {key[:50]} has {size} characters, at most {_LARGEST_METADATA} fit",
-                hint="keep large things as an object of the application",
+                f"the metadata {key[:50]} has {size} characters, at most {_MAX_METADATA_LENGTH} "
+                "are allowed",
+                hint="store large values as a shared object of the application",
             )
     return dict(values)

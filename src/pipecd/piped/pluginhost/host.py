@@ -4,22 +4,20 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import structlog
 
 from pipecd.config.piped.plugin import BUILTIN, PluginSpec
 from pipecd.model.errors import Unsupported, UserMistake
 from pipecd.piped.pluginhost.callbacks import Callbacks, LiveStateChanges
-from pipecd.piped.pluginhost.local import LocalPlugin, builtin_plugins, foreign_plugins
+from pipecd.piped.pluginhost.local import LocalPlugin, builtin_plugins, third_party_plugins
 from pipecd.piped.pluginhost.plugin import Plugin
-from pipecd.piped.pluginhost.process import Launch, Patience
-from pipecd.piped.pluginhost.registry import KnownPlugin, PluginRegistry
-from pipecd.piped.pluginhost.store import PluginStore
-from pipecd.piped.pluginhost.supervisor import PluginSupervisor
+from pipecd.piped.pluginhost.process import PluginLaunch, PluginSupervisor, PluginTimeouts
+from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
+from pipecd.piped.pluginhost.remote import RemotePlugin
 from pipecd.proto.plugin import host_pb2, livestatechanges_pb2
 from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
 from pipecd.sdk.facts import PluginEntry
@@ -27,6 +25,8 @@ from pipecd.sdk.host import program_variables
 from pipecd.sdk.plugin import DeploymentPlugin, StagePlugin
 from pipecd.sdk.process import entry_of
 from pipecd.sdk.serving import PluginServer, open_door
+from pipecd.wire.download.store import Download, ProgramStore
+from pipecd.wire.oci.manifest import PLUGIN_LAYER
 from pipecd.wire.server import grpc_server
 
 logger = structlog.get_logger()
@@ -34,14 +34,35 @@ logger = structlog.get_logger()
 PLUGIN_SERVICE = host_pb2.DESCRIPTOR.services_by_name["PluginService"]
 LIVE_STATE_CHANGES = livestatechanges_pb2.DESCRIPTOR.services_by_name["LiveStateChanges"]
 PLUGINS_DIRECTORY = Path.home() / ".piped" / "plugins"
-# What an installed plugin runs as; the path of imports does not depend on the working directory.
+# How an installed third-party plugin is started; imports do not depend on the working directory.
 _INSTALLED = ("-P", "-c", "from pipecd.sdk.process import serve_installed; serve_installed()")
 
-DoneT = TypeVar("DoneT")
+PluginFactory = Callable[[], StagePlugin]
+
+
+class PluginDownloads:
+    """The directory of downloaded plugin programs."""
+
+    def __init__(self, directory: Path, *, redownload: bool = False) -> None:
+        self._programs = ProgramStore(directory, redownload=redownload)
+
+    async def program(self, spec: PluginSpec) -> Path:
+        """Returns the program of a plugin, downloaded first if it is missing."""
+        return await self._programs.program(
+            Download(
+                kind="plugin",
+                name=spec.name,
+                url=spec.url,
+                checksum=spec.checksum,
+                layer_type=PLUGIN_LAYER,
+                url_setting="plugins[].url",
+                checksum_setting="plugins[].checksum",
+            )
+        )
 
 
 class PluginHost:
-    """Runs plugins: built-in ones in this process, the others as processes beside it."""
+    """Runs built-in plugins in this process, the others in processes of their own."""
 
     @staticmethod
     @asynccontextmanager
@@ -50,51 +71,60 @@ class PluginHost:
         *,
         callbacks: Callbacks,
         service_port: int = 0,
-        builtins: Mapping[str, Callable[[], StagePlugin]] | None = None,
-        store: PluginStore | None = None,
-        patience: Patience | None = None,
+        builtins: Mapping[str, PluginFactory] | None = None,
+        downloads: PluginDownloads | None = None,
+        timeouts: PluginTimeouts | None = None,
     ) -> AsyncGenerator[PluginRegistry, None]:
-        """Runs the configured plugins, and the built-in ones of stages only, while the block runs.
+        """Runs the configured plugins, and built-in stage plugins, while the block runs.
 
-        `service_port` is where plugin processes find piped; 0 takes any free port.
+        Plugin processes call piped on `service_port`; 0 takes any free port.
         """
-        _refuse_doubles(plugins)
-        found = builtin_plugins() if builtins is None else builtins
-        foreign = foreign_plugins() if builtins is None else frozenset[str]()
-        async with AsyncExitStack() as opened:
-            programs = [spec for spec in plugins if _is_program(spec, foreign)]
-            if programs:
-                doors = (
+        _validate(plugins)
+        installed = builtin_plugins() if builtins is None else builtins
+        third_party = third_party_plugins() if builtins is None else frozenset[str]()
+        async with AsyncExitStack() as stack:
+            # `builtin://` brings any installed plugin into this process.
+            external = [
+                spec
+                for spec in plugins
+                if not spec.builtin or (not spec.url and spec.name in third_party)
+            ]
+            if external:
+                handlers = (
                     open_door(PLUGIN_SERVICE, callbacks),
                     open_door(LIVE_STATE_CHANGES, LiveStateChanges(callbacks)),
                 )
-                service_port = await opened.enter_async_context(
-                    grpc_server(doors, host="localhost", port=service_port, grace=1)
+                service_port = await stack.enter_async_context(
+                    grpc_server(handlers, host="localhost", port=service_port, grace=1)
                 )
-            launches = await _launches(
-                programs, store or PluginStore(PLUGINS_DIRECTORY), callbacks, service_port
+            launches = await _prepare_launches(
+                external, downloads or PluginDownloads(PLUGINS_DIRECTORY), callbacks, service_port
             )
-            supervisors = {each.name: PluginSupervisor(each, patience) for each in launches}
-            await opened.enter_async_context(_running(list(supervisors.values())))
-            known: list[KnownPlugin] = []
+            supervisors = {each.name: PluginSupervisor(each, timeouts) for each in launches}
+            await stack.enter_async_context(_supervise(list(supervisors.values())))
+            registered: list[RegisteredPlugin] = []
             for spec in plugins:
                 if (supervisor := supervisors.get(spec.name)) is not None:
-                    await supervisor.ready()
-                    plugin: Plugin = supervisor.plugin
+                    await supervisor.wait_until_ready()
+                    plugin: Plugin = RemotePlugin(spec.name, supervisor.connect)
                 else:
-                    server = _builtin(spec, found, callbacks)
-                    plugin = await _prepared(server, opened)
-                known.append(await _known(plugin, is_configured=True))
-            others = found.keys() - foreign - {spec.name for spec in plugins}
-            for server in _unconfigured({name: found[name] for name in others}, callbacks):
-                plugin = await _prepared(server, opened)
-                known.append(await _known(plugin, is_configured=False))
-            registry = PluginRegistry(known)
+                    server = _builtin(spec, installed, callbacks)
+                    await server.prepare(stack)
+                    plugin = LocalPlugin(server)
+                registered.append(await _register(plugin, is_configured=True))
+            for name in sorted(installed.keys() - third_party - {spec.name for spec in plugins}):
+                # Stage plugins need no configuration: like in v0, their stages always exist.
+                builtin = installed[name]()
+                if not isinstance(builtin, DeploymentPlugin):
+                    server = PluginServer(builtin, PluginEntry(name), callbacks)
+                    await server.prepare(stack)
+                    registered.append(await _register(LocalPlugin(server), is_configured=False))
+            registry = PluginRegistry(registered)
             logger.info("plugins are ready", plugins=registry.names)
             yield registry
 
 
-def _refuse_doubles(plugins: Sequence[PluginSpec]) -> None:
+def _validate(plugins: Sequence[PluginSpec]) -> None:
     for name, count in Counter(spec.name for spec in plugins).items():
         if count > 1:
             raise UserMistake(f"two plugins are named {name}", hint="give each plugin its own name")
@@ -107,89 +137,63 @@ def _refuse_doubles(plugins: Sequence[PluginSpec]) -> None:
             )
 
 
-def _is_program(spec: PluginSpec, foreign: frozenset[str]) -> bool:
-    """Whether a plugin runs in a process of its own; `builtin://` brings any into ours."""
-    return not spec.builtin or (not spec.url and spec.name in foreign)
+async def _prepare_launches(
+    plugins: Sequence[PluginSpec],
+    downloads: PluginDownloads,
+    callbacks: Callbacks,
+    service_port: int,
+) -> list[PluginLaunch]:
+    """Downloads the programs, all at once; the first failure cancels the others."""
+    hide, env = callbacks.masks.all.hide, program_variables(callbacks.git_variables)
 
+    async def prepare(spec: PluginSpec) -> PluginLaunch:
+        command: Sequence[str] = (sys.executable, *_INSTALLED, spec.name)
+        if spec.url:
+            command = (str(await downloads.program(spec)),)
+        else:
+            # Each process is told its URL.
+            spec = spec.model_copy(update={"url": f"{BUILTIN}://{spec.name}"})
+        return PluginLaunch(spec, command, service_port, hide, env)
 
-async def _launches(
-    programs: Sequence[PluginSpec], store: PluginStore, callbacks: Callbacks, service_port: int
-) -> list[Launch]:
-    fetched = await _together([_command(spec, store) for spec in programs])
-    hide, env = callbacks.masks.known.hide, program_variables(callbacks.git_variables)
-    return [
-        Launch(_addressed(spec), command, service_port, hide, env)
-        for spec, command in zip(programs, fetched, strict=True)
-    ]
-
-
-def _addressed(spec: PluginSpec) -> PluginSpec:
-    """Every program is told where it came from."""
-    return spec if spec.url else spec.model_copy(update={"url": f"{BUILTIN}://{spec.name}"})
-
-
-async def _command(spec: PluginSpec, store: PluginStore) -> Sequence[str]:
-    if spec.url:
-        return (str(await store.program(spec)),)
-    return (sys.executable, *_INSTALLED, spec.name)
-
-
-async def _together(work: Sequence[Coroutine[Any, Any, DoneT]]) -> list[DoneT]:
-    """Does all of it at a time; the first failure ends the others."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            begun = [tasks.create_task(one) for one in work]
+            preparing = [tasks.create_task(prepare(spec)) for spec in plugins]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
-    return [one.result() for one in begun]
+    return [task.result() for task in preparing]
 
 
 @asynccontextmanager
-async def _running(supervisors: Sequence[PluginSupervisor]) -> AsyncGenerator[None, None]:
-    """Keeps the programs running while the block runs, and ends all of them at a time."""
+async def _supervise(supervisors: Sequence[PluginSupervisor]) -> AsyncGenerator[None, None]:
+    """Keeps the processes running while the block runs, then ends all of them at once."""
     failure: Exception | None = None
     async with asyncio.TaskGroup() as tasks:
-        begun = [tasks.create_task(one.run(), name="plugin") for one in supervisors]
+        supervising = [tasks.create_task(each.run(), name="plugin") for each in supervisors]
         try:
             yield
         except Exception as e:  # noqa: BLE001 - raised again below, outside of the group
             failure = e
         finally:
-            for one in begun:
-                one.cancel()
+            for task in supervising:
+                task.cancel()
     if failure is not None:
         raise failure
 
 
 def _builtin(
-    spec: PluginSpec, found: Mapping[str, Callable[[], StagePlugin]], callbacks: Callbacks
+    spec: PluginSpec, installed: Mapping[str, PluginFactory], callbacks: Callbacks
 ) -> PluginServer:
-    if spec.builtin not in found:
+    if spec.builtin not in installed:
         raise UserMistake(
             f"there is no built-in plugin {spec.builtin} yet",
-            hint=f"use one of {', '.join(sorted(found))}, or give plugin {spec.name} a url",
+            hint=f"use one of {', '.join(sorted(installed))}, or give plugin {spec.name} a url",
         )
-    return PluginServer(found[spec.builtin](), entry_of(spec), callbacks)
+    return PluginServer(installed[spec.builtin](), entry_of(spec), callbacks)
 
 
-async def _prepared(server: PluginServer, lifetime: AsyncExitStack) -> LocalPlugin:
-    await server.prepare(lifetime)
-    return LocalPlugin(server)
-
-
-def _unconfigured(
-    found: Mapping[str, Callable[[], StagePlugin]], callbacks: Callbacks
-) -> Iterator[PluginServer]:
-    """Plugins of stages only need no settings and are there for everyone, as in v0."""
-    for name in sorted(found):
-        plugin = found[name]()
-        if not isinstance(plugin, DeploymentPlugin):
-            yield PluginServer(plugin, PluginEntry(name), callbacks)
-
-
-async def _known(plugin: Plugin, *, is_configured: bool) -> KnownPlugin:
+async def _register(plugin: Plugin, *, is_configured: bool) -> RegisteredPlugin:
     try:
         stages = (await plugin.FetchDefinedStages(FetchDefinedStagesRequest())).stages
     except Unsupported:
         stages = ()
-    return KnownPlugin(plugin, frozenset(stages), is_configured)
+    return RegisteredPlugin(plugin, frozenset(stages), is_configured)

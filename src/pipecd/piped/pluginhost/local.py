@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A built-in plugin, called directly: no port, no bytes, and yet no message is shared.
+"""A plugin in this process, called without a port and without serialisation.
 
-Each side gets a copy, so that neither sees what the other changes later, as over the wire.
+Messages are copied in both directions, so that neither side sees later changes of the other.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import entry_points
 from typing import TypeVar
 
@@ -17,36 +18,32 @@ from pipecd.sdk.plugin import StagePlugin
 from pipecd.sdk.process import GROUP, installed_plugin
 from pipecd.sdk.serving import PluginServer
 
-_OURS = "pipecd"
-
 RequestT = TypeVar("RequestT", bound=Message)
-AnswerT = TypeVar("AnswerT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 def builtin_plugins() -> dict[str, Callable[[], StagePlugin]]:
-    """The plugins that are installed beside piped, by name, not loaded yet."""
-    return {name: _loader(name) for name in (entry.name for entry in entry_points(group=GROUP))}
+    """Returns the installed plugins by name; they are imported when they are called."""
+    return {entry.name: partial(_load, entry.name) for entry in entry_points(group=GROUP)}
 
 
-def foreign_plugins() -> frozenset[str]:
-    """The names of those that somebody else brought, which run in a process of their own."""
+def third_party_plugins() -> frozenset[str]:
+    """Returns the names of plugins of other packages, which run in processes of their own."""
     return frozenset(
         entry.name
         for entry in entry_points(group=GROUP)
-        if entry.dist is not None and entry.dist.name != _OURS
+        if entry.dist is not None and entry.dist.name != "pipecd"
     )
 
 
-def _loader(name: str) -> Callable[[], StagePlugin]:
-    def load() -> StagePlugin:
-        return installed_plugin(name)()
-
-    return load
+def _load(name: str) -> StagePlugin:
+    return installed_plugin(name)()
 
 
 class LocalPlugin:
-    """The server of a plugin in this process; a stopped stage has sent its lines."""
+    """Calls the server of a plugin in this process."""
 
+    # A stopped stage has sent all its lines.
     log_lag = 0.0
 
     def __init__(self, server: PluginServer) -> None:
@@ -63,39 +60,39 @@ class LocalPlugin:
     async def FetchDefinedStages(
         self, request: pb.FetchDefinedStagesRequest
     ) -> pb.FetchDefinedStagesResponse:
-        return await _apart(self._server.FetchDefinedStages, request)
+        return await _call(self._server.FetchDefinedStages, request)
 
     async def DetermineVersions(
         self, request: pb.DetermineVersionsRequest
     ) -> pb.DetermineVersionsResponse:
-        return await _apart(self._server.DetermineVersions, request)
+        return await _call(self._server.DetermineVersions, request)
 
     async def DetermineStrategy(
         self, request: pb.DetermineStrategyRequest
     ) -> pb.DetermineStrategyResponse:
-        return await _apart(self._server.DetermineStrategy, request)
+        return await _call(self._server.DetermineStrategy, request)
 
     async def BuildPipelineSyncStages(
         self, request: pb.BuildPipelineSyncStagesRequest
     ) -> pb.BuildPipelineSyncStagesResponse:
-        return await _apart(self._server.BuildPipelineSyncStages, request)
+        return await _call(self._server.BuildPipelineSyncStages, request)
 
     async def BuildQuickSyncStages(
         self, request: pb.BuildQuickSyncStagesRequest
     ) -> pb.BuildQuickSyncStagesResponse:
-        return await _apart(self._server.BuildQuickSyncStages, request)
+        return await _call(self._server.BuildQuickSyncStages, request)
 
     async def ExecuteStage(self, request: pb.ExecuteStageRequest) -> pb.ExecuteStageResponse:
-        return await _apart(self._server.ExecuteStage, request)
+        return await _call(self._server.ExecuteStage, request)
 
     async def GetLivestate(self, request: GetLivestateRequest) -> GetLivestateResponse:
-        return await _apart(self._server.GetLivestate, request)
+        return await _call(self._server.GetLivestate, request)
 
     async def GetPlanPreview(self, request: GetPlanPreviewRequest) -> GetPlanPreviewResponse:
-        return await _apart(self._server.GetPlanPreview, request)
+        return await _call(self._server.GetPlanPreview, request)
 
 
-async def _apart(method: Callable[[RequestT], Awaitable[AnswerT]], request: RequestT) -> AnswerT:
+async def _call(method: Callable[[RequestT], Awaitable[ResponseT]], request: RequestT) -> ResponseT:
     return _copy(await method(_copy(request)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one interface behind which every plugin stands, built in or a process of its own."""
+"""The interface of a plugin, whether it runs in this process or in its own."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,10 +11,10 @@ from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest, GetPlanPr
 
 
 class PluginDied(Unavailable):
-    """The process of a plugin ended, or stopped answering, while it was at work.
+    """The process of a plugin exited, or stopped answering, during a call.
 
-    It is being started again: the same call may succeed later, and whoever made it knows whether it
-    may be repeated.
+    It is being restarted: the same call may succeed later. The caller knows whether it may be
+    repeated.
     """
 
     def __init__(self, plugin: str, how: str, *, output: Sequence[str] = ()) -> None:
@@ -26,23 +26,23 @@ class PluginDied(Unavailable):
 class Plugin(Protocol):
     """A plugin, with methods named as the RPCs of upstream's plugin API.
 
-    What a plugin does not offer raises `Unsupported`; its own failures are `PipecdError`s that say
-    the cause; a process that is gone raises `PluginDied`.
+    A call that the plugin does not implement raises `Unsupported`, a failure of the plugin a
+    `PipecdError` with its cause, a process that exited `PluginDied`.
     """
 
     @property
     def name(self) -> str:
-        """The name that the configuration of piped gives it."""
+        """The name in the configuration of piped."""
         ...
 
     @property
     def log_lag(self) -> float:
-        """For how many seconds lines of a stopped stage may still be on their way."""
+        """For how many seconds log lines of a stopped stage may still arrive."""
         ...
 
     @property
     def tells_changes(self) -> bool:
-        """Whether it tells of each change of what runs without being asked."""
+        """Whether it reports every change of the live state itself."""
         ...
 
     async def FetchDefinedStages(

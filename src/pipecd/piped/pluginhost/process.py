@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One life of a plugin program: started, awaited, watched, and ended with piped."""
+"""Plugins in processes of their own: started, probed, restarted with backoff, ended with piped."""
 
 import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 import grpc.aio
 import structlog
 
 from pipecd.config.piped.plugin import PluginSpec
-from pipecd.model.errors import UserMistake
+from pipecd.model.backoff import Backoff
+from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.program import die_with_parent, output
 from pipecd.program.port import free_port
 from pipecd.sdk.serving.launch import answers, loopback_channel, start_arguments
@@ -23,76 +24,128 @@ from pipecd.wire.server import refuse_busy
 
 logger = structlog.get_logger()
 
-_KEPT_BYTES, _LAST_LINES, _LONGEST_LINE = 16 << 10, 10, 500
-# More than this says nothing new, and a plugin must not fill the disk with the log of piped.
-_LINES_A_SECOND = 500
-_CHUNK, _BREATH = 64 << 10, 0.02
-_DRAIN, _LAST_WORDS = 1.0, 0.2
-# What a dead plugin has left running gets no time to finish.
-_GRACE_OF_THE_DEAD = 1.0
+_BACKOFF = Backoff(first=0.5, longest=60.0)
+# A process that ran this long did not fail because of its configuration.
+_STABLE_AFTER = 60.0
+# How long a call waits for a process that is being restarted.
+_RESTARTED_WITHIN = 30.0
+# The connection breaks a moment before the exit of the process is noticed.
+_EXIT_NOTICED_WITHIN = 2.0
+_OUTPUT_TAIL_BYTES, _OUTPUT_TAIL_LINES, _LONGEST_LINE = 16 << 10, 10, 500
+# Above this rate lines are dropped, so that a plugin cannot fill the disk with the log of piped.
+_MAX_LINES_PER_SECOND = 500
+_CHUNK, _THROTTLE = 64 << 10, 0.02
+_DRAIN_OUTPUT, _LAST_OUTPUT = 1.0, 0.2
+# The grace period of children that a dead plugin has left behind.
+_ORPHAN_GRACE = 1.0
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a plugin program may take, in seconds: to begin, to answer, to end."""
+class PluginTimeouts:
+    """How long a plugin process may take to start, to answer a probe and to end, in seconds."""
 
-    ready: float = 60.0
-    look_every: float = 10.0
-    # An author's call that blocks its program is no reason to take the program away at once.
-    hung: float = 120.0
+    startup: float = 60.0
+    probe_interval: float = 10.0
+    # A call that blocks the plugin for a while is no reason to restart it at once.
+    unresponsive: float = 120.0
     grace: float = 30.0
 
 
-class Relatives(Protocol):
-    """Who wants to know of a program's life, as soon as there is something to know."""
-
-    def born(self, channel: grpc.aio.Channel) -> None: ...
-
-    def died(self, how: str) -> None: ...
-
-
 @dataclass(frozen=True)
-class Launch:
-    """What to start: a command, to which the arguments of upstream are added."""
+class PluginLaunch:
+    """What to start: a command, to which upstream's arguments are added."""
 
     spec: PluginSpec
     command: Sequence[str]
     service_port: int
     hide: Callable[[str], str] = str
-    """Takes the secrets out of what the program writes."""
+    """Masks secrets in the output of the process."""
     env: Mapping[str, str] | None = field(default=None, repr=False)
-    """What it finds in its environment, that of piped when not told."""
+    """The environment of the process; that of piped if None."""
 
     @property
     def name(self) -> str:
-        """The name of the plugin."""
         return self.spec.name
 
     def argv(self, port: int) -> list[str]:
-        """The command line, with the port that the plugin is to listen on."""
+        """Returns the command line, with the port that the plugin is to listen on."""
         spec = self.spec.model_copy(update={"port": port})
         return [*self.command, *start_arguments(spec, service_port=self.service_port)]
 
 
-class PluginProgram:
-    """A plugin program from its start to its end."""
+class PluginInstance:
+    """One process of a plugin, from its start to its exit, and the connection to it."""
 
-    def __init__(self, launch: Launch, patience: Patience) -> None:
-        self._launch, self._patience = launch, patience
-        self._echo = _Echo(launch.name, launch.hide)
-        self._lines = output.Lines(self._echo, keep=_KEPT_BYTES)
+    def __init__(
+        self, launch: PluginLaunch, timeouts: PluginTimeouts, on_ready: Callable[[], None]
+    ) -> None:
+        self._launch, self._timeouts, self._on_ready = launch, timeouts, on_ready
+        self._output_log = _OutputLog(launch.name, launch.hide)
+        self._lines = output.Lines(self._output_log, keep=_OUTPUT_TAIL_BYTES)
+        self._channel: grpc.aio.Channel | None = None
+        self._failure = ""
+        self._exited = asyncio.Event()
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it has ever answered a probe."""
+        return self._channel is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be called."""
+        return self.was_ready and not self._exited.is_set()
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            raise self.died()
+        return self._channel
 
     @property
     def last_output(self) -> tuple[str, ...]:
-        """The last lines it has written."""
+        """The last lines that it has written, with secrets masked."""
         lines = [line for line in self._lines.text().split("\n") if line.strip()]
-        return tuple(self._launch.hide(line)[:_LONGEST_LINE] for line in lines[-_LAST_LINES:])
+        tail = lines[-_OUTPUT_TAIL_LINES:]
+        return tuple(self._launch.hide(line)[:_LONGEST_LINE] for line in tail)
 
-    async def run(self, relatives: Relatives) -> None:
-        """Runs the program to its end, which is a death unless it was cancelled."""
+    async def run(self) -> PipecdError:
+        """Runs the process to its exit and returns what it means."""
+        try:
+            await self._run()
+        except PipecdError as e:
+            self._exit(f"could not be started: {e}")
+            return e
+        return self.died() if self.was_ready else self.startup_failure()
+
+    def died(self) -> PluginDied:
+        """Returns the error of a call to a process that exited."""
+        failure = self._failure or "is being started and does not answer yet"
+        return PluginDied(self._launch.name, failure, output=self.last_output)
+
+    def startup_failure(self) -> UserMistake:
+        """Returns the error of a process that exited before it was ready."""
+        last = "\n".join(self.last_output)
+        written = f"; its last output was:\n{last}" if last else " and wrote nothing"
+        return UserMistake(
+            f"plugin {self._launch.name} {self._failure} instead of starting{written}"
+        )
+
+    async def connection_lost(self, error: PipecdError) -> PipecdError:
+        """Returns the exit of the process as the cause if it exits, else the error itself."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT_NOTICED_WITHIN):
+                await self._exited.wait()
+        return self.died() if self._exited.is_set() else error
+
+    def _exit(self, failure: str) -> None:
+        self._failure = failure
+        self._exited.set()
+
+    async def _run(self) -> None:
         port = await self._port()
         async with output.pipe() as (reader, writing):
-            program = await die_with_parent.start(
+            process = await die_with_parent.start(
                 self._launch.argv(port),
                 cwd=Path("/"),
                 env=self._launch.env,
@@ -100,28 +153,21 @@ class PluginProgram:
             )
             writing.close()
             async with asyncio.TaskGroup() as tasks:
-                reading = tasks.create_task(self._listen(reader))
-                grace = self._patience.grace
+                reading = tasks.create_task(self._read_output(reader))
+                grace = self._timeouts.grace
                 try:
-                    how = await self._until_over(program, self._watch(port, relatives))
-                    # Its last words are part of the reason.
-                    await asyncio.wait({reading}, timeout=_LAST_WORDS)
-                    relatives.died(how)
-                    grace = _GRACE_OF_THE_DEAD
+                    failure = await self._until_failed(process, port)
+                    # The last lines are part of the reason.
+                    await asyncio.wait({reading}, timeout=_LAST_OUTPUT)
+                    self._exit(failure)
+                    grace = _ORPHAN_GRACE
                 finally:
-                    await program.end(grace=grace)
-                    await asyncio.wait({reading}, timeout=_DRAIN)
+                    await process.end(grace=grace)
+                    await asyncio.wait({reading}, timeout=_DRAIN_OUTPUT)
                     reading.cancel()
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Reads what the program writes; who writes too much is made to wait."""
-        while chunk := await reader.read(_CHUNK):
-            self._lines.feed(chunk)
-            if self._echo.is_too_much:
-                await asyncio.sleep(_BREATH)
-
     async def _port(self) -> int:
-        """The port of the configuration if it is free, else any free one."""
+        """Returns the configured port if it is free, or any free port if none is configured."""
         port = self._launch.spec.port
         if not port:
             return free_port()
@@ -134,42 +180,105 @@ class PluginProgram:
             ) from e
         return port
 
-    async def _until_over(
-        self, program: die_with_parent.ChildProcess, watch: Coroutine[Any, Any, str]
-    ) -> str:
-        async with asyncio.TaskGroup() as tasks:
-            ended = tasks.create_task(program.wait())
-            watched = tasks.create_task(watch)
-            await asyncio.wait({ended, watched}, return_when=asyncio.FIRST_COMPLETED)
-            how = _ending(ended.result()) if ended.done() else watched.result()
-            ended.cancel()
-            watched.cancel()
-        return how
+    async def _read_output(self, reader: asyncio.StreamReader) -> None:
+        """Reads what the process writes, and slows it down when it writes too much."""
+        while chunk := await reader.read(_CHUNK):
+            self._lines.feed(chunk)
+            if self._output_log.is_throttled:
+                await asyncio.sleep(_THROTTLE)
 
-    async def _watch(self, port: int, relatives: Relatives) -> str:
-        """Waits for the first answer and looks after the program; says what is wrong with it."""
-        within = self._patience.ready
+    async def _until_failed(self, process: die_with_parent.ChildProcess, port: int) -> str:
+        """Returns how the process exited, or why it has to be ended."""
+        async with asyncio.TaskGroup() as tasks:
+            exited = tasks.create_task(process.wait())
+            probing = tasks.create_task(self._probe(port))
+            await asyncio.wait({exited, probing}, return_when=asyncio.FIRST_COMPLETED)
+            failure = _describe_exit(exited.result()) if exited.done() else probing.result()
+            exited.cancel()
+            probing.cancel()
+        return failure
+
+    async def _probe(self, port: int) -> str:
+        """Waits until the process is ready, then probes it; returns why it has to be ended."""
+        startup, interval = self._timeouts.startup, self._timeouts.probe_interval
         async with loopback_channel(port) as channel:
             try:
-                async with asyncio.timeout(within):
-                    # A server says by itself that it is there, and not that it is ready.
-                    while not await answers(channel, within):  # noqa: ASYNC110
+                async with asyncio.timeout(startup):
+                    # A plugin says itself that it listens, but not that it is ready.
+                    while not await answers(channel, startup):  # noqa: ASYNC110
                         await asyncio.sleep(0.1)
             except TimeoutError:
-                return f"did not answer on port {port} within {within:g}s"
+                return f"did not answer on port {port} within {startup:g}s"
             logger.info("plugin started", plugin=self._launch.name, port=port)
-            relatives.born(channel)
+            self._channel = channel
+            self._on_ready()
             last = time.monotonic()
-            while (silent := time.monotonic() - last) < self._patience.hung:
-                await asyncio.sleep(self._patience.look_every)
-                if await answers(channel, self._patience.look_every):
+            while (silent := time.monotonic() - last) < self._timeouts.unresponsive:
+                await asyncio.sleep(interval)
+                if await answers(channel, interval):
                     last = time.monotonic()
                 else:
-                    logger.warning("a plugin does not answer", plugin=self._launch.name)
+                    logger.warning(
+                        "plugin does not answer its health check", plugin=self._launch.name
+                    )
             return f"stopped answering for {silent:.0f}s and was ended"
 
 
-def _ending(code: int) -> str:
+class PluginSupervisor:
+    """Restarts the process of a plugin whenever it exits."""
+
+    def __init__(self, launch: PluginLaunch, timeouts: PluginTimeouts | None = None) -> None:
+        self._launch, self._timeouts = launch, timeouts or PluginTimeouts()
+        self._started: asyncio.Future[PipecdError | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._instance = self._new_instance()
+
+    async def wait_until_ready(self) -> None:
+        """Waits until the first process is ready; raises the error if it fails to start."""
+        if (error := await asyncio.shield(self._started)) is not None:
+            raise error
+
+    async def run(self) -> None:
+        """Runs until cancelled; a process that was never ready is not restarted."""
+        failures = 0
+        while True:
+            started_at = time.monotonic()
+            error = await self._instance.run()
+            if not self._started.done():
+                self._started.set_result(error)
+                return
+            failures = 1 if time.monotonic() - started_at > _STABLE_AFTER else failures + 1
+            pause = _BACKOFF.after(failures)
+            logger.error(
+                "plugin died, restarting it",
+                plugin=self._launch.name,
+                error=str(error),
+                retry_in=pause,
+            )
+            await asyncio.sleep(pause)
+            self._instance = self._new_instance()
+
+    async def connect(self) -> PluginInstance:
+        """Returns the running process; waits for one that is being restarted."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RESTARTED_WITHIN):
+                # The instance is replaced without a notification.
+                while not self._instance.is_ready:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        if not self._instance.is_ready:
+            raise self._instance.died()
+        return self._instance
+
+    def _new_instance(self) -> PluginInstance:
+        return PluginInstance(self._launch, self._timeouts, self._ready)
+
+    def _ready(self) -> None:
+        if not self._started.done():
+            self._started.set_result(None)
+
+
+def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     with suppress(ValueError):
@@ -177,8 +286,8 @@ def _ending(code: int) -> str:
     return f"was ended by signal {-code}"
 
 
-class _Echo:
-    """Repeats the lines of a plugin in the log of piped, as many as anyone can read."""
+class _OutputLog:
+    """Copies the output of a plugin to the log of piped, up to a number of lines per second."""
 
     def __init__(self, plugin: str, hide: Callable[[str], str]) -> None:
         self._plugin, self._hide = plugin, hide
@@ -186,17 +295,18 @@ class _Echo:
         self._count: int = 0
 
     @property
-    def is_too_much(self) -> bool:
-        """Whether nobody could read any more of it."""
-        return self._count > _LINES_A_SECOND
+    def is_throttled(self) -> bool:
+        return self._count > _MAX_LINES_PER_SECOND
 
     def __call__(self, line: str) -> None:
         second = int(time.monotonic())
         if second != self._second:
-            if self.is_too_much:
-                left_out = self._count - _LINES_A_SECOND
-                logger.warning("a plugin writes too much", plugin=self._plugin, left_out=left_out)
+            if self.is_throttled:
+                dropped = self._count - _MAX_LINES_PER_SECOND
+                logger.warning(
+                    "plugin writes too much, lines dropped", plugin=self._plugin, dropped=dropped
+                )
             self._second, self._count = second, 0
         self._count += 1
-        if not self.is_too_much:
+        if not self.is_throttled:
             sys.stderr.write(f"{self._hide(line)}\n")

@@ -1,44 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plugin answers for a stage or an application."""
+"""Finds the plugin of a stage, and the plugins of an application."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from pipecd.config.application.spec import ApplicationSpec
 from pipecd.model.errors import UserMistake
 from pipecd.piped.pluginhost.plugin import Plugin
 
 
-class WantedStage(Protocol):
-    """A stage of an application's pipeline."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class WantedPipeline(Protocol):
-    """The pipeline of an application."""
-
-    @property
-    def stages(self) -> Sequence[WantedStage]: ...
-
-
-class WantedPlugins(Protocol):
-    """What an application says about the plugins it needs."""
-
-    @property
-    def plugins(self) -> Mapping[str, object]: ...
-
-    @property
-    def pipeline(self) -> WantedPipeline | None: ...
-
-
 @dataclass(frozen=True)
-class KnownPlugin:
-    """A plugin that runs, with the stages it offers.
-
-    One that is there although nobody configured it gives way to those that were configured.
-    """
+class RegisteredPlugin:
+    """A running plugin with its stages; configured ones take precedence over the others."""
 
     plugin: Plugin
     stages: frozenset[str]
@@ -48,24 +21,24 @@ class KnownPlugin:
 class PluginRegistry:
     """The plugins of this piped, in the order of its configuration."""
 
-    def __init__(self, known: Sequence[KnownPlugin]) -> None:
-        self._known = tuple(known)
+    def __init__(self, plugins: Sequence[RegisteredPlugin]) -> None:
+        self._plugins = tuple(plugins)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all plugins."""
-        return tuple(k.plugin.name for k in self._known)
+        return tuple(p.plugin.name for p in self._plugins)
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The names of all stages, for messages."""
-        return tuple(sorted({stage for k in self._known for stage in k.stages}))
+        """The names of all stages, in order."""
+        return tuple(sorted({stage for p in self._plugins for stage in p.stages}))
 
     def named(self, name: str) -> Plugin:
-        """The plugin of that name."""
-        for known in self._known:
-            if known.plugin.name == name:
-                return known.plugin
+        """Returns the plugin with this name."""
+        for registered in self._plugins:
+            if registered.plugin.name == name:
+                return registered.plugin
         raise UserMistake(
             f"no plugin found for the given plugin name {name}",
             hint=f"add it to plugins in the configuration of piped, or use one of: "
@@ -73,40 +46,40 @@ class PluginRegistry:
         )
 
     def for_stage(
-        self, stage: str, spec: WantedPlugins, *, targets: Collection[str] = ()
+        self, stage: str, spec: ApplicationSpec, *, targets: Collection[str] = ()
     ) -> Plugin:
-        """The plugin that runs a stage of an application.
+        """Returns the plugin that runs a stage of an application.
 
-        Where several offer it, the one the application names under `plugins`, else the one it has
-        deploy targets for (`targets` are the plugins of those).
+        If several plugins have the stage, it is the one that the application names under `plugins`,
+        else the one it has deploy targets for (`targets` are the plugins of those).
         """
-        offering = [k for k in self._known if stage in k.stages]
+        offering = [p for p in self._plugins if stage in p.stages]
         if not offering:
             raise UserMistake(
                 f"no plugin found for the stage {stage}",
                 hint=f"the plugins of this piped offer: {', '.join(self.stages)}",
             )
         for preferred in (
-            {known.plugin.name for known in offering if known.plugin.name in spec.plugins},
-            {known.plugin.name for known in offering if known.plugin.name in targets},
-            {known.plugin.name for known in offering if known.is_configured},
+            {p.plugin.name for p in offering if p.plugin.name in spec.plugins},
+            {p.plugin.name for p in offering if p.plugin.name in targets},
+            {p.plugin.name for p in offering if p.is_configured},
         ):
-            offering = [k for k in offering if k.plugin.name in preferred] or offering
+            offering = [p for p in offering if p.plugin.name in preferred] or offering
             if len(offering) == 1:
                 return offering[0].plugin
         raise UserMistake(
             f"several plugins offer the stage {stage}: "
-            f"{', '.join(k.plugin.name for k in offering)}",
+            f"{', '.join(p.plugin.name for p in offering)}",
             hint="name one of them under spec.plugins of the application",
         )
 
     def of_application(
-        self, spec: WantedPlugins, *, targets: Collection[str] = ()
+        self, spec: ApplicationSpec, *, targets: Collection[str] = ()
     ) -> tuple[Plugin, ...]:
-        """The plugins an application uses: those of its pipeline, else those it names."""
-        if spec.pipeline is not None and spec.pipeline.stages:
-            found = [self.for_stage(s.name, spec, targets=targets) for s in spec.pipeline.stages]
-            return tuple(dict.fromkeys(found))
+        """Returns the plugins of the pipeline of an application, else those under its `plugins`."""
+        if spec.pipeline.stages:
+            used = [self.for_stage(s.name, spec, targets=targets) for s in spec.pipeline.stages]
+            return tuple(dict.fromkeys(used))
         if spec.plugins:
             return tuple(self.named(name) for name in spec.plugins)
         raise UserMistake(

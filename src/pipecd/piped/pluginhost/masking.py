@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps decrypted secrets out of what is shown about the deployments at work."""
+"""SecretMasks decrypted secrets in the logs, reasons and metadata of deployments."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,60 +9,60 @@ from pipecd.secrets.masking import KnownSecrets, Masking
 _NOTHING = Masking()
 
 
-class Masks:
-    """The secrets in the working copies of the deployments at work."""
+class SecretMasks:
+    """The secrets in the working copies of the deployments in progress."""
 
     def __init__(self) -> None:
         self._secrets: dict[str, frozenset[str]] = {}
         self._masking: dict[str, Masking] = {}
-        self.known = KnownSecrets()
-        """Those of all applications, for the log of piped; whoever decrypts more adds them here."""
+        self.all = KnownSecrets()
+        """The secrets of all applications, for the log of piped; decryption adds to it."""
 
     def add(self, deployment_id: str, secrets: Iterable[str]) -> None:
-        """Hides these from now on, too."""
+        """SecretMasks further secrets of a deployment."""
         before = self._secrets.get(deployment_id, frozenset())
-        known = before.union(secrets)
-        self.known.add(known)
-        if known != before:
-            self._secrets[deployment_id], self._masking[deployment_id] = known, Masking(known)
+        secrets = before.union(secrets)
+        self.all.add(secrets)
+        if secrets != before:
+            self._secrets[deployment_id], self._masking[deployment_id] = secrets, Masking(secrets)
 
     def forget(self, deployment_id: str) -> None:
-        """The deployment is over."""
+        """Forgets the secrets of a deployment that has ended."""
         self._secrets.pop(deployment_id, None)
         self._masking.pop(deployment_id, None)
 
     def hide(self, deployment_id: str, text: str) -> str:
-        """The text without the secrets of the deployment."""
+        """Returns the text with the secrets of the deployment masked."""
         return self.of(deployment_id).hide(text)
 
     def of(self, deployment_id: str) -> Masking:
-        """What hides the secrets of a deployment."""
+        """Returns what masks the secrets of a deployment."""
         return self._masking.get(deployment_id, _NOTHING)
 
 
-class MaskedLog:
-    """The log of one stage as it passes by, in requests that may cut a secret in two.
+class LogMasker:
+    """SecretMasks the log of one stage, whose requests may cut a secret in two.
 
-    Lines are not held back. The end of a request that looks like the beginning of a secret is
-    hidden instead, and so is the rest of the secret in the next one. What was hidden for nothing
-    in a report of a running stage is shown by the checkpoint, which has more lines at once.
+    No line is delayed. If a request ends with what may be the beginning of a secret, that end is
+    masked, and so is the rest of the secret in the next request. What was masked in vain while the
+    stage runs appears in the checkpoint, which has more lines at once.
     """
 
-    def __init__(self, masks: Masks, deployment_id: str) -> None:
+    def __init__(self, masks: SecretMasks, deployment_id: str) -> None:
         self._masks, self._deployment_id = masks, deployment_id
         self._first: int = -1
         self._last: int = -1
         self._before, self._after = "", ""
 
     def hide(self, blocks: Sequence[LogBlock], *, is_end: bool = False) -> list[LogBlock]:
-        """The blocks without the secrets."""
+        """Returns the blocks with secrets masked."""
         if not blocks:
             return []
         masking = self._masks.of(self._deployment_id)
         if blocks[0].index > self._last:
             self._before = self._after
         elif blocks[0].index != self._first:
-            # A request that is sent again follows what it followed; nothing is known of any other.
+            # A repeated request follows the same text as before; any other request is unrelated.
             self._before = ""
         self._first, self._last = blocks[0].index, blocks[-1].index
         lines = [block.log for block in blocks]
@@ -75,7 +75,7 @@ class MaskedLog:
 
 
 def with_text(block: LogBlock, text: str) -> LogBlock:
-    """The block with another text."""
+    """Returns the block with another text."""
     return LogBlock(
         index=block.index, log=text, severity=block.severity, created_at=block.created_at
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes the lines of stage logs on to the control plane, as many as it should hold."""
+"""Forwards stage logs from plugins to the control plane: masked, limited, spooled on disk."""
 
 import asyncio
 import base64
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from pipecd.model.errors import Unavailable
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.pluginhost.masks import MaskedLog, Masks, with_text
+from pipecd.piped.pluginhost.masking import LogMasker, SecretMasks, with_text
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.service import piped_pb2
@@ -28,23 +28,23 @@ log = structlog.get_logger()
 
 ValueT = TypeVar("ValueT")
 
-_LONGEST_LINE = 64 << 10
-# The reason of an ending comes last and is read first.
+_MAX_LINE_LENGTH = 64 << 10
+# The last lines say why a stage failed; they pass although the log is too long.
 _LAST_LINES = 20
-_STAGES_REMEMBERED = 1000
+_MAX_STAGES = 1000
 
 
-class _Allowance:
-    """How much of one stage's log has passed, and from which line on it is too much."""
+class _SizeLimit:
+    """Cuts the log of one stage when it is too long."""
 
     def __init__(self) -> None:
         self._last_index = -1
         self._bytes = 0
         self._cut: int | None = None
 
-    def let_through(self, blocks: Sequence[LogBlock], *, is_end: bool) -> Iterator[LogBlock]:
-        """The blocks that may pass; one that was sent before counts once."""
-        for place, block in enumerate(blocks, start=1):
+    def apply(self, blocks: Sequence[LogBlock], *, is_end: bool) -> Iterator[LogBlock]:
+        """Yields the blocks to send; a block that was sent before is counted once."""
+        for number, block in enumerate(blocks, start=1):
             if block.index > self._last_index:
                 self._last_index = block.index
                 self._bytes += len(block.log)
@@ -54,48 +54,48 @@ class _Allowance:
                 yield block
             elif block.index == self._cut:
                 yield with_text(block, CUT)
-            elif is_end and place > len(blocks) - _LAST_LINES:
+            elif is_end and number > len(blocks) - _LAST_LINES:
                 yield block
 
 
 class LogSpool:
-    """The lines of a stage on disk, without secrets, until the control plane has them."""
+    """The lines of a stage on disk, masked, until the control plane has received them."""
 
-    def __init__(self, path: Path, masked: MaskedLog) -> None:
-        self._path, self._masked = path, masked
+    def __init__(self, path: Path, masker: LogMasker) -> None:
+        self._path, self._masker = path, masker
         self._blocks: list[LogBlock] = []
         self._is_broken = False
 
     def add(self, block: LogBlock) -> None:
-        """Keeps a line; what is written here is there after piped was killed."""
-        hidden = self._masked.hide([block])
-        self._blocks += hidden
-        self._do(lambda: _append(self._path, hidden))
+        """Adds a line, which survives if piped is killed."""
+        masked = self._masker.hide([block])
+        self._blocks += masked
+        self._write(lambda: _append(self._path, masked))
 
     def forget_through(self, index: int) -> None:
-        """The control plane has everything up to this line."""
+        """Drops the lines up to this one, which the control plane has received."""
         self._blocks = [block for block in self._blocks if block.index > index]
-        self._do(self._rewrite)
+        self._write(self._rewrite)
 
     def _rewrite(self) -> None:
         if not self._blocks:
             self._path.unlink(missing_ok=True)
             return
-        # A piped that is killed meanwhile finds the old lines or the new ones.
+        # A piped that is killed meanwhile leaves either the old lines or the new ones.
         fresh = self._path.with_name(f"{self._path.name}.new")
         fresh.unlink(missing_ok=True)
         _append(fresh, self._blocks)
         fresh.replace(self._path)
 
-    def _do(self, write: Callable[[], None]) -> None:
+    def _write(self, write: Callable[[], None]) -> None:
         if self._is_broken:
             return
         try:
             write()
         except OSError as e:
-            # A stage is worth more than the memory of its log.
+            # The stage goes on without its spool.
             self._is_broken = True
-            log.warning("a stage log is not kept on disk", path=str(self._path), error=str(e))
+            log.warning("stage log cannot be spooled on disk", path=str(self._path), error=str(e))
 
 
 def _append(path: Path, blocks: Sequence[LogBlock]) -> None:
@@ -106,7 +106,7 @@ def _append(path: Path, blocks: Sequence[LogBlock]) -> None:
 
 
 def read_spool(path: Path) -> list[LogBlock]:
-    """The lines that a killed piped left behind; it may have been killed amid the last one."""
+    """Returns the lines that a killed piped left behind; the last one may be incomplete."""
     blocks: list[LogBlock] = []
     with suppress(FileNotFoundError, binascii.Error, DecodeError):
         for line in path.read_bytes().splitlines():
@@ -115,35 +115,36 @@ def read_spool(path: Path) -> list[LogBlock]:
 
 
 class LogRelay:
-    """The two RPCs of PluginService that carry logs; secrets and floods do not get past it.
+    """The two RPCs of PluginService that carry logs.
 
-    The end of a log is kept for whoever runs the stage: a log must not be closed before it is
-    certain that the stage will not run again. What the control plane was away for is kept too.
+    The end of a log stays here until the scheduler takes it: a log must not be closed before it is
+    certain that the stage will not run again. So do checkpoints while the control plane is
+    unavailable.
     """
 
     def __init__(
         self, api: ControlPlaneClient, *, logs: Callable[[str], Path] | None = None
     ) -> None:
-        """`logs` says where the lines of a deployment are kept until they have left."""
+        """`logs` returns the directory in which the logs of a deployment are spooled."""
         self._api, self._logs = api, logs
-        self.masks = Masks()
-        self._allowances: dict[tuple[str, str], _Allowance] = {}
-        self._kept: dict[tuple[str, str], list[Checkpoint]] = {}
+        self.masks = SecretMasks()
+        self._limits: dict[tuple[str, str], _SizeLimit] = {}
+        self._unsent: dict[tuple[str, str], list[Checkpoint]] = {}
         self._spools: dict[tuple[str, str], LogSpool] = {}
-        # Reports and checkpoints have the same lines, each in its own requests.
-        self._reported: dict[tuple[str, str], MaskedLog] = {}
-        self._checkpointed: dict[tuple[str, str], MaskedLog] = {}
+        # Reports and checkpoints repeat the same lines in different requests.
+        self._reported: dict[tuple[str, str], LogMasker] = {}
+        self._checkpointed: dict[tuple[str, str], LogMasker] = {}
 
     def spool(self, deployment_id: str, stage_id: str) -> LogSpool | None:
-        """Where a stage in this process keeps its lines."""
+        """Returns the spool of a stage that runs in this process."""
         if self._logs is None:
             return None
         path = self._logs(deployment_id) / stage_id
-        masked = MaskedLog(self.masks, deployment_id)
-        return _remembered(self._spools, (deployment_id, stage_id), lambda: LogSpool(path, masked))
+        masker = LogMasker(self.masks, deployment_id)
+        return _get_or_add(self._spools, (deployment_id, stage_id), lambda: LogSpool(path, masker))
 
     async def send_spooled(self, deployment_id: str, stage_id: str) -> None:
-        """Sends what a killed piped could not send any more."""
+        """Sends what a killed piped had not sent."""
         if self._logs is None:
             return
         path = self._logs(deployment_id) / stage_id
@@ -156,23 +157,23 @@ class LogRelay:
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
     def forget_spooled(self, deployment_id: str, stage_id: str) -> None:
-        """The stage is over, and the rest of its log is kept elsewhere."""
+        """Deletes the spool of a stage that has ended; the rest of its log is in the journal."""
         if (spool := self._spools.pop((deployment_id, stage_id), None)) is not None:
             spool.forget_through(sys.maxsize)
 
-    def take_end(self, deployment_id: str, stage_id: str) -> tuple[Checkpoint, ...]:
-        """What is left to be told about the log of a stage that is over."""
-        for remembered in (self._allowances, self._reported, self._checkpointed):
-            remembered.pop((deployment_id, stage_id), None)
-        return tuple(self._kept.pop((deployment_id, stage_id), ()))
+    def take_unsent(self, deployment_id: str, stage_id: str) -> tuple[Checkpoint, ...]:
+        """Returns what is left to send of the log of a stage that has ended."""
+        for by_stage in (self._limits, self._reported, self._checkpointed):
+            by_stage.pop((deployment_id, stage_id), None)
+        return tuple(self._unsent.pop((deployment_id, stage_id), ()))
 
     async def ReportStageLogs(
         self, request: pb.ReportStageLogsRequest
     ) -> pb.ReportStageLogsResponse:
         key = (request.deployment_id, request.stage_id)
-        passed = self._allowance(*key).let_through(request.blocks, is_end=False)
-        hidden = self._masked(self._reported, key).hide(list(passed))
-        if blocks := list(_fit_to_read(hidden)):
+        passed = _get_or_add(self._limits, key, _SizeLimit).apply(request.blocks, is_end=False)
+        masked = self._masker(self._reported, key).hide(list(passed))
+        if blocks := list(_truncate_lines(masked)):
             await self._api.report_stage_logs(
                 piped_pb2.ReportStageLogsRequest(
                     deployment_id=request.deployment_id,
@@ -187,49 +188,46 @@ class LogRelay:
         self, request: pb.ReportStageLogsFromLastCheckpointRequest
     ) -> pb.ReportStageLogsFromLastCheckpointResponse:
         key, is_end = (request.deployment_id, request.stage_id), request.completed
-        passed = self._allowance(*key).let_through(request.blocks, is_end=is_end)
-        hidden = self._masked(self._checkpointed, key).hide(list(passed), is_end=is_end)
+        passed = _get_or_add(self._limits, key, _SizeLimit).apply(request.blocks, is_end=is_end)
+        masked = self._masker(self._checkpointed, key).hide(list(passed), is_end=is_end)
         checkpoint = Checkpoint(
             deployment_id=request.deployment_id,
             stage_id=request.stage_id,
             retried_count=request.retried_count,
-            blocks=_fit_to_read(hidden),
+            blocks=_truncate_lines(masked),
             completed=request.completed,
         )
-        _remembered(self._kept, key, list[Checkpoint]).append(checkpoint)
+        _get_or_add(self._unsent, key, list[Checkpoint]).append(checkpoint)
         if not request.completed:
-            await self._send_kept(key)
+            await self._send_unsent(key)
         return pb.ReportStageLogsFromLastCheckpointResponse()
 
-    async def _send_kept(self, key: tuple[str, str]) -> None:
-        """Sends what is kept in its order, as far as the control plane takes it."""
+    async def _send_unsent(self, key: tuple[str, str]) -> None:
+        """Sends the checkpoints in order, as far as the control plane accepts them."""
         try:
-            while kept := self._kept.get(key):
-                await self._api.report_stage_logs_from_last_checkpoint(kept[0])
-                sent = kept.pop(0)
+            while unsent := self._unsent.get(key):
+                await self._api.report_stage_logs_from_last_checkpoint(unsent[0])
+                sent = unsent.pop(0)
                 if (spool := self._spools.get(key)) is not None and sent.blocks:
                     spool.forget_through(sent.blocks[-1].index)
         except Unavailable as e:
-            log.warning("stage log not sent, keeping it", stage=key[1], error=str(e))
+            log.warning("stage log not sent, retrying later", stage=key[1], error=str(e))
 
-    def _allowance(self, deployment_id: str, stage_id: str) -> _Allowance:
-        return _remembered(self._allowances, (deployment_id, stage_id), _Allowance)
-
-    def _masked(self, of: dict[tuple[str, str], MaskedLog], key: tuple[str, str]) -> MaskedLog:
-        return _remembered(of, key, lambda: MaskedLog(self.masks, key[0]))
+    def _masker(self, of: dict[tuple[str, str], LogMasker], key: tuple[str, str]) -> LogMasker:
+        return _get_or_add(of, key, lambda: LogMasker(self.masks, key[0]))
 
 
-def _fit_to_read(blocks: Sequence[LogBlock]) -> Iterator[LogBlock]:
-    """No line longer than a page."""
+def _truncate_lines(blocks: Sequence[LogBlock]) -> Iterator[LogBlock]:
+    """Yields the blocks with overlong lines cut."""
     for block in blocks:
-        is_long = len(block.log) > _LONGEST_LINE
-        yield with_text(block, f"{block.log[:_LONGEST_LINE]}…") if is_long else block
+        is_long = len(block.log) > _MAX_LINE_LENGTH
+        yield with_text(block, f"{block.log[:_MAX_LINE_LENGTH]}…") if is_long else block
 
 
-def _remembered(
+def _get_or_add(
     of: dict[tuple[str, str], ValueT], key: tuple[str, str], new: Callable[[], ValueT]
 ) -> ValueT:
-    """What is remembered of a stage; one that never ends must not be remembered for ever."""
-    if key not in of and len(of) >= _STAGES_REMEMBERED:
+    """Returns the value of a stage; drops the oldest stage when there are too many."""
+    if key not in of and len(of) >= _MAX_STAGES:
         del of[next(iter(of))]
     return of.setdefault(key, new())
