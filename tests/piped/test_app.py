@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole piped: it introduces itself, deploys what is pushed, and ends when it should."""
+"""A whole piped: it registers, deploys what is pushed, and ends when it should."""
 
 import asyncio
 import base64
@@ -79,7 +79,7 @@ async def test_a_push_becomes_a_finished_deployment(
         assert piped.cancelled()
 
 
-async def test_the_control_plane_learns_what_piped_is_and_no_secret(
+async def test_piped_registers_itself_without_secrets(
     open_plane: Any, origin: Any, eventually: Any
 ) -> None:
     origin.commit({"README": ""})
@@ -97,7 +97,7 @@ async def test_the_control_plane_learns_what_piped_is_and_no_secret(
         assert base64.b64encode(plane.registered.key.encode()).decode() not in piped.config
 
 
-async def test_a_restart_is_answered_and_ends_piped_cleanly(
+async def test_a_restart_command_is_reported_and_ends_piped_cleanly(
     open_plane: Any, origin: Any, eventually: Any
 ) -> None:
     origin.commit({"README": ""})
@@ -110,7 +110,7 @@ async def test_a_restart_is_answered_and_ends_piped_cleanly(
         assert handled.status == CommandStatus.SUCCEEDED
 
 
-async def test_a_piped_that_waits_for_its_control_plane_is_alive(
+async def test_a_piped_that_waits_for_its_control_plane_is_healthy(
     open_plane: Any, origin: Any, eventually: Any
 ) -> None:
     async with open_plane() as plane:
@@ -149,7 +149,7 @@ async def test_a_workspace_belongs_to_one_piped(open_plane: Any, origin: Any) ->
                 await run_piped(replace(given, grace=0))
 
 
-async def test_a_piped_waits_for_the_one_before_it_to_end(open_plane: Any, origin: Any) -> None:
+async def test_a_piped_waits_for_the_previous_one_to_end(open_plane: Any, origin: Any) -> None:
     async with open_plane() as plane:
         given = settings(plane, origin.remote)
         ready = asyncio.Event()
@@ -162,7 +162,7 @@ async def test_a_piped_waits_for_the_one_before_it_to_end(open_plane: Any, origi
         await asyncio.wait({following})
 
 
-async def test_a_control_plane_that_restarts_is_found_again(
+async def test_piped_reconnects_to_a_restarted_control_plane(
     open_plane: Any, origin: Any, eventually: Any, tmp_path: Path
 ) -> None:
     import grpc

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of piped do what they say."""
+"""The flags and the configuration sources of piped."""
 
 import asyncio
 import base64
@@ -42,7 +42,7 @@ def settings(tmp_path: Path, *flags: str) -> Any:
     return settings_of(run.make_context("run", arguments).params)
 
 
-def test_the_cluster_that_piped_runs_in_is_a_deploy_target_when_wanted(tmp_path: Path) -> None:
+def test_a_flag_adds_the_cluster_that_piped_runs_in_as_a_deploy_target(tmp_path: Path) -> None:
     assert settings(tmp_path).config.spec.plugins == ()
     (plugin,) = settings(
         tmp_path, "--enable-default-kubernetes-cloud-provider=true"
@@ -56,7 +56,7 @@ def test_flags_become_settings(tmp_path: Path) -> None:
     assert (given.grace, given.with_metrics, given.launcher_version) == (90, False, "v1")
 
 
-def test_the_configuration_may_be_kept_by_aws(tmp_path: Path, aws: Any) -> None:
+def test_the_configuration_may_come_from_aws(tmp_path: Path, aws: Any) -> None:
     content = write_config(tmp_path, "of-aws").read_bytes()
     secrets: Any = boto3.client("secretsmanager")
     name = f"piped-{tmp_path.name}"
@@ -65,7 +65,7 @@ def test_the_configuration_may_be_kept_by_aws(tmp_path: Path, aws: Any) -> None:
     assert settings_of(given).config.spec.piped_id == "of-aws"
 
 
-def test_one_source_of_the_configuration_must_be_named() -> None:
+def test_exactly_one_configuration_source_is_required() -> None:
     with pytest.raises(UserMistake, match=r"at least one of the flags in the group \[config-file "):
         settings_of(run.make_context("run", []).params)
     two = ["--config-aws-ssm-parameter=a", "--config-data=b"]
@@ -98,7 +98,9 @@ async def page(port: int, path: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("metrics", ["true", "false"])
-async def test_metrics_say_whose_they_are(open_plane: Any, origin: Any, metrics: str) -> None:
+async def test_metrics_carry_the_labels_of_the_piped(
+    open_plane: Any, origin: Any, metrics: str
+) -> None:
     origin.commit()
     port = free_port()
     flags = [f"--admin-port={port}", f"--metrics={metrics}", "--launcher-version=v9"]
@@ -119,7 +121,7 @@ async def test_metrics_say_whose_they_are(open_plane: Any, origin: Any, metrics:
 
 
 @pytest.mark.slow
-async def test_the_end_takes_no_longer_than_the_grace_period(
+async def test_piped_ends_within_its_grace_period(
     open_plane: Any, origin: Any, eventually: Any
 ) -> None:
     async with open_plane() as plane:

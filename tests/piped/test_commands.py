@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every type of command is carried out once by a whole piped, and answered whatever happens."""
+"""A whole piped handles each type of command once, and reports it whatever happens."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -127,7 +127,7 @@ async def scene(
         yield Scene(plane, origin, eventually)
 
 
-async def test_a_sync_that_was_made_and_not_answered_is_not_made_twice(scene: Scene) -> None:
+async def test_a_sync_whose_report_was_lost_is_not_triggered_twice(scene: Scene) -> None:
     await scene.begin(WAIT)
     async with scene.piped():
         await scene.one(DeploymentStatus.SUCCESS)
@@ -146,7 +146,7 @@ async def test_a_sync_that_was_made_and_not_answered_is_not_made_twice(scene: Sc
     assert len(made) == 2
 
 
-async def test_two_syncs_of_one_application_are_two_deployments_with_an_answer_each(
+async def test_two_syncs_of_one_application_are_two_deployments_with_a_report_each(
     scene: Scene,
 ) -> None:
     await scene.begin(WAIT)
@@ -163,7 +163,7 @@ async def test_two_syncs_of_one_application_are_two_deployments_with_an_answer_e
     assert len({answer.metadata["TriggeredDeploymentID"] for answer in answers}) == 2
 
 
-async def test_a_cancel_whose_answer_was_lost_with_piped_is_answered_by_the_next(
+async def test_a_cancel_whose_report_was_lost_is_reported_after_a_restart(
     scene: Scene,
 ) -> None:
     await scene.begin(LONG)
@@ -193,7 +193,7 @@ async def test_a_cancel_whose_answer_was_lost_with_piped_is_answered_by_the_next
         pytest.param({"type": Command.SKIP_STAGE, "deployment_id": "gone", "stage_id": "gone", "skip_stage": Command.SkipStage(deployment_id="gone", stage_id="gone")}, id="a skip"),
     ],
 )  # fmt: skip
-async def test_what_is_asked_of_something_that_is_gone_fails(
+async def test_a_command_for_something_that_no_longer_exists_fails(
     scene: Scene, command: dict[str, Any]
 ) -> None:
     await scene.begin(WAIT)
@@ -202,7 +202,7 @@ async def test_what_is_asked_of_something_that_is_gone_fails(
     assert handled.status == CommandStatus.FAILED
 
 
-async def test_an_approval_is_heard_and_a_second_one_is_answered_too(scene: Scene) -> None:
+async def test_an_approval_and_a_second_one_are_both_reported(scene: Scene) -> None:
     await scene.begin(APPROVAL)
     async with scene.piped():
         deployment, stage = await scene.at_stage("WAIT_APPROVAL")
@@ -213,7 +213,7 @@ async def test_an_approval_is_heard_and_a_second_one_is_answered_too(scene: Scen
     assert {answer.status for answer in answers} == {CommandStatus.SUCCEEDED}
 
 
-async def test_an_approval_whose_answer_was_lost_with_piped_is_answered_by_the_next(
+async def test_an_approval_whose_report_was_lost_is_reported_after_a_restart(
     scene: Scene,
 ) -> None:
     await scene.begin(APPROVAL)
@@ -230,7 +230,7 @@ async def test_an_approval_whose_answer_was_lost_with_piped_is_answered_by_the_n
         await scene.one(DeploymentStatus.SUCCESS)
 
 
-async def test_another_look_at_a_file_is_taken_at_once(scene: Scene) -> None:
+async def test_a_command_rereads_the_application_file_at_once(scene: Scene) -> None:
     await scene.begin(WAIT)
     async with scene.piped():
         await scene.one(DeploymentStatus.SUCCESS)
@@ -242,7 +242,7 @@ async def test_another_look_at_a_file_is_taken_at_once(scene: Scene) -> None:
         assert (await scene.plane.application(scene.application)).name == "trolley"
 
 
-async def test_a_restart_whose_answer_is_refused_does_not_restart_for_ever(scene: Scene) -> None:
+async def test_a_restart_whose_report_is_refused_does_not_restart_forever(scene: Scene) -> None:
     await scene.begin(WAIT)
     scene.plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.PERMISSION_DENIED
     async with scene.piped() as piped:
@@ -260,7 +260,7 @@ async def test_a_restart_whose_answer_is_refused_does_not_restart_for_ever(scene
     assert handled.status == CommandStatus.SUCCEEDED
 
 
-async def test_two_restarts_are_one(scene: Scene) -> None:
+async def test_two_restart_commands_cause_one_restart(scene: Scene) -> None:
     await scene.begin(WAIT)
     restart = scene.plane.cases.pipeds.restart
     commands = [await restart(scene.plane.registered.id, by=scene.plane.admin) for _ in range(2)]
@@ -298,7 +298,7 @@ FAILED, SUCCEEDED = CommandStatus.FAILED, CommandStatus.SUCCEEDED
         pytest.param(deployment(deployment_pb2.DEPLOYMENT_CANCELLED, deployment_pb2.STAGE_NOT_STARTED_YET), CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: NOT_STARTED_YET"), id="a stage that never comes"),
     ],
 )  # fmt: skip
-def test_what_a_command_to_a_stage_comes_to(
+def test_the_result_of_a_command_for_a_stage(
     found: Deployment | None, expected: CommandResult | None
 ) -> None:
     assert stage_command_result(Command(stage_id="s"), found) == expected

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key for secrets is changed while applications go on."""
+"""The key pair for secrets is rotated while applications are deployed."""
 
 import asyncio
 import base64
@@ -89,7 +89,7 @@ async def ended(plane: Any, eventually: Any, commit: str) -> Deployment:
     return await eventually(found, 30)
 
 
-async def test_a_new_key_is_used_at_once_and_the_old_one_until_it_is_taken_away(
+async def test_a_new_key_is_used_at_once_and_the_old_one_until_it_is_removed(
     open_plane: Any, origin: Any, eventually: Any
 ) -> None:
     origin.commit({"README": ""})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole piped outlives the absence of its control plane, a new key and being disabled."""
+"""A whole piped survives an outage of its control plane, a new key and being disabled."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -30,7 +30,7 @@ def has_deployed(plane: Any, *commits: str) -> Any:
     return ask
 
 
-async def test_a_push_while_the_control_plane_was_away_is_deployed_when_it_is_back(
+async def test_a_push_during_an_outage_is_deployed_after_it(
     start_plane: Any, whole_piped: Any, origin: Any, eventually: Any
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
@@ -48,7 +48,7 @@ async def test_a_push_while_the_control_plane_was_away_is_deployed_when_it_is_ba
             await eventually(has_deployed(back, first, second), 40)
 
 
-async def test_a_piped_that_is_disabled_says_so_and_goes_on_once_it_is_enabled(
+async def test_a_disabled_piped_logs_it_and_goes_on_once_it_is_enabled(
     start_plane: Any, whole_piped: Any, origin: Any, eventually: Any
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})

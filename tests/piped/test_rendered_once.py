@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A push that changes no manifest renders nothing anew, through a whole piped and a real cluster."""
+"""A push that changes no manifest renders none again, with a whole piped and a real cluster."""
 
 import json
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def piped_of(whole_piped: Any, origin: Any, kubernetes: Kubernetes, namespace: s
     return lambda plane: whole_piped(plane, origin.remote, more=more)
 
 
-async def test_a_push_that_changes_no_manifest_renders_nothing_anew(
+async def test_a_push_that_changes_no_manifest_renders_none_again(
     start_plane: Any, origin: Any, eventually: Any, piped_of: Any, builds: Callable[[], list[str]]
 ) -> None:
     async with start_plane() as plane, piped_of(plane) as piped:

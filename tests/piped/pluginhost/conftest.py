@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins to be hosted, in this process and in one of their own."""
+"""Plugins for the tests of the host, in this process and in processes of their own."""
 
 import asyncio
 import sys
@@ -53,8 +53,8 @@ if __name__ == "__main__":
 '''
 
 
-class Place(Spec):
-    """Where the platform of these tests is."""
+class TargetConfig(Spec):
+    """The deploy target of the platform of these tests."""
 
     region: str = ""
 
@@ -85,8 +85,8 @@ class Platform(DeploymentPlugin):
         return Strategy(SyncStrategy.QUICK_SYNC, f"from {plan.running.commit}")
 
     async def execute(self, stage: StageContext) -> StageResult:
-        places = [f"{t.name} in {t.settings(Place).region}" for t in stage.targets]
-        stage.log.info("; ".join(places))
+        targets = [f"{t.name} in {t.settings(TargetConfig).region}" for t in stage.targets]
+        stage.log.info("; ".join(targets))
         if stage.name == "SYNC_ROLLBACK":
             self.begun.set()
             try:

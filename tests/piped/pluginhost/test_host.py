@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins of a piped: built in, configured, or programs, and what they may ask of it."""
+"""The plugin host: built-in, configured and external plugins, and their calls to piped."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -30,7 +30,7 @@ OpenPlane = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 @asynccontextmanager
-async def calling_back(plane: Any) -> AsyncGenerator[tuple[Callbacks, MetadataStore], None]:
+async def open_callbacks(plane: Any) -> AsyncGenerator[tuple[Callbacks, MetadataStore], None]:
     async with plane.api() as api:
         metadata = MetadataStore(api)
         commands = CommandCache(api, interval=0.02)
@@ -66,10 +66,10 @@ async def new_deployment(plane: Any) -> Deployment:
     return await plane.cases.deployments.get(made.id, by=plane.caller)
 
 
-async def test_the_built_in_plugins_of_stages_are_there_without_being_asked_for(
+async def test_built_in_stage_plugins_need_no_configuration(
     open_plane: OpenPlane,
 ) -> None:
-    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
         async with PluginHost.start([], callbacks=callbacks) as registry:
             assert registry.names == ("analysis", "scriptrun", "wait", "waitapproval")
             assert registry.for_stage("WAIT", ApplicationSpec()).name == "wait"
@@ -86,10 +86,10 @@ async def test_the_built_in_plugins_of_stages_are_there_without_being_asked_for(
         pytest.param([PluginSpec(name="wait"), PluginSpec(name="wait")], "two plugins are named wait", id="a name twice"),
     ],
 )  # fmt: skip
-async def test_a_wrong_list_of_plugins(
+async def test_an_invalid_list_of_plugins_is_refused(
     open_plane: OpenPlane, specs: Sequence[PluginSpec], told: str
 ) -> None:
-    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
         with pytest.raises(UserMistake, match=told):
             async with PluginHost.start(specs, callbacks=callbacks):
                 pass
@@ -102,7 +102,7 @@ async def test_a_platform_gets_its_targets_from_the_configuration(
         name="platform",
         deploy_targets=(DeployTargetSpec(name="dev", config={"region": "asia"}),),
     )
-    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
         made = await new_deployment(plane)
         made.deploy_targets_by_plugin["platform"].deploy_targets.append("dev")
         start = PluginHost.start(
@@ -123,11 +123,11 @@ async def test_a_platform_gets_its_targets_from_the_configuration(
 
 
 @pytest.mark.slow
-async def test_a_program_and_a_built_in_plugin_side_by_side(
+async def test_an_external_and_a_built_in_plugin_run_side_by_side(
     open_plane: OpenPlane, program: Callable[..., Path], free_port: int
 ) -> None:
     spec = PluginSpec(name="greeter", url=f"file://{program()}", port=free_port)
-    async with open_plane() as plane, calling_back(plane) as (callbacks, metadata):
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, metadata):
         made = await new_deployment(plane)
         async with PluginHost.start([spec], callbacks=callbacks) as registry:
             assert registry.for_stage("GREET", ApplicationSpec()).name == "greeter"
@@ -148,8 +148,8 @@ async def test_a_program_and_a_built_in_plugin_side_by_side(
         assert dict(kept.stages[0].metadata) == {"greeted": "yes"}
 
 
-async def test_metadata_is_for_deployments_at_work(open_plane: OpenPlane) -> None:
-    async with open_plane() as plane, calling_back(plane) as (callbacks, metadata):
+async def test_metadata_exists_for_running_deployments_only(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, metadata):
         made = await new_deployment(plane)
         made.metadata_v2.shared.keyValues["DeploymentNotification"] = "{}"
         ask = host_pb2.GetStageMetadataRequest(deployment_id=made.id, stage_id="s1", key="k")
@@ -178,8 +178,8 @@ async def test_metadata_is_for_deployments_at_work(open_plane: OpenPlane) -> Non
         assert dict(kept.metadata_v2.plugins["p"].keyValues) == {"one": "one", "two": "two"}
 
 
-async def test_objects_are_kept_with_the_application(open_plane: OpenPlane) -> None:
-    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+async def test_shared_objects_belong_to_the_application(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
         made = await new_deployment(plane)
         ask = host_pb2.GetApplicationSharedObjectRequest(
             application_id=made.application_id, plugin_name="p", key="k"
@@ -194,8 +194,8 @@ async def test_objects_are_kept_with_the_application(open_plane: OpenPlane) -> N
         assert (await callbacks.GetApplicationSharedObject(ask)).object == b"\0x"
 
 
-async def test_the_analysis_of_a_first_generation_piped_is_found(open_plane: OpenPlane) -> None:
-    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+async def test_the_analysis_result_of_a_v0_piped_is_read(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
         application = (await new_deployment(plane)).application_id
         ask = host_pb2.GetApplicationSharedObjectRequest(
             application_id=application, plugin_name="analysis", key="latest-analysis-result"
@@ -214,8 +214,8 @@ async def test_the_analysis_of_a_first_generation_piped_is_found(open_plane: Ope
         assert (await callbacks.GetApplicationSharedObject(ask)).object == b"newer"
 
 
-async def test_secrets_do_not_reach_the_log(open_plane: OpenPlane) -> None:
-    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+async def test_secrets_are_masked_in_stage_logs(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
         made = await new_deployment(plane)
         callbacks.masks.add(made.id, ["hunter22"])
         for index, line in enumerate(
@@ -242,8 +242,8 @@ class Careful(WaitPlugin):
         start.lifetime.callback(self.held.clear)
 
 
-async def test_what_a_plugin_holds_is_let_go_with_the_piped(open_plane: OpenPlane) -> None:
-    async with open_plane() as plane, calling_back(plane) as (callbacks, _):
+async def test_resources_of_a_plugin_are_closed_with_the_piped(open_plane: OpenPlane) -> None:
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
         builtins = {"wait": Careful}
         async with PluginHost.start([], callbacks=callbacks, builtins=builtins):
             assert Careful.held

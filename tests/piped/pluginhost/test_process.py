@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins of other people run as processes, answer piped, and never outlive it."""
+"""External plugins run as processes, serve piped, and never outlive it."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ async def is_gone(pid: int) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_program_greets_and_calls_back(
+async def test_a_plugin_process_runs_stages_and_calls_back(
     program: Program, free_port: int, deployment: Deployment
 ) -> None:
     host = MemoryHost()
@@ -89,7 +89,7 @@ async def test_a_program_greets_and_calls_back(
 
 
 @pytest.mark.slow
-async def test_a_program_ends_with_piped_and_leaves_its_log_open(
+async def test_a_plugin_process_ends_with_piped_and_leaves_its_log_open(
     program: Program, free_port: int, deployment: Deployment
 ) -> None:
     host = MemoryHost()
@@ -105,7 +105,7 @@ async def test_a_program_ends_with_piped_and_leaves_its_log_open(
 
 
 @pytest.mark.slow
-async def test_a_program_does_not_outlive_a_piped_that_was_killed(
+async def test_a_plugin_process_does_not_outlive_a_killed_piped(
     program: Program, free_port: int, tmp_path: Path
 ) -> None:
     piped = tmp_path / "piped.py"
@@ -159,7 +159,7 @@ def children_of(pid: int) -> list[int]:
         pytest.param("sleep 60", r"plugin greeter did not answer on port \d+ within 0.5s instead of starting", id="never answers"),
     ],
 )  # fmt: skip
-async def test_a_program_that_does_not_start(
+async def test_a_plugin_process_that_does_not_start(
     program: Program, free_port: int, text: str, told: str
 ) -> None:
     spec = spec_of(program(f"#!/bin/sh\n{text}\n"), free_port)
@@ -169,7 +169,7 @@ async def test_a_program_that_does_not_start(
             pass
 
 
-def test_the_entry_is_handed_over_as_upstream_writes_it() -> None:
+def test_the_config_argument_is_the_json_of_upstream() -> None:
     target = DeployTargetSpec(name="dev", labels={"env": "dev"}, config={"region": "eu"})
     spec = PluginSpec(
         name="p", url="file:///p", port=7001, config={"a": [1]}, deploy_targets=(target,)
@@ -183,7 +183,7 @@ def test_the_entry_is_handed_over_as_upstream_writes_it() -> None:
     )
 
 
-async def test_a_busy_port_is_told(program: Program) -> None:
+async def test_a_port_in_use_is_an_error(program: Program) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -195,7 +195,9 @@ async def test_a_busy_port_is_told(program: Program) -> None:
 
 
 @pytest.mark.slow
-async def test_without_a_port_it_gets_a_free_one(program: Program, deployment: Deployment) -> None:
+async def test_without_a_port_it_listens_on_a_free_one(
+    program: Program, deployment: Deployment
+) -> None:
     host = MemoryHost()
     host.tell(StageCommandKind.APPROVE, "ann")
     async with hosted(spec_of(program(), 0), host) as plugin:
@@ -224,7 +226,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-async def test_a_program_shows_what_it_counts_on_its_admin_port(
+async def test_a_plugin_process_serves_its_metrics_on_its_admin_port(
     program: Program, free_port: int
 ) -> None:
     path = program(COUNTING)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plugin answers for a stage and for an application."""
+"""Which plugin runs a stage, and which plugins an application uses."""
 
 from typing import Any
 
@@ -15,24 +15,24 @@ from pipecd.sdk.serving import PluginServer
 from pipecd.sdk.testing import MemoryHost
 
 
-class Nothing(StagePlugin):
+class NoopPlugin(StagePlugin):
     stages = (Stage("X"),)
 
     async def execute(self, stage: StageContext) -> StageResult:
         return StageResult.succeeded()
 
 
-def known(name: str, *stages: str, configured: bool = True) -> RegisteredPlugin:
-    server = PluginServer(Nothing(), PluginEntry(name), MemoryHost())
+def registered(name: str, *stages: str, configured: bool = True) -> RegisteredPlugin:
+    server = PluginServer(NoopPlugin(), PluginEntry(name), MemoryHost())
     return RegisteredPlugin(LocalPlugin(server), frozenset(stages), configured)
 
 
 REGISTRY = PluginRegistry(
     [
-        known("east", "SYNC", "CANARY"),
-        known("west", "SYNC", "WAIT"),
-        known("wait", "WAIT", configured=False),
-        known("script", "SCRIPT", configured=False),
+        registered("east", "SYNC", "CANARY"),
+        registered("west", "SYNC", "WAIT"),
+        registered("wait", "WAIT", configured=False),
+        registered("script", "SCRIPT", configured=False),
     ]
 )
 
@@ -51,9 +51,9 @@ def spec(*stages: str, plugins: tuple[str, ...] = ()) -> ApplicationSpec:
         pytest.param("SYNC", ("west",), (), "west", id="the application names one"),
         pytest.param("SYNC", (), ("east",), "east", id="the application has targets for one"),
         pytest.param("SYNC", ("east", "west"), ("west",), "west", id="it names both and has targets for one"),
-        pytest.param("SYNC", ("west",), ("east",), "west", id="what it names comes first"),
-        pytest.param("WAIT", (), (), "west", id="what was configured beats what is there anyway"),
-        pytest.param("SCRIPT", (), (), "script", id="what is there anyway"),
+        pytest.param("SYNC", ("west",), ("east",), "west", id="the named plugin comes first"),
+        pytest.param("WAIT", (), (), "west", id="a configured plugin takes precedence over a built-in one"),
+        pytest.param("SCRIPT", (), (), "script", id="a built-in plugin without configuration"),
     ],
 )  # fmt: skip
 def test_the_plugin_of_a_stage(
@@ -63,17 +63,17 @@ def test_the_plugin_of_a_stage(
 
 
 @pytest.mark.parametrize(
-    ("ask", "told"),
+    ("lookup", "message"),
     [
-        pytest.param(lambda: REGISTRY.for_stage("SYNC", spec()), "several plugins offer the stage SYNC: east, west; name one of them", id="nobody can tell which"),
-        pytest.param(lambda: REGISTRY.for_stage("DANCE", spec()), "no plugin found for the stage DANCE; the plugins of this piped offer: CANARY, SCRIPT, SYNC, WAIT", id="nobody offers it"),
+        pytest.param(lambda: REGISTRY.for_stage("SYNC", spec()), "several plugins offer the stage SYNC: east, west; name one of them", id="ambiguous"),
+        pytest.param(lambda: REGISTRY.for_stage("DANCE", spec()), "no plugin found for the stage DANCE; the plugins of this piped offer: CANARY, SCRIPT, SYNC, WAIT", id="no plugin has the stage"),
         pytest.param(lambda: REGISTRY.named("north"), "no plugin found for the given plugin name north; .* east, west, wait, script", id="no plugin has that name"),
-        pytest.param(lambda: REGISTRY.of_application(spec()), "no plugin specified", id="an application that says nothing"),
+        pytest.param(lambda: REGISTRY.of_application(spec()), "no plugin specified", id="an application without plugins and pipeline"),
     ],
 )  # fmt: skip
-def test_a_question_without_an_answer(ask: Any, told: str) -> None:
-    with pytest.raises(UserMistake, match=told):
-        ask()
+def test_a_lookup_that_fails(lookup: Any, message: str) -> None:
+    with pytest.raises(UserMistake, match=message):
+        lookup()
 
 
 @pytest.mark.parametrize(

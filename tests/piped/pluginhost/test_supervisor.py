@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin program that dies or hangs is told, ended and started again."""
+"""A plugin process that dies or hangs is restarted, and its callers learn why."""
 
 import asyncio
 import os
@@ -89,7 +89,7 @@ async def answer(plugin: Plugin, deployment: Deployment, stage: str) -> str:
         pytest.param("EXIT", r"plugin mortal ended with exit code 4, its last output was:\n", id="it ends and leaves a child"),
     ],
 )  # fmt: skip
-async def test_a_death_is_told_and_the_next_call_finds_a_new_life(
+async def test_a_call_fails_when_the_process_dies_and_the_next_one_reaches_a_new_process(
     program: Program, deployment: Deployment, stage: str, told: str
 ) -> None:
     async with hosted(program(MORTAL)) as registry:
@@ -102,9 +102,7 @@ async def test_a_death_is_told_and_the_next_call_finds_a_new_life(
         assert await answer(plugin, deployment, "PID") != first
 
 
-async def test_a_program_that_hangs_is_ended_and_started_again(
-    program: Program, deployment: Deployment
-) -> None:
+async def test_a_process_that_hangs_is_restarted(program: Program, deployment: Deployment) -> None:
     timeouts = PluginTimeouts(probe_interval=1.0, unresponsive=3.0, grace=0.2)
     async with hosted(program(MORTAL), timeouts=timeouts) as registry:
         plugin = registry.named("mortal")
@@ -113,7 +111,7 @@ async def test_a_program_that_hangs_is_ended_and_started_again(
         assert await answer(plugin, deployment, "PID")
 
 
-async def test_secrets_in_the_output_are_hidden_in_the_log_of_piped(
+async def test_secrets_in_the_output_are_masked_in_the_log_of_piped(
     program: Program, deployment: Deployment, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with hosted(program(MORTAL)) as registry:
@@ -122,17 +120,17 @@ async def test_secrets_in_the_output_are_hidden_in_the_log_of_piped(
     assert "goodbye, ****** world" in capfd.readouterr().err
 
 
-async def test_git_of_a_program_takes_the_way_of_piped_over_ssh(
+async def test_git_of_a_plugin_process_uses_the_ssh_settings_of_piped(
     program: Program, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, way = MemoryHost(), {"GIT_SSH_COMMAND": "ssh -F of-piped", "PASSWORD": "of piped"}
-    monkeypatch.setattr(host, "git_variables", lambda _: way)
+    host, variables = MemoryHost(), {"GIT_SSH_COMMAND": "ssh -F of-piped", "PASSWORD": "of piped"}
+    monkeypatch.setattr(host, "git_variables", lambda _: variables)
     async with hosted(program(MORTAL), host=host) as registry:
         told = await answer(registry.named("mortal"), deployment, "SSH")
     assert told == "ssh -F of-piped"
 
 
-async def test_a_flood_of_output_is_cut_short(
+async def test_too_much_output_is_dropped(
     program: Program, deployment: Deployment, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with hosted(program(MORTAL)) as registry:
@@ -140,7 +138,7 @@ async def test_a_flood_of_output_is_cut_short(
     assert capfd.readouterr().err.count("flood") < 50_000
 
 
-async def test_a_call_that_is_cancelled_is_no_death(
+async def test_a_cancelled_call_does_not_restart_the_process(
     program: Program, deployment: Deployment
 ) -> None:
     host = MemoryHost()
@@ -154,7 +152,7 @@ async def test_a_call_that_is_cancelled_is_no_death(
         assert await plugin.FetchDefinedStages(pb.FetchDefinedStagesRequest())
 
 
-async def test_plugins_of_one_platform_run_side_by_side_and_the_application_decides(
+async def test_two_plugins_of_one_platform_run_side_by_side_and_the_application_chooses(
     program: Program, deployment: Deployment
 ) -> None:
     async with hosted(program(MORTAL), "blue", "green") as registry:
@@ -180,7 +178,7 @@ exec {program} "$@"
 """
 
 
-async def test_all_are_stopped_together_and_the_stubborn_are_killed(
+async def test_all_processes_are_stopped_at_once_and_killed_after_the_grace_period(
     program: Program, tmp_path: Path, deployment: Deployment
 ) -> None:
     (tmp_path / "mortal.py").write_text(

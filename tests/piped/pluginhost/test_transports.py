@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin answers alike, whether it is called directly or over gRPC."""
+"""A plugin behaves the same in this process and over gRPC."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -82,18 +82,18 @@ def executing(deployment: Deployment, stage: str) -> pb.ExecuteStageRequest:
     )
 
 
-async def test_the_stages_it_offers(plugin: Plugin) -> None:
+async def test_the_stages_of_a_plugin(plugin: Plugin) -> None:
     answer = await plugin.FetchDefinedStages(pb.FetchDefinedStagesRequest())
     assert list(answer.stages) == ["SYNC", "SYNC_ROLLBACK"]
 
 
-async def test_the_versions_it_finds(plugin: Plugin, deployment: Deployment) -> None:
+async def test_the_versions_of_a_deployment(plugin: Plugin, deployment: Deployment) -> None:
     answer = await plugin.DetermineVersions(pb.DetermineVersionsRequest(input=planning(deployment)))
     (version,) = answer.versions
     assert (version.version, version.name, version.url) == ("c0ffee", "web", "https://example.com")
 
 
-async def test_the_strategy_it_wants(plugin: Plugin, deployment: Deployment) -> None:
+async def test_the_strategy_it_chooses(plugin: Plugin, deployment: Deployment) -> None:
     first = await plugin.DetermineStrategy(pb.DetermineStrategyRequest(input=planning(deployment)))
     assert (first.sync_strategy, first.unsupported) == (SyncStrategy.PIPELINE, False)
     running = DeploymentSource(application_directory="/", commit_hash="0ld")
@@ -152,7 +152,7 @@ async def test_a_stopped_call_stops_the_stage(
         pytest.param("refuse", "there is no manifest; add one", id="a mistake of the user"),
     ],
 )
-async def test_a_failure_says_its_cause(
+async def test_an_error_names_its_cause(
     plugin: Plugin, deployment: Deployment, message: str, told: str
 ) -> None:
     deployment.trigger.commit.message = message
@@ -176,14 +176,14 @@ async def test_a_target_that_is_not_configured_is_refused(
         await plugin.DetermineVersions(pb.DetermineVersionsRequest(input=planning(deployment)))
 
 
-async def test_what_it_does_not_offer(plugin: Plugin) -> None:
+async def test_a_call_that_it_does_not_implement(plugin: Plugin) -> None:
     with pytest.raises(Unsupported):
         await plugin.GetLivestate(GetLivestateRequest())
     with pytest.raises(Unsupported):
         await plugin.GetPlanPreview(GetPlanPreviewRequest())
 
 
-async def test_neither_side_sees_what_the_other_changes_later(
+async def test_neither_side_sees_later_changes_of_the_other(
     plugin: Plugin, deployment: Deployment
 ) -> None:
     request = pb.DetermineVersionsRequest(input=planning(deployment))
@@ -200,7 +200,9 @@ def test_a_platform_needs_a_target(platform: Any, host: MemoryHost) -> None:
         PluginServer(platform, PluginEntry("platform"), host)
 
 
-async def test_a_plugin_of_its_own_tells_of_changes_without_waiting(host: MemoryHost) -> None:
+async def test_a_plugin_process_reports_live_state_changes_without_waiting(
+    host: MemoryHost,
+) -> None:
     changes = open_door(LIVE_STATE_CHANGES, LiveStateChanges(host))
     async with (
         grpc_server([changes], host="127.0.0.1", port=0, grace=0) as port,
@@ -218,7 +220,7 @@ async def test_a_plugin_of_its_own_tells_of_changes_without_waiting(host: Memory
             await host.until(lambda: "blog" in host.changed_applications)
 
 
-async def test_a_piped_that_does_not_listen_to_changes_is_served_all_the_same(
+async def test_a_piped_without_live_state_changes_is_served_all_the_same(
     host: MemoryHost,
 ) -> None:
     async with (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of plugins are fetched once, whole, and only if they are what they should be."""
+"""Plugin programs are downloaded once, completely, and verified by their checksum."""
 
 import hashlib
 import struct
@@ -29,7 +29,7 @@ def spec(url: str, checksum: str = "") -> PluginSpec:
 
 
 @pytest.fixture(autouse=True)
-def _in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_retry_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "_PAUSE", 0.01)
 
 
@@ -48,21 +48,21 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "plugins"
 
 
-def kept(directory: Path) -> list[str]:
+def files_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-async def test_a_download_is_a_program_that_is_kept(site: OciRegistry, directory: Path) -> None:
-    wanted = spec(f"{site.address}/files/tool")
-    path = await PluginDownloads(directory).program(wanted)
+async def test_a_download_is_executable_and_reused(site: OciRegistry, directory: Path) -> None:
+    wanted_spec = spec(f"{site.address}/files/tool")
+    path = await PluginDownloads(directory).program(wanted_spec)
     assert path.read_bytes() == SCRIPT
     assert path.stat().st_mode & 0o777 == 0o755
     assert path.name.startswith("tool-")
-    assert await PluginDownloads(directory).program(wanted) == path
+    assert await PluginDownloads(directory).program(wanted_spec) == path
     assert len(site.requests) == 1
 
 
-async def test_another_address_is_another_file(site: OciRegistry, directory: Path) -> None:
+async def test_another_url_is_another_file(site: OciRegistry, directory: Path) -> None:
     site.files["v2"] = SCRIPT + b"# v2"
     first = await PluginDownloads(directory).program(spec(f"{site.address}/files/tool"))
     second = await PluginDownloads(directory).program(spec(f"{site.address}/files/v2"))
@@ -70,15 +70,15 @@ async def test_another_address_is_another_file(site: OciRegistry, directory: Pat
     assert second.read_bytes().endswith(b"# v2")
 
 
-async def test_it_is_fetched_anew_when_that_is_wanted(site: OciRegistry, directory: Path) -> None:
-    wanted = spec(f"{site.address}/files/tool")
-    await PluginDownloads(directory).program(wanted)
+async def test_redownload_replaces_the_program(site: OciRegistry, directory: Path) -> None:
+    wanted_spec = spec(f"{site.address}/files/tool")
+    await PluginDownloads(directory).program(wanted_spec)
     site.files["tool"] = SCRIPT + b"# newer"
-    path = await PluginDownloads(directory, redownload=True).program(wanted)
+    path = await PluginDownloads(directory, redownload=True).program(wanted_spec)
     assert path.read_bytes().endswith(b"# newer")
 
 
-async def test_a_new_checksum_asks_for_the_new_content(site: OciRegistry, directory: Path) -> None:
+async def test_a_new_checksum_downloads_the_new_content(site: OciRegistry, directory: Path) -> None:
     url = f"{site.address}/files/tool"
     await PluginDownloads(directory).program(spec(url, sum_of(SCRIPT)))
     site.files["tool"] = newer = SCRIPT + b"# newer"
@@ -87,24 +87,24 @@ async def test_a_new_checksum_asks_for_the_new_content(site: OciRegistry, direct
 
 
 async def test_a_wrong_checksum_leaves_nothing_behind(site: OciRegistry, directory: Path) -> None:
-    wanted = spec(f"{site.address}/files/tool", sum_of(b"another"))
+    wanted_spec = spec(f"{site.address}/files/tool", sum_of(b"another"))
     with pytest.raises(
         UserMistake, match=r"plugin tool: the checksum of .* is sha256:\w+ and should"
     ):
-        await PluginDownloads(directory).program(wanted)
-    assert kept(directory) == []
+        await PluginDownloads(directory).program(wanted_spec)
+    assert files_in(directory) == []
 
 
-async def test_an_outage_is_waited_for_and_a_long_one_told(
+async def test_a_short_outage_is_retried_and_a_long_one_is_an_error(
     site: OciRegistry, directory: Path
 ) -> None:
     site.outages = 2
-    wanted = spec(f"{site.address}/files/tool?token=secret")
-    assert await PluginDownloads(directory).program(wanted)
+    wanted_spec = spec(f"{site.address}/files/tool?token=secret")
+    assert await PluginDownloads(directory).program(wanted_spec)
     site.outages = 3
     with pytest.raises(Unavailable, match=r"plugin tool cannot be fetched from \S+/files/tool: the server answered 503"):  # fmt: skip
-        await PluginDownloads(directory, redownload=True).program(wanted)
-    assert len(kept(directory)) == 1
+        await PluginDownloads(directory, redownload=True).program(wanted_spec)
+    assert len(files_in(directory)) == 1
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_an_outage_is_waited_for_and_a_long_one_told(
         pytest.param(b"\x7fELF" + bytes(14) + struct.pack("<H", 2), "is a program for another machine than linux/", id="a program for another machine"),
     ],
 )  # fmt: skip
-async def test_what_is_no_program_is_told(
+async def test_a_file_that_is_no_program_is_an_error(
     site: OciRegistry, directory: Path, content: bytes, told: str
 ) -> None:
     site.files["tool"] = content
@@ -124,7 +124,7 @@ async def test_what_is_no_program_is_told(
         await PluginDownloads(directory).program(spec(f"{site.address}/files/tool"))
 
 
-async def test_what_is_not_there_or_not_safe_is_told(
+async def test_a_missing_file_or_an_unsafe_redirect_is_an_error(
     site: OciRegistry, registry: OciRegistry, directory: Path
 ) -> None:
     with pytest.raises(UserMistake, match=r"/files/other answered 404; correct plugins\[\]\.url"):
@@ -135,7 +135,7 @@ async def test_what_is_not_there_or_not_safe_is_told(
         await PluginDownloads(directory).program(spec(f"{site.address}/files/moved"))
 
 
-async def test_a_program_of_this_machine_is_used_where_it_is(tmp_path: Path) -> None:
+async def test_a_local_program_is_used_in_place(tmp_path: Path) -> None:
     path = tmp_path / "my tool"
     path.write_bytes(SCRIPT)
     path.chmod(0o755)
@@ -157,13 +157,13 @@ async def push(registry: OciRegistry, path: Path, tag: str = "v1") -> str:
         return await opened.push(files, layer_type=PLUGIN_LAYER, artifact_type="application/x")
 
 
-async def test_a_program_comes_from_a_registry(
+async def test_a_program_is_pulled_from_an_oci_registry(
     registry: OciRegistry, directory: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "tool").write_bytes(SCRIPT)
     digest = await push(registry, tmp_path / "tool")
-    wanted = spec(f"oci://{registry.host}/team/plugin:v1", sum_of(SCRIPT))
-    path = await PluginDownloads(directory).program(wanted)
+    wanted_spec = spec(f"oci://{registry.host}/team/plugin:v1", sum_of(SCRIPT))
+    path = await PluginDownloads(directory).program(wanted_spec)
     assert path.read_bytes() == SCRIPT
     (tmp_path / "tool").write_bytes(SCRIPT + b"# newer")
     await push(registry, tmp_path / "tool")
@@ -178,12 +178,12 @@ async def test_a_program_comes_from_a_registry(
         pytest.param("Team/plugin", "plugin tool: .* is not the address of anything in a registry", id="a name that cannot be"),
     ],
 )  # fmt: skip
-async def test_what_a_registry_does_not_have(
+async def test_an_artifact_that_the_registry_does_not_have(
     registry: OciRegistry, directory: Path, url: str, told: str
 ) -> None:
     with pytest.raises(PipecdError, match=told):
         await PluginDownloads(directory).program(spec(f"oci://{registry.host}/{url}"))
-    assert kept(directory) == []
+    assert files_in(directory) == []
 
 
 def test_the_media_type_is_that_of_upstream() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools are installed once, by their own script."""
+"""Tools are installed once by their installation script."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ test -n "{{ .Arch }}"
 """
 
 
-async def test_two_callers_share_one_installation(tmp_path: Path) -> None:
+async def test_concurrent_requests_share_one_installation(tmp_path: Path) -> None:
     tools = ToolRegistry(tmp_path / "tools")
     tool = Tool("kubectl", "1.30.0", SCRIPT)
     first, second = await asyncio.gather(tools.install(tool), tools.install(tool))
@@ -26,7 +26,7 @@ async def test_two_callers_share_one_installation(tmp_path: Path) -> None:
     assert (tmp_path / "tools" / "runs").read_text() == "run\n"
 
 
-async def test_a_tool_that_is_there_is_not_installed_again(tmp_path: Path) -> None:
+async def test_an_installed_tool_is_not_installed_again(tmp_path: Path) -> None:
     (tmp_path / "helm-3.1").write_text("mine")
     path = await ToolRegistry(tmp_path).install(Tool("helm", "3.1", "exit 1"))
     assert path.read_text() == "mine"
@@ -41,7 +41,7 @@ async def test_a_tool_that_is_there_is_not_installed_again(tmp_path: Path) -> No
         pytest.param(Tool("t", "1", "{{ .Nonsense }}"), UserMistake, "Nonsense", id="a script with a mistake"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_installed(
+async def test_a_tool_that_cannot_be_installed(
     tmp_path: Path, tool: Tool, kind: type[PipecdError], told: str
 ) -> None:
     with pytest.raises(kind, match=told):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets are hidden in the log of a stage, in whichever requests its lines arrive."""
+"""Secrets are masked in stage logs, however their lines are split into requests."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -26,7 +26,7 @@ def shown(log: LogMasker, lines: Sequence[str], first: int = 1, *, is_end: bool 
     return [block.log for block in log.hide(blocks(lines, first), is_end=is_end)]
 
 
-def test_secrets_are_hidden_for_their_own_deployment_only() -> None:
+def test_secrets_are_masked_for_their_own_deployment_only() -> None:
     masks = SecretMasks()
     masks.add("d1", ["hunter22"])
     masks.add("d1", ["swordfish"])
@@ -43,27 +43,27 @@ def test_a_block_keeps_everything_but_its_text() -> None:
     assert hidden == LogBlock(index=7, log=f"a {MASK}", severity=severity, created_at=9)
 
 
-def test_a_secret_over_two_requests_is_hidden_in_both() -> None:
+def test_a_secret_that_spans_two_requests_is_masked_in_both() -> None:
     log = masked("hunter22")
     assert shown(log, ["first", "the hunt"]) == ["first", f"the {MASK}"]
     assert shown(log, ["er22 is", "last"], 3) == [f"{MASK} is", "last"]
 
 
-def test_a_word_that_only_looked_like_a_secret_is_shown_with_the_next_lines() -> None:
+def test_a_word_that_only_began_like_a_secret_appears_with_the_next_lines() -> None:
     log = masked("hunter22")
     assert shown(log, ["the hunter"]) == [f"the {MASK}"]
     assert shown(log, ["the hunter", "went"]) == ["the hunter", "went"], "sent again with more"
     assert shown(log, ["and the hunter"], 3, is_end=True) == ["and the hunter"]
 
 
-def test_a_request_that_is_sent_again_is_hidden_again() -> None:
+def test_a_repeated_request_is_masked_again() -> None:
     log = masked("hunter22")
     shown(log, ["the hunt"])
     for _ in range(2):
         assert shown(log, ["er22 is", "x"], 2) == [f"{MASK} is", "x"]
 
 
-def test_lines_of_another_place_do_not_belong_together() -> None:
+def test_lines_that_do_not_follow_each_other_are_masked_separately() -> None:
     log = masked("hunter22")
     shown(log, ["a", "b", "the hunt"], 10)
     assert shown(log, ["er22 is"], 5) == ["er22 is"]
@@ -71,7 +71,7 @@ def test_lines_of_another_place_do_not_belong_together() -> None:
 
 @given(st.text("hunter2", max_size=30), st.data())
 @settings(deadline=None)
-def test_no_secret_gets_through(noise: str, data: st.DataObject) -> None:
+def test_no_secret_passes_unmasked(noise: str, data: st.DataObject) -> None:
     text = f"{noise}hunter22{noise}hunter22"
     log, index, seen = masked("hunter22"), count(1), ""
     while text:
@@ -83,7 +83,7 @@ def test_no_secret_gets_through(noise: str, data: st.DataObject) -> None:
     assert "hunter22" not in seen
 
 
-def test_the_log_of_piped_shows_no_secret_also_of_what_is_over() -> None:
+def test_the_log_of_piped_masks_secrets_of_ended_deployments_too() -> None:
     masks = SecretMasks()
     masks.add("d1", ["hunter22"])
     masks.add("d2", ["swordfish"])

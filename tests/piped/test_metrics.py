@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of figures of a whole piped that deploys to a real cluster, watches it and previews."""
+"""The metrics of a whole piped that deploys to a real cluster, watches it and previews."""
 
 import json
 from collections.abc import AsyncGenerator, Mapping
@@ -92,7 +92,7 @@ def shown(
 
 
 @pytest.mark.slow
-async def test_what_a_piped_asks_and_hears_of_a_cluster_is_on_its_page(
+async def test_the_calls_of_a_piped_to_a_cluster_are_in_its_metrics(
     shown: Any, eventually: Any, kubernetes: Kubernetes, namespace: str
 ) -> None:
     async with shown() as (_, page):
@@ -114,7 +114,7 @@ async def test_what_a_piped_asks_and_hears_of_a_cluster_is_on_its_page(
 
 
 @pytest.mark.slow
-async def test_the_previews_of_a_piped_are_on_its_page(
+async def test_the_plan_previews_of_a_piped_are_in_its_metrics(
     shown: Any, eventually: Any, origin: Any
 ) -> None:
     async with shown() as (plane, page):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of stage logs on disk."""
+"""Stage logs are spooled on disk until the control plane has received them."""
 
 from pathlib import Path
 from typing import NoReturn
@@ -29,7 +29,9 @@ def lines(path: Path) -> list[int]:
     return [block.index for block in read_spool(path)]
 
 
-def test_lines_are_kept_until_the_control_plane_has_them(spool: LogSpool, path: Path) -> None:
+def test_lines_are_spooled_until_the_control_plane_has_received_them(
+    spool: LogSpool, path: Path
+) -> None:
     assert lines(path) == [0, 1, 2, 3]
     spool.forget_through(1)
     assert lines(path) == [2, 3]
@@ -39,7 +41,7 @@ def test_lines_are_kept_until_the_control_plane_has_them(spool: LogSpool, path: 
     assert lines(path) == []
 
 
-def test_whoever_is_killed_while_lines_are_forgotten_leaves_the_others(
+def test_a_kill_while_lines_are_dropped_leaves_the_others(
     spool: LogSpool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object, **__: object) -> NoReturn:
@@ -52,7 +54,7 @@ def test_whoever_is_killed_while_lines_are_forgotten_leaves_the_others(
     assert lines(path)[-2:] == [2, 3]
 
 
-def test_a_directory_that_cannot_be_written_ends_no_stage(tmp_path: Path) -> None:
+def test_a_spool_that_cannot_be_written_fails_no_stage(tmp_path: Path) -> None:
     (tmp_path / "deployment").write_text("a file in its place")
     spool = LogSpool(tmp_path / "deployment" / "stage", LogMasker(SecretMasks(), "deployment"))
     spool.add(LogBlock(index=0, log="line\n"))

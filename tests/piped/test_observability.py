@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators see of a piped: figures, traces, and what the process is doing."""
+"""What operators see of a piped: metrics, traces and profiles."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -111,7 +111,7 @@ async def test_a_deployment_is_one_trace_through_the_control_plane(
     }
 
 
-async def test_what_fails_is_an_error_in_its_trace(
+async def test_a_failure_is_an_error_in_the_trace(
     scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.05)
@@ -126,7 +126,7 @@ async def test_what_fails_is_an_error_in_its_trace(
     assert undone.parent_span_id == whole.span_id
 
 
-async def test_spans_that_wait_are_sent_when_piped_ends(
+async def test_queued_spans_are_exported_when_piped_ends(
     scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 3600)
@@ -152,7 +152,7 @@ async def test_spans_that_wait_are_sent_when_piped_ends(
         pytest.param("foobar", "343e1662793c64bf6f0d3597ba446f18", id="a word"),
     ],
 )
-def test_the_trace_of_a_deployment_is_known_by_its_id(deployment: str, trace: str) -> None:
+def test_the_trace_id_follows_from_the_deployment_id(deployment: str, trace: str) -> None:
     assert trace_id(deployment).hex() == trace
 
 
@@ -166,7 +166,7 @@ def statuses(text: str) -> dict[str, set[str]]:
     return found
 
 
-async def test_where_deployments_stand_is_shown_and_reported_once_they_ended(
+async def test_deployment_statuses_are_metrics_until_their_end_is_reported(
     start_plane: Any,
     whole_piped: Any,
     origin: Any,
@@ -215,7 +215,7 @@ async def _is(asked: Any, wanted: object) -> bool:
     return await asked == wanted
 
 
-async def test_the_process_tells_what_it_is_doing(
+async def test_the_process_can_be_profiled(
     start_plane: Any, whole_piped: Any, origin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debug, "_SECONDS", 0.2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin that answers nonsense or says too much gets a clear word and does no harm."""
+"""Plugins that misbehave: undecodable responses, hanging calls, too many log lines."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -70,7 +70,7 @@ async def answering(answer: Answer) -> AsyncGenerator[tuple[RemotePlugin, Plugin
         pytest.param(bytes(LARGEST_ANSWER + 1), "plugin odd: .*larger than max", id="more than piped will hold"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_understood(content: bytes, told: str) -> None:
+async def test_an_undecodable_response_is_an_error(content: bytes, told: str) -> None:
     async def answer(request: bytes, context: Any) -> bytes:
         return content
 
@@ -79,7 +79,7 @@ async def test_what_cannot_be_understood(content: bytes, told: str) -> None:
             await plugin.ExecuteStage(pb.ExecuteStageRequest())
 
 
-async def test_a_status_that_does_not_exist_is_left_to_whoever_asked() -> None:
+async def test_an_unknown_stage_status_is_passed_to_the_caller() -> None:
     async def answer(request: bytes, context: Any) -> bytes:
         return b"\x08\xe7\x07"
 
@@ -88,7 +88,7 @@ async def test_a_status_that_does_not_exist_is_left_to_whoever_asked() -> None:
     assert answered.status == 999
 
 
-async def test_a_question_that_is_never_answered_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_is_never_answered_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_DEADLINE", 0.2)
 
     async def answer(request: bytes, context: Any) -> bytes:
@@ -100,7 +100,7 @@ async def test_a_question_that_is_never_answered_ends(monkeypatch: pytest.Monkey
             await plugin.DetermineVersions(pb.DetermineVersionsRequest())
 
 
-async def test_a_channel_that_is_closed_amid_a_call_is_no_cancellation() -> None:
+async def test_a_channel_closed_during_a_call_does_not_cancel_the_caller() -> None:
     asked = asyncio.Event()
 
     async def answer(request: bytes, context: Any) -> bytes:
@@ -148,7 +148,7 @@ def written(some: list[LogBlock], stage: str = "s") -> host_pb2.ReportStageLogsR
     return host_pb2.ReportStageLogsRequest(deployment_id="d", stage_id=stage, blocks=some)
 
 
-async def test_a_flood_of_lines_is_cut_and_its_end_is_kept() -> None:
+async def test_a_log_that_is_too_long_is_cut_but_for_its_end() -> None:
     api = Kept()
     passing = relay(api)
     megabyte = "x" * (32 << 10)
@@ -172,7 +172,7 @@ async def test_a_flood_of_lines_is_cut_and_its_end_is_kept() -> None:
     assert api.is_completed
 
 
-async def test_lines_that_are_sent_again_count_once() -> None:
+async def test_repeated_lines_count_once() -> None:
     api = Kept()
     passing = relay(api)
     for _ in range(40):
@@ -180,16 +180,16 @@ async def test_lines_that_are_sent_again_count_once() -> None:
     assert CUT not in api.lines.values()
 
 
-async def test_a_line_without_end_is_cut() -> None:
+async def test_an_overlong_line_is_cut() -> None:
     api = Kept()
     await relay(api).ReportStageLogs(written(blocks(0, 1, "z" * (1 << 20))))
     assert len(api.lines[0]) == (64 << 10) + 1
 
 
-async def test_metadata_has_a_size() -> None:
+async def test_metadata_that_is_too_large_is_refused() -> None:
     nothing: Any = None
     callbacks = Callbacks(nothing, commands=nothing, metadata=nothing, tools=nothing)
-    told = "the metadata big has 100003 characters, at most 65536 fit"
+    told = "the metadata big has 100003 characters, at most 65536 are allowed"
     with pytest.raises(UserMistake, match=told):
         await callbacks.PutStageMetadata(
             host_pb2.PutStageMetadataRequest(key="big", value="x" * 100_000)
@@ -201,7 +201,7 @@ async def test_metadata_has_a_size() -> None:
 
 
 @pytest.mark.slow
-async def test_an_installation_that_hangs_is_ended(
+async def test_an_installation_that_hangs_times_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tools, "_INSTALL_TIMEOUT", 0.2)
