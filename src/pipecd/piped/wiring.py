@@ -73,6 +73,7 @@ def targets(settings: PipedSettings) -> dict[str, tuple[str, ...]]:
 def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
     context = DeploymentContext(
         api=shared.api,
+        deployments=shared.deployments,
         commands=shared.commands,
         sources=shared.sources,
         plugins=registry,
@@ -83,9 +84,7 @@ def deployer(shared: Shared, registry: PluginRegistry) -> Deployer:
         workspace=shared.settings.workspace,
         telemetry=shared.telemetry,
     )
-    return Deployer(
-        context=context, deployments=shared.deployments, applications=shared.applications
-    )
+    return Deployer(context=context, applications=shared.applications)
 
 
 def livestates(shared: Shared, registry: PluginRegistry) -> LiveStates:

@@ -60,6 +60,66 @@ async def test_a_change_notifies_and_an_equal_copy_does_not(
             assert await watch.wait(5)
 
 
+async def created_deployment(plane: Any, origin: Any) -> Deployment:
+    await plane.add_repository("site", origin.remote)
+    application = await plane.application(await plane.add_application("cart"))
+    return Deployment(
+        id="c7f8f4c4-3c1b-4c55-9a3e-6f2f0c1d2e3f",
+        application_id=application.id,
+        application_name="cart",
+        piped_id=application.piped_id,
+        project_id=application.project_id,
+        git_path=application.git_path,
+        trigger=DeploymentTrigger(
+            commit=Commit(hash="a" * 40, message="m", author="ann", branch="main", created_at=1),
+            timestamp=1,
+        ),
+        created_at=1,
+        updated_at=1,
+    )
+
+
+async def test_a_created_deployment_is_cached_until_a_later_poll_decides(
+    open_plane: Any, origin: Any
+) -> None:
+    async with open_plane() as plane, plane.api() as api:
+        created = await created_deployment(plane, origin)
+        cache = DeploymentCache(api)
+        watch = cache.changes.watch()
+        polling = asyncio.create_task(cache.poll())
+        await asyncio.sleep(0)
+        cache.add(created)
+        assert await watch.wait(0)
+        assert cache.all == (created,)
+        assert cache.not_completed_of(created.application_id) == {created.id}
+        assert await polling is False
+        assert cache.all == (created,), "the poll had begun before the deployment was added"
+        assert await cache.poll()
+        assert cache.all == (), "the control plane does not have it"
+        assert cache.take_created(created.id) is None
+
+
+async def test_a_created_deployment_is_taken_once_and_unless_the_control_plane_changed_it(
+    open_plane: Any, origin: Any
+) -> None:
+    async with open_plane() as plane, plane.api() as api:
+        created = await created_deployment(plane, origin)
+        await plane.cases.deployment_reports.create(created, by=plane.caller)
+        cache = DeploymentCache(api)
+        cache.add(created)
+        assert not await cache.poll(), "the control plane has the same"
+        taken = cache.take_created(created.id)
+        assert taken == created
+        assert taken is not created
+        assert cache.take_created(created.id) is None
+        created.summary = "not what the control plane has"
+        fresh = DeploymentCache(api)
+        fresh.add(created)
+        assert await fresh.poll()
+        assert fresh.take_created(created.id) is None
+        assert [d.summary for d in fresh.all] == [""]
+
+
 async def test_a_handled_command_is_hidden_before_its_report_is_accepted(
     open_plane: Any, origin: Any, running: Any, eventually: Any
 ) -> None:

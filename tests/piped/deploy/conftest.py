@@ -319,6 +319,7 @@ class Stand:
             ) as plugins:
                 context = DeploymentContext(
                     api=api,
+                    deployments=DeploymentCache(api, interval=LOOK_EVERY),
                     commands=commands,
                     sources=Sources(mirrors, ApplicationConfigs(load_catalog())),
                     plugins=plugins,
@@ -330,11 +331,10 @@ class Stand:
                 )
                 deployer = Deployer(
                     context=context,
-                    deployments=DeploymentCache(api, interval=LOOK_EVERY),
                     applications=ApplicationCache(api, interval=LOOK_EVERY),
                 )
                 async with asyncio.TaskGroup() as loops:
-                    parts = (deployer.deployments, commands, deployer.applications, deployer)
+                    parts = (context.deployments, commands, deployer.applications, deployer)
                     tasks = [loops.create_task(part.run()) for part in parts]
                     yield deployer
                     for task in tasks:

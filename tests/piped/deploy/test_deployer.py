@@ -167,7 +167,7 @@ async def test_a_deployment_is_cancelled_while_it_is_planned(open_stand: OpenSta
     async with open_stand() as stand, stand.piped() as deployer:
         stand.gate.closed_for.add("GetApplicationMostRecentDeployment")
         id = await stand.trigger(stand.push(pipeline("succeed")))
-        await has(deployer.deployments)
+        await has(deployer.context.deployments)
         command_id = await stand.cancel(id)
         await has(deployer.context.commands)
         await asyncio.sleep(0.05)

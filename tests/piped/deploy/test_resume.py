@@ -284,7 +284,7 @@ async def test_nothing_of_a_finished_deployment_is_left_on_disk(open_stand: Open
         stand.let_go("act 0")
         async with stand.piped() as deployer:
             await stand.finished(id)
-            watch = deployer.deployments.changes.watch()
+            watch = deployer.context.deployments.changes.watch()
             while deployer._running:
                 await watch.wait(0.05)
         assert not (work / id).exists()

@@ -176,7 +176,7 @@ async def test_a_deployment_goes_on_as_soon_as_piped_hears_that_its_chain_has_co
 
         await stand.stores.chains.update("chain-1", end_block)
         # What the wake-up stream does when a block of a chain has ended.
-        deployer.deployments.schedule.wake()
+        deployer.context.deployments.schedule.wake()
         assert status(await stand.finished(id)) == "SUCCESS"
 
 

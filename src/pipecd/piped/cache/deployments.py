@@ -5,6 +5,7 @@ import base64
 import binascii
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.piped.cache.refresh import PolledCache
@@ -23,6 +24,10 @@ class DeploymentCache(PolledCache):
         self._api = api
         self._deployments: tuple[Deployment, ...] = ()
         self._by_application: dict[str, set[str]] = {}
+        # Deployments that this process created and that no poll has listed yet.
+        self._unlisted: dict[str, Deployment] = {}
+        # Deployments that are in the control plane exactly as this process created them.
+        self._created: dict[str, Deployment] = {}
 
     @property
     def all(self) -> tuple[Deployment, ...]:
@@ -45,8 +50,29 @@ class DeploymentCache(PolledCache):
         """Returns the ids of the deployments of an application that have not completed."""
         return frozenset(self._by_application.get(application_id, ()))
 
+    def add(self, deployment: Deployment) -> None:
+        """Adds a deployment that this piped created, unless a poll has listed it already."""
+        if deployment.id in self._by_application.get(deployment.application_id, ()):
+            return
+        self._created[deployment.id] = self._unlisted[deployment.id] = deployment
+        self._set([*self._deployments, deployment])
+        self.changes.notify()
+
+    def take_created(self, deployment_id: str) -> Deployment | None:
+        """Returns a deployment as this piped created it, once; its caller may change it then.
+
+        Returns None if somebody took it before or the control plane has another version.
+        """
+        created = self._created.pop(deployment_id, None)
+        if created is None:
+            return None
+        copy = Deployment()
+        copy.CopyFrom(created)
+        return copy
+
     async def poll(self) -> bool:
         deployments: dict[str, Deployment] = {}
+        added_before = set(self._unlisted)
         cursor = ""
         while True:
             response = await self._api.list_not_completed_deployments(
@@ -56,13 +82,20 @@ class DeploymentCache(PolledCache):
             if is_last_page(response.cursor) or response.cursor == cursor:
                 break
             cursor = response.cursor
+        # The response may be older than a deployment that was added during the poll.
+        self._unlisted = {id: d for id, d in self._unlisted.items() if id not in added_before}
+        deployments = {**self._unlisted, **deployments}
+        self._created = {id: d for id, d in self._created.items() if deployments.get(id) == d}
         before = self._deployments
-        self._deployments = tuple(sorted(deployments.values(), key=lambda d: (d.created_at, d.id)))
+        self._set(deployments.values())
+        return self._deployments != before
+
+    def _set(self, deployments: Iterable[Deployment]) -> None:
+        self._deployments = tuple(sorted(deployments, key=lambda d: (d.created_at, d.id)))
         by_application: defaultdict[str, set[str]] = defaultdict(set)
         for deployment in self._deployments:
             by_application[deployment.application_id].add(deployment.id)
         self._by_application = by_application
-        return self._deployments != before
 
     def _with_status(self, *statuses: DeploymentStatus) -> tuple[Deployment, ...]:
         return tuple(d for d in self._deployments if d.status in statuses)

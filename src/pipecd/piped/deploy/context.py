@@ -10,6 +10,7 @@ from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.observe.deployments import DeploymentTelemetry
 from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.reports import DeploymentReports
 from pipecd.piped.notify.notifier import Notifier
@@ -36,6 +37,7 @@ class DeploymentContext:
     """What it takes to run deployments; one object for all deployments of this piped."""
 
     api: ControlPlaneClient
+    deployments: DeploymentCache
     commands: CommandCache
     sources: Sources
     plugins: PluginRegistry
@@ -78,8 +80,13 @@ class DeploymentContext:
         self.callbacks.masks.forget(deployment_id)
         await asyncio.to_thread(self._remove, deployment_id)
 
-    async def fetch(self, deployment_id: str) -> Deployment:
-        """Returns the deployment from the control plane; the cached one may be older."""
+    async def load(self, deployment_id: str) -> Deployment:
+        """Returns the deployment as the control plane has it; the cached one may be older.
+
+        The control plane is not called for a deployment that this piped has just created.
+        """
+        if (created := self.deployments.take_created(deployment_id)) is not None:
+            return created
         request = piped_pb2.GetDeploymentRequest(id=deployment_id)
         return (await self.api.get_deployment(request)).deployment
 

@@ -19,7 +19,6 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.changes import Watch
-from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.deploy.context import DeploymentContext
 from pipecd.piped.deploy.run import Deferral, run_deployment
 from pipecd.piped.plan.queue import next_deployments, superseded, waiting_reasons
@@ -45,7 +44,6 @@ class Deployer:
     """Starts, cancels and supersedes deployments."""
 
     context: DeploymentContext
-    deployments: DeploymentCache
     applications: ApplicationCache
     _running: dict[str, _RunningDeployment] = field(
         init=False, default_factory=dict[str, _RunningDeployment]
@@ -60,10 +58,10 @@ class Deployer:
 
     async def run(self) -> None:
         await self.context.remove_sources()
-        for mirror in (self.deployments, self.context.commands):
+        for mirror in (self.context.deployments, self.context.commands):
             mirror.changes.add(self._wakeup)
         for watch in (self._chain_changes, self._wakeup):
-            self.deployments.schedule.wakeups.add(watch)
+            self.context.deployments.schedule.wakeups.add(watch)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reset_deploying_flags(), name="deploying flags")
             pending = PendingDeployments(
@@ -75,7 +73,7 @@ class Deployer:
 
     def _sync(self, pending: "PendingDeployments", tasks: asyncio.TaskGroup) -> None:
         """Compares the caches with what runs; everything that takes time becomes a task."""
-        now, listed = asyncio.get_running_loop().time(), self.deployments.all
+        now, listed = asyncio.get_running_loop().time(), self.context.deployments.all
         self._completed &= {deployment.id for deployment in listed}
         chain_changed = self._chain_changes.taken()
         self._chain_change_count += chain_changed
@@ -129,7 +127,7 @@ class Deployer:
             self._deferred[deployment.id] = deferral
         # else: its chain changed meanwhile, so the deployment is tried again at once.
         # The control plane does not signal to a piped what that piped reported itself.
-        self.deployments.refresh_soon()
+        self.context.deployments.refresh_soon()
         self._wakeup.mark()
 
     async def _reset_deploying_flags(self) -> None:
@@ -137,9 +135,10 @@ class Deployer:
         await self.applications.wait_until_loaded()
         applications = self.applications.all
         # A list of deployments that is older than that of the applications could lack a new one.
-        await self.deployments.refresh()
+        deployments = self.context.deployments
+        await deployments.refresh()
         for application in applications:
-            if application.deploying and not self.deployments.not_completed_of(application.id):
+            if application.deploying and not deployments.not_completed_of(application.id):
                 await self.context.api.report_application_deploying_status(
                     ReportApplicationDeployingStatusRequest(application_id=application.id)
                 )
@@ -203,7 +202,7 @@ class PendingDeployments:
 
     async def _report_waiting(self, deployment_id: str, reason: str) -> bool:
         try:
-            deployment = await self.context.fetch(deployment_id)
+            deployment = await self.context.load(deployment_id)
             if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
                 await self.context.reports(deployment).waiting(reason)
         finally:
@@ -229,7 +228,7 @@ async def cancel_pending(context: DeploymentContext, command: Command) -> bool:
 async def _cancel_before_start(
     context: DeploymentContext, command: Command
 ) -> CommandStatus | None:
-    deployment = await context.fetch(command.deployment_id)
+    deployment = await context.load(command.deployment_id)
     status = DeploymentStatus(deployment.status)
     if status is DeploymentStatus.CANCELLED:
         # By another command, or by this one before piped was killed.
@@ -249,7 +248,7 @@ async def _cancel_before_start(
 async def _cancel_superseded(
     context: DeploymentContext, deployment_id: str, later: Deployment
 ) -> bool:
-    deployment = await context.fetch(deployment_id)
+    deployment = await context.load(deployment_id)
     if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
         commit = later.trigger.commit.hash[:7]
         reason = f"Superseded by deployment {later.id} of the newer commit {commit}"

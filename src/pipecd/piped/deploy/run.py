@@ -57,7 +57,7 @@ async def run_deployment(
     """Runs a deployment until it is completed; returns a deferral if it has to wait."""
     with bound_contextvars(deployment=listed.id, application=listed.application_id):
         try:
-            deployment = await context.fetch(listed.id)
+            deployment = await context.load(listed.id)
             if not DeploymentStatus(deployment.status).is_completed:
                 with context.metadata.open(deployment):
                     if not await _plan_and_run(context, deployment, stop):
@@ -79,7 +79,7 @@ async def _report_deferral(context: DeploymentContext, deployment_id: str, error
     """Shows the error as the reason why the deployment waits."""
     reason = f"Deferred, retrying in {Duration(RETRY_AFTER)}: {error}"
     try:
-        reports = context.reports(await context.fetch(deployment_id))
+        reports = context.reports(await context.load(deployment_id))
         await reports.waiting(context.callbacks.masks.hide(deployment_id, reason))
     except PipecdError as e:
         log.warning("reason of the deferral not reported", error=str(e))

@@ -94,12 +94,14 @@ class DeploymentCreator:
         try:
             if (chain := chain_request(deployment, spec)) is not None:
                 await self._api.create_deployment_chain(chain)
+                # The control plane adds the id of the chain to the deployment.
+                self._deployments.refresh_soon()
             else:
                 await self._api.create_deployment(CreateDeploymentRequest(deployment=deployment))
+                self._deployments.add(deployment)
         except AlreadyExists:
             return await self._existing(application, deployment.id, cause)
         self._notify(deployment)
-        self._deployments.refresh_soon()
         self._baselines.record(application, deployment)
         await self._report(deployment)
         return deployment
