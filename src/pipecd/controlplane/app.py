@@ -328,7 +328,7 @@ def _web_server(
         proxies=settings.trusted_proxies,
     )
     if telemetry.store_metrics is not None:
-        telemetry.store_metrics.streams("console", pages.state.live.count)
+        telemetry.store_metrics.streams("console", pages.state.live_updates.open_streams)
     calls = GrpcWeb(people)
     site: ASGIApp = pages
     if settings.static_dir is not None:

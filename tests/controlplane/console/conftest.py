@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console on loopback, over real use cases and stores, and people who look at it."""
+"""The console on loopback with real use cases and stores, and objects for view models."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,8 +13,7 @@ import pytest
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
-from pipecd.controlplane.console.piped_status import Agent
-from pipecd.controlplane.console.status_badge import Mark, Tone
+from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.web import WebServer, http_port
@@ -34,8 +33,8 @@ DEPLOYMENT_START = to_unix(VIEW_TIME) - 600
 
 
 @pytest.fixture
-async def site(cases: UseCases, bus: MemoryBus, now: Now) -> AsyncIterator[str]:
-    """The address of a running console."""
+async def console_url(cases: UseCases, bus: MemoryBus, now: Now) -> AsyncIterator[str]:
+    """The URL of a running console."""
     web = WebServer(create_console(cases, bus, insecure_cookie=True, now=now))
     async with http_port(web, host="127.0.0.1", port=0) as port:
         yield f"http://127.0.0.1:{port}"
@@ -43,30 +42,34 @@ async def site(cases: UseCases, bus: MemoryBus, now: Now) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def someone(site: str, cases: UseCases) -> AsyncIterator[Callable[..., httpx2.AsyncClient]]:
-    """Opens browsers of people; without a person, nobody is signed in."""
+async def open_browser(
+    console_url: str, cases: UseCases
+) -> AsyncIterator[Callable[..., httpx2.AsyncClient]]:
+    """Opens HTTP clients with the session of a person, or without a session."""
     async with AsyncExitStack() as opened:
 
-        def comes(person: User | None = None) -> httpx2.AsyncClient:
+        def open_browser_of(person: User | None = None) -> httpx2.AsyncClient:
             cookies = {"token": cases.sessions.issue(person)} if person else {}
-            client = httpx2.AsyncClient(base_url=site, cookies=cookies)
+            client = httpx2.AsyncClient(base_url=console_url, cookies=cookies)
             opened.push_async_callback(client.aclose)
             return client
 
-        yield comes
+        yield open_browser_of
 
 
 @pytest.fixture
-def browser_of_admin(someone: Callable[..., httpx2.AsyncClient], admin: User) -> httpx2.AsyncClient:
-    return someone(admin)
+def admin_browser(
+    open_browser: Callable[..., httpx2.AsyncClient], admin: User
+) -> httpx2.AsyncClient:
+    return open_browser(admin)
 
 
 @pytest.fixture
-def send(admin: User) -> Callable[..., Awaitable[httpx2.Response]]:
-    """Sends a form as its page would: with the secret that the page carries."""
+def submit_form(admin: User) -> Callable[..., Awaitable[httpx2.Response]]:
+    """Submits a form with the CSRF token of its page."""
     del admin
 
-    async def sent(
+    async def submit(
         client: httpx2.AsyncClient, page: str, action: str, **fields: str
     ) -> httpx2.Response:
         html = (await client.get(page)).text
@@ -74,11 +77,11 @@ def send(admin: User) -> Callable[..., Awaitable[httpx2.Response]]:
         secret = found[1] if found else ""
         return await client.post(action, data={"csrf": secret, **fields})
 
-    return sent
+    return submit
 
 
-class Reports:
-    """What the piped of these tests reports."""
+class PipedReports:
+    """Sends the reports of the piped of these tests."""
 
     def __init__(self, cases: UseCases, piped: PipedCaller, now: Now) -> None:
         self._cases, self._piped, self._now = cases, piped, now
@@ -127,49 +130,49 @@ class Reports:
 
 
 @pytest.fixture
-def reports(cases: UseCases, piped: PipedCaller, now: Now) -> Reports:
-    return Reports(cases, piped, now)
+def reports(cases: UseCases, piped: PipedCaller, now: Now) -> PipedReports:
+    return PipedReports(cases, piped, now)
 
 
 @pytest.fixture
 def noon() -> datetime:
-    """The moment at which everything is looked at."""
+    """The time at which view models are built."""
     return VIEW_TIME
 
 
 @pytest.fixture
 def start() -> int:
-    """Ten minutes before, when the deployment began."""
+    """Ten minutes before, when the deployment started."""
     return DEPLOYMENT_START
 
 
 @pytest.fixture
-def online_piped() -> Agent:
-    return Agent("p1", "tokyo", Mark(Tone.OK, "dot", "Online"), is_away=False)
+def online_piped() -> PipedStatus:
+    return PipedStatus("p1", "tokyo", Badge(Tone.OK, "dot", "Online"), is_unavailable=False)
 
 
 @pytest.fixture
-def offline_piped() -> Agent:
-    return Agent("p1", "tokyo", Mark(Tone.BAD, "dot", "Offline"), is_away=True)
+def offline_piped() -> PipedStatus:
+    return PipedStatus("p1", "tokyo", Badge(Tone.BAD, "dot", "Offline"), is_unavailable=True)
 
 
 @pytest.fixture
 def make_stage() -> Callable[..., PipelineStage]:
     """Makes stages that were planned when the deployment began."""
 
-    def made(id: str, name: str, **fields: Any) -> PipelineStage:
+    def make(id: str, name: str, **fields: Any) -> PipelineStage:
         return PipelineStage(
             id=id, name=name, created_at=DEPLOYMENT_START, updated_at=DEPLOYMENT_START, **fields
         )
 
-    return made
+    return make
 
 
 @pytest.fixture
 def make_deployment() -> Callable[..., Deployment]:
     """Makes deployments that began ten minutes ago."""
 
-    def made(*stages: PipelineStage, **fields: Any) -> Deployment:
+    def make(*stages: PipelineStage, **fields: Any) -> Deployment:
         commit = Commit(
             hash="7f3c91ab" * 5,
             message="Retry card tokens once\n\nThe bank asks for it.",
@@ -188,4 +191,4 @@ def make_deployment() -> Callable[..., Deployment]:
         }
         return Deployment(stages=stages, **values)
 
-    return made
+    return make

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applications are added on a page: those found in Git, and any other by hand."""
+"""The page that registers applications found in Git or entered manually."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,11 +36,11 @@ def found(path: str = "apps/cart", **fields: Any) -> ApplicationInfo:
 
 
 @dataclass
-class Adding:
+class AddPage:
     """The page in somebody's browser, and the piped that finds what is added there."""
 
     client: httpx2.AsyncClient
-    sends: Callable[..., Awaitable[httpx2.Response]]
+    submit_form: Callable[..., Awaitable[httpx2.Response]]
     cases: UseCases
     admin: User
     piped: PipedCaller
@@ -48,17 +48,17 @@ class Adding:
 
     @property
     def form(self) -> dict[str, str]:
-        """What the form of the found application sends."""
+        """What the form of the found application submit_form."""
         file = {"repository": "site", "path": "apps/cart", "file": "app.pipecd.yaml"}
         return {"piped": self.piped.piped, **file}
 
-    async def tells(
+    async def report(
         self,
         *infos: ApplicationInfo,
         providers: Sequence[tuple[str, str]] = (),
         plugins: Sequence[tuple[str, Sequence[str]]] = (),
     ) -> None:
-        """Lets the piped tell what it has and what it found."""
+        """Reports providers, plugins and found applications as the piped."""
         for type_, name in providers:
             self.meta.platform_providers.append(Piped.PlatformProvider(name=name, type=type_))
         for name, targets in plugins:
@@ -70,9 +70,9 @@ class Adding:
     async def page(self, query: str = "") -> str:
         return (await self.client.get(f"{PAGE}{query}")).text
 
-    async def send(self, **typed: Any) -> httpx2.Response:
+    async def submit(self, **typed: Any) -> httpx2.Response:
         """Sends the form of the found application, with these fields instead of its own."""
-        return await self.sends(self.client, PAGE, PAGE, **{**self.form, **typed})
+        return await self.submit_form(self.client, PAGE, PAGE, **{**self.form, **typed})
 
     async def registered(self) -> list[Application]:
         everything = ApplicationFilter(self.admin.project)
@@ -80,26 +80,28 @@ class Adding:
 
 
 @pytest.fixture
-def adding(
+def add_page(
     *,
-    browser_of_admin: httpx2.AsyncClient,
-    send: Callable[..., Awaitable[httpx2.Response]],
+    admin_browser: httpx2.AsyncClient,
+    submit_form: Callable[..., Awaitable[httpx2.Response]],
     cases: UseCases,
     admin: User,
     piped: PipedCaller,
     meta: ReportPipedMetaRequest,
-) -> Adding:
-    return Adding(browser_of_admin, send, cases, admin, piped, meta)
+) -> AddPage:
+    return AddPage(admin_browser, submit_form, cases, admin, piped, meta)
 
 
-async def test_what_was_found_is_offered_with_the_only_choice_made(adding: Adding) -> None:
-    await adding.tells(
+async def test_found_applications_are_listed_with_the_only_target_selected(
+    add_page: AddPage,
+) -> None:
+    await add_page.report(
         found(),
         found("infra", name="net", kind=common.TERRAFORM),
         providers=[("KUBERNETES", "eu"), ("TERRAFORM", "tf-a"), ("TERRAFORM", "tf-b")],
     )
-    page = await adding.page()
-    assert "2 applications were found in Git" in page
+    page = await add_page.page()
+    assert "2 unregistered applications were found in Git" in page
     for text in ("apps/cart", "env: dev", "site · app.pipecd.yaml", "Terraform", "dev <span"):
         assert text in page
     cart, net = page.split('data-testid="found-row"')[1:]
@@ -109,10 +111,10 @@ async def test_what_was_found_is_offered_with_the_only_choice_made(adding: Addin
     assert 'data-topics="apps,pipeds"' in page
 
 
-async def test_adding_a_found_application_takes_all_that_git_says(adding: Adding) -> None:
-    await adding.tells(found(kind=common.TERRAFORM), providers=[("TERRAFORM", "tf-a")])
-    answer = await adding.send(place="TERRAFORM/tf-a")
-    (added,) = await adding.registered()
+async def test_a_found_application_is_added_with_its_metadata(add_page: AddPage) -> None:
+    await add_page.report(found(kind=common.TERRAFORM), providers=[("TERRAFORM", "tf-a")])
+    answer = await add_page.submit(target="TERRAFORM/tf-a")
+    (added,) = await add_page.registered()
     assert answer.status_code == 303
     assert answer.headers["location"] == f"/applications/{added.id}?added=1"
     assert (added.name, added.description, dict(added.labels)) == (
@@ -123,191 +125,191 @@ async def test_adding_a_found_application_takes_all_that_git_says(adding: Adding
     assert (added.kind, added.platform_provider) == (common.TERRAFORM, "tf-a")
     assert added.git_path.path == "apps/cart"
     assert added.git_path.repo.remote == "git@github.com:shop/site.git"
-    page = (await adding.client.get(answer.headers["location"])).text
-    assert "Added. Piped dev reads its file and deploys it in a moment." in page
-    # The piped has not told its list anew, and still it is not offered twice.
-    assert "Pipeds found nothing to add" in await adding.page()
+    page = (await add_page.client.get(answer.headers["location"])).text
+    assert "Added. Piped dev reads its configuration and deploys it in a moment." in page
+    # Not listed any more, although the piped has not reported again.
+    assert "No unregistered applications" in await add_page.page()
 
 
-async def test_the_targets_of_plugins_are_chosen_by_plugin(adding: Adding) -> None:
-    await adding.tells(found(), plugins=[("kubernetes", ["eu", "us"]), ("terraform", ["tf"])])
-    answer = await adding.send()
+async def test_deploy_targets_are_stored_by_plugin(add_page: AddPage) -> None:
+    await add_page.report(found(), plugins=[("kubernetes", ["eu", "us"]), ("terraform", ["tf"])])
+    answer = await add_page.submit()
     assert answer.status_code == 422
-    assert "Choose where it is deployed to." in answer.text
-    # A page that tells of a mistake is not replaced by what happens meanwhile.
+    assert "Choose a deploy target." in answer.text
+    # A page with a form error does not update itself.
     assert "data-topics" not in answer.text
     chosen: Any = ["kubernetes/us", "terraform/tf"]
-    await adding.send(place=chosen)
-    (added,) = await adding.registered()
+    await add_page.submit(target=chosen)
+    (added,) = await add_page.registered()
     targets = {k: list(v.deploy_targets) for k, v in added.deploy_targets_by_plugin.items()}
     assert targets == {"kubernetes": ["us"], "terraform": ["tf"]}
     assert added.platform_provider == ""
 
 
-async def test_a_kind_that_the_piped_cannot_deploy_is_not_added(adding: Adding) -> None:
-    await adding.tells(found(kind=common.ECS), providers=[("KUBERNETES", "eu")])
-    page = await adding.page()
+async def test_a_kind_that_the_piped_cannot_deploy_is_not_added(add_page: AddPage) -> None:
+    await add_page.report(found(kind=common.ECS), providers=[("KUBERNETES", "eu")])
+    page = await add_page.page()
     assert page.count(" disabled title=") == 1
-    answer = await adding.send()
+    answer = await add_page.submit()
     assert "no platform provider for ECS" in answer.text.partition("form-error")[2]
-    assert await adding.registered() == []
+    assert await add_page.registered() == []
 
 
-async def test_the_only_target_is_ticked(adding: Adding) -> None:
-    await adding.tells(found(), plugins=[("kubernetes", ["eu"]), ("wait", [])])
-    page = await adding.page()
+async def test_the_only_target_is_checked(add_page: AddPage) -> None:
+    await add_page.report(found(), plugins=[("kubernetes", ["eu"]), ("wait", [])])
+    page = await add_page.page()
     assert 'value="kubernetes/eu" checked' in page
 
 
-async def test_a_double_click_adds_once(adding: Adding) -> None:
-    await adding.tells(found())
-    answers = await asyncio.gather(*(adding.send() for _ in range(3)))
+async def test_a_double_click_adds_once(add_page: AddPage) -> None:
+    await add_page.report(found())
+    answers = await asyncio.gather(*(add_page.submit() for _ in range(3)))
     assert len({answer.headers["location"] for answer in answers}) == 1
-    assert len(await adding.registered()) == 1
+    assert len(await add_page.registered()) == 1
 
 
-async def test_what_somebody_else_added_meanwhile_is_refused_with_the_reason(
-    adding: Adding,
+async def test_an_application_added_meanwhile_is_rejected_with_the_reason(
+    add_page: AddPage,
     advance: Callable[[float], None],
 ) -> None:
-    await adding.tells(found())
-    await adding.send()
+    await add_page.report(found())
+    await add_page.submit()
     advance(10)
-    answer = await adding.send()
+    answer = await add_page.submit()
     assert answer.status_code == 422
-    assert "somebody has added it, or it is gone from Git" in answer.text
+    assert "it was added meanwhile, or removed from Git" in answer.text
 
 
-async def test_any_application_can_be_added_by_hand(
-    adding: Adding,
+async def test_any_application_can_be_added_manually(
+    add_page: AddPage,
     advance: Callable[[float], None],
 ) -> None:
-    await adding.tells(providers=[("KUBERNETES", "eu"), ("ECS", "ecs")])
-    typed = {"form": "by-hand", "name": "shop", "path": "a/", "place": "ECS/ecs"}
-    answer = await adding.send(**typed)
+    await add_page.report(providers=[("KUBERNETES", "eu"), ("ECS", "ecs")])
+    typed = {"form": "manual", "name": "shop", "path": "a/", "target": "ECS/ecs"}
+    answer = await add_page.submit(**typed)
     assert answer.status_code == 303
-    (added,) = await adding.registered()
+    (added,) = await add_page.registered()
     assert (added.name, added.kind, added.platform_provider) == ("shop", common.ECS, "ecs")
     assert (added.git_path.path, added.git_path.config_filename) == ("./a", "app.pipecd.yaml")
     advance(10)
-    answer = await adding.send(**typed)
-    assert "It is registered already, as shop." in answer.text
+    answer = await add_page.submit(**typed)
+    assert "This application is already registered as shop." in answer.text
 
 
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
         pytest.param({"name": " "}, "Give the application a name.", id="no name"),
-        pytest.param({"path": "/apps"}, "without a slash", id="an absolute directory"),
-        pytest.param({"path": "apps/../../x"}, "inside of the repository", id="a way out"),
-        pytest.param({"file": "x/y.yaml"}, "its name has no slash", id="a file elsewhere"),
+        pytest.param({"path": "/apps"}, "without a leading slash", id="an absolute directory"),
+        pytest.param({"path": "apps/../../x"}, "inside the repository", id="a way out"),
+        pytest.param({"file": "x/y.yaml"}, "must not contain a slash", id="a file elsewhere"),
         pytest.param({"repository": ""}, "Choose a repository.", id="no repository"),
         pytest.param(
             {"repository": "other"}, "repository is not found", id="a repository of nobody"
         ),
-        pytest.param({"piped": "nobody"}, "The piped is not there", id="a piped of nobody"),
-        pytest.param({"place": ""}, "Choose one platform provider.", id="no provider"),
+        pytest.param({"piped": "nobody"}, "The piped no longer exists", id="a piped of nobody"),
+        pytest.param({"target": ""}, "Choose one platform provider.", id="no provider"),
     ],
 )
-async def test_a_mistake_is_told_at_the_form_and_keeps_what_was_typed(
+async def test_an_invalid_form_shows_the_reason_and_keeps_its_values(
     wrong: dict[str, str],
     mistake: str,
-    adding: Adding,
+    add_page: AddPage,
 ) -> None:
-    await adding.tells(providers=[("KUBERNETES", "eu"), ("KUBERNETES", "us")])
-    right = {**adding.form, "form": "by-hand", "name": "shop", "place": "KUBERNETES/us"}
+    await add_page.report(providers=[("KUBERNETES", "eu"), ("KUBERNETES", "us")])
+    right = {**add_page.form, "form": "manual", "name": "shop", "target": "KUBERNETES/us"}
     typed = {**right, **wrong}
-    answer = await adding.send(**typed)
+    answer = await add_page.submit(**typed)
     assert answer.status_code == 422
-    by_hand = answer.text.partition('data-testid="by-hand"')[2]
-    assert mistake in by_hand
-    assert f'name="path" value="{typed["path"]}"' in by_hand
-    if typed["place"]:
-        assert 'value="KUBERNETES/us" selected' in by_hand
-    assert await adding.registered() == []
+    manual = answer.text.partition('data-testid="manual"')[2]
+    assert mistake in manual
+    assert f'name="path" value="{typed["path"]}"' in manual
+    if typed["target"]:
+        assert 'value="KUBERNETES/us" selected' in manual
+    assert await add_page.registered() == []
 
 
-async def test_who_may_only_look_sees_what_was_found_and_cannot_add_it(
-    someone: Callable[..., httpx2.AsyncClient],
+async def test_a_viewer_sees_found_applications_and_cannot_add_them(
+    open_browser: Callable[..., httpx2.AsyncClient],
     viewer: User,
-    adding: Adding,
+    add_page: AddPage,
 ) -> None:
-    await adding.tells(found())
-    looking = replace(adding, client=someone(viewer))
-    page = await looking.page()
+    await add_page.report(found())
+    as_viewer = replace(add_page, client=open_browser(viewer))
+    page = await as_viewer.page()
     assert "apps/cart" in page
     assert page.count(" disabled title=") == 2
     assert "Your roles (Viewer) do not allow this" in page
-    answer = await looking.send()
+    answer = await as_viewer.submit()
     assert answer.status_code == 422
     assert "Your roles do not allow this" in answer.text
-    assert await adding.registered() == []
+    assert await add_page.registered() == []
 
 
-async def test_a_role_for_some_labels_adds_what_carries_them(
+async def test_a_role_limited_by_labels_adds_applications_with_them(
     cases: UseCases,
     admin: User,
-    someone: Callable[..., httpx2.AsyncClient],
-    adding: Adding,
+    open_browser: Callable[..., httpx2.AsyncClient],
+    add_page: AddPage,
 ) -> None:
     policies = parse_policies(
         "resources=application{env:dev};actions=*\n\nresources=piped;actions=list"
     )
     await cases.roles.add("Dev", policies, by=admin)
-    await adding.tells(found(), found("apps/prod", name="prod", labels={"env": "prod"}))
-    dora = replace(adding, client=someone(User(admin.project, "dora", ("Dev",))))
+    await add_page.report(found(), found("apps/prod", name="prod", labels={"env": "prod"}))
+    dora = replace(add_page, client=open_browser(User(admin.project, "dora", ("Dev",))))
     page = await dora.page()
     assert "apps/cart" in page
     assert "apps/prod" not in page
-    assert (await dora.send()).status_code == 303
-    answer = await dora.send(form="by-hand", name="x", path="elsewhere")
+    assert (await dora.submit()).status_code == 303
+    answer = await dora.submit(form="manual", name="x", path="elsewhere")
     assert "Your roles do not allow this" in answer.text
-    assert len(await adding.registered()) == 1
+    assert len(await add_page.registered()) == 1
 
 
-async def test_a_form_of_another_session_adds_nothing(adding: Adding) -> None:
-    await adding.tells(found())
-    answer = await adding.client.post(PAGE, data={**adding.form, "csrf": "made up"})
+async def test_a_form_of_another_session_is_rejected(add_page: AddPage) -> None:
+    await add_page.report(found())
+    answer = await add_page.client.post(PAGE, data={**add_page.form, "csrf": "made up"})
     assert answer.status_code == 403
-    assert await adding.registered() == []
+    assert await add_page.registered() == []
 
 
-async def test_a_long_list_is_cut_and_searched(adding: Adding) -> None:
-    await adding.tells(*(found(f"apps/a{number}", name=f"a{number}") for number in range(120)))
-    page = await adding.page()
+async def test_a_long_list_is_truncated_and_searchable(add_page: AddPage) -> None:
+    await add_page.report(*(found(f"apps/a{number}", name=f"a{number}") for number in range(120)))
+    page = await add_page.page()
     assert page.count('data-testid="found-row"') == 50
     assert "70 more are not shown" in page
-    page = await adding.page("?q=a11")
+    page = await add_page.page("?q=a11")
     assert page.count('data-testid="found-row"') == 11
-    assert "Nothing found matches" in await adding.page("?q=zzz")
+    assert "No application matches" in await add_page.page("?q=zzz")
 
 
-async def test_by_hand_follows_the_chosen_piped(
-    adding: Adding,
+async def test_the_manual_form_follows_the_selected_piped(
+    add_page: AddPage,
     cases: UseCases,
     other_piped: PipedCaller,
 ) -> None:
-    await adding.tells()
-    page = await adding.page()
+    await add_page.report()
+    page = await add_page.page()
     assert f'name="piped" value="{other_piped.piped}"' not in page
-    page = await adding.page(f"?piped={other_piped.piped}")
-    assert "Piped prod has not told of any repository." in page
+    page = await add_page.page(f"?piped={other_piped.piped}")
+    assert "Piped prod has not reported any repository." in page
     repository = common.ApplicationGitRepository(id="second", remote="r", branch="main")
     meta = ReportPipedMetaRequest(version="v1", repositories=[repository], config="{}")
     await cases.pipeds.meta_reported(meta, by=other_piped)
-    page = await adding.page(f"?piped={other_piped.piped}")
+    page = await add_page.page(f"?piped={other_piped.piped}")
     assert f'name="piped" value="{other_piped.piped}"' in page
     assert "<option>second</option>" in page
 
 
-async def test_what_a_file_says_is_never_markup(adding: Adding) -> None:
+async def test_data_of_files_is_escaped(add_page: AddPage) -> None:
     bad = "<script>alert(1)</script>"
-    await adding.tells(found(f"apps/{bad}", name=bad, labels={bad: bad}))
-    assert "<script>alert" not in await adding.page()
+    await add_page.report(found(f"apps/{bad}", name=bad, labels={bad: bad}))
+    assert "<script>alert" not in await add_page.page()
 
 
-async def test_a_project_without_pipeds_says_so(browser_of_admin: httpx2.AsyncClient) -> None:
-    page = (await browser_of_admin.get(PAGE)).text
-    assert "No piped looks for applications" in page
+async def test_a_project_without_pipeds_says_so(admin_browser: httpx2.AsyncClient) -> None:
+    page = (await admin_browser.get(PAGE)).text
+    assert "No piped is enabled" in page
     assert 'class="btn primary" href="/settings/piped"' in page
-    assert 'data-testid="by-hand"' not in page
+    assert 'data-testid="manual"' not in page

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is offered to be added, and why nothing is."""
+"""Which applications can be added, and why there are none."""
 
 import pytest
 
-from pipecd.controlplane.console.add_application_view import matching, offered, why_empty
+from pipecd.controlplane.console.add_application_view import (
+    search,
+    unregistered_applications,
+    why_empty,
+)
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import (
     ApplicationGitPath,
@@ -36,10 +40,10 @@ def piped(id: str = "p1", *, online: bool = True, disabled: bool = False, repos:
     )
 
 
-def test_what_was_added_a_moment_ago_is_not_offered_again() -> None:
+def test_an_application_added_a_moment_ago_is_not_listed() -> None:
     git = ApplicationGitPath(repo=SITE, path="cart", config_filename="app.pipecd.yaml")
     added = Application(piped_id="p1", git_path=git)
-    left = offered(
+    left = unregistered_applications(
         [found("cart"), found("cart", file="b.pipecd.yaml"), found("cart", piped="p2")],
         [added],
         None,
@@ -50,9 +54,9 @@ def test_what_was_added_a_moment_ago_is_not_offered_again() -> None:
     ]
 
 
-def test_a_piped_that_is_disabled_or_gone_offers_nothing() -> None:
+def test_disabled_and_removed_pipeds_list_nothing() -> None:
     infos = [found("a1"), found("b1", piped="p2"), found("c1", piped="p3")]
-    left = offered(infos, [], [piped("p1"), piped("p2", disabled=True)])
+    left = unregistered_applications(infos, [], [piped("p1"), piped("p2", disabled=True)])
     assert [info.path for info in left] == ["a1"]
 
 
@@ -65,29 +69,31 @@ def test_a_piped_that_is_disabled_or_gone_offers_nothing() -> None:
         pytest.param("zzz", [], id="nothing"),
     ],
 )
-def test_found_applications_can_be_looked_for(text: str, paths: list[str]) -> None:
-    assert [info.path for info in matching([found("cart"), found("shop")], text)] == paths
+def test_search(text: str, paths: list[str]) -> None:
+    assert [info.path for info in search([found("cart"), found("shop")], text)] == paths
 
 
 @pytest.mark.parametrize(
     ("pipeds", "title", "text"),
     [
-        pytest.param([], "No piped looks", "Register one", id="no piped"),
-        pytest.param([piped(disabled=True)], "No piped looks", "", id="only a disabled piped"),
+        pytest.param([], "No piped is enabled", "Register a piped", id="no piped"),
+        pytest.param([piped(disabled=True)], "No piped is enabled", "", id="only a disabled piped"),
         pytest.param(
-            [piped(online=False)], "No piped is looking now", "dev-p1 is offline", id="one away"
+            [piped(online=False)], "No piped is online", "dev-p1 is offline", id="one offline"
         ),
         pytest.param(
             [piped("p1", online=False), piped("p2", online=False)],
-            "No piped is looking now",
+            "No piped is online",
             "The pipeds dev-p1 and dev-p2 are offline",
-            id="all away",
+            id="all offline",
         ),
         pytest.param(
             [piped(repos=0)], "No repository", "dev-p1 watches no repository", id="no repository"
         ),
-        pytest.param([piped()], "Pipeds found nothing", "pipectl lint", id="all is added"),
-        pytest.param(None, "Pipeds found nothing", "pipectl lint", id="who may not see the pipeds"),
+        pytest.param([piped()], "No unregistered applications", "pipectl lint", id="all is added"),
+        pytest.param(
+            None, "No unregistered applications", "pipectl lint", id="who may not see the pipeds"
+        ),
     ],
 )
 def test_an_empty_list_says_why(pipeds: list[Piped] | None, title: str, text: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.controlplane.console.ansi import ansi_html, plain
+from pipecd.controlplane.console.ansi import ansi_html, strip_ansi
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_terminal_output(text: str, html: str) -> None:
     assert str(ansi_html(text)) == html
 
 
-def test_a_colour_goes_on_over_lines() -> None:
+def test_a_colour_spans_lines() -> None:
     assert str(ansi_html("\x1b[31ma\nb")) == (
         '<span class="fg1">a</span>\n<span class="fg1">b</span>'
     )
 
 
 def test_the_raw_log_has_no_escapes() -> None:
-    assert plain("\x1b[31mred\x1b[0m <x>") == "red <x>"
+    assert strip_ansi("\x1b[31mred\x1b[0m <x>") == "red <x>"
 
 
 _PIECES = st.sampled_from(
@@ -63,7 +63,7 @@ _PIECES = st.sampled_from(
 
 
 @given(st.lists(_PIECES).map("".join) | st.text())
-def test_whatever_comes_no_tag_but_ours_comes_out(text: str) -> None:
+def test_no_markup_of_the_log_survives(text: str) -> None:
     html = str(ansi_html(text))
     rest = re.sub(r'<span class="[a-z0-9 ]+">|</span>', "", html)
     assert "<" not in rest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every page has in common: headers, assets, errors, fragments, readable colours."""
+"""Shared by all pages: security headers, assets, error pages, fragments, contrast of colours."""
 
 import gzip
 import re
@@ -22,9 +22,9 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 HERE = files("pipecd.controlplane.console")
 
 
-async def test_every_answer_is_dressed(browser_of_admin: httpx2.AsyncClient) -> None:
+async def test_every_response_has_security_headers(admin_browser: httpx2.AsyncClient) -> None:
     for path in ("/login", "/applications", "/deployments/none", "/nowhere"):
-        headers = (await browser_of_admin.get(path)).headers
+        headers = (await admin_browser.get(path)).headers
         policy = headers["content-security-policy"]
         assert "script-src 'self';" in policy
         assert "unsafe" not in policy
@@ -37,9 +37,9 @@ async def test_every_answer_is_dressed(browser_of_admin: httpx2.AsyncClient) -> 
 @pytest.mark.parametrize(
     "path", ["/login", "/applications", "/deployments", "application", "deployment"]
 )
-async def test_pages_need_nothing_from_elsewhere_and_nothing_inline(
+async def test_pages_load_only_our_assets_and_have_nothing_inline(
     path: str,
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     application: Application,
     deployment: Deployment,
 ) -> None:
@@ -48,28 +48,28 @@ async def test_pages_need_nothing_from_elsewhere_and_nothing_inline(
         "deployment": f"/deployments/{deployment.id}",
     }.get(path, path)
     if path == "/login":
-        browser_of_admin.cookies.clear()
-    page = (await browser_of_admin.get(where)).text
+        admin_browser.cookies.clear()
+    page = (await admin_browser.get(where)).text
     assert not re.search(r"\sstyle=|\son[a-z]+=|<style|<script(?![^>]*src=)", page)
     for address in re.findall(r'(?:src|<link[^>]+href)="([^"]+)"', page):
         assert address.startswith("/assets/")
 
 
-async def test_assets_live_for_ever_under_an_address_that_changes_with_them(
-    browser_of_admin: httpx2.AsyncClient,
+async def test_assets_are_immutable_under_a_versioned_url(
+    admin_browser: httpx2.AsyncClient,
 ) -> None:
-    page = (await browser_of_admin.get("/applications")).text
+    page = (await admin_browser.get("/applications")).text
     for address in set(re.findall(r'"(/assets/[^"#]+)', page)):
-        answer = await browser_of_admin.get(address)
+        answer = await admin_browser.get(address)
         assert answer.status_code == 200
         assert "immutable" in answer.headers["cache-control"]
-    old = await browser_of_admin.get("/assets/000000000000/console.css")
+    old = await admin_browser.get("/assets/000000000000/console.css")
     assert old.headers["cache-control"] == "no-cache"
-    for missing in ("/assets/x/none.css", "/assets/x/..%2Fpages.py"):
-        assert (await browser_of_admin.get(missing)).status_code == 404
+    for missing in ("/assets/x/none.css", "/assets/x/..%2Fapp.py"):
+        assert (await admin_browser.get(missing)).status_code == 404
 
 
-def test_the_first_visit_is_small() -> None:
+def test_assets_are_small() -> None:
     folder = Path(str(HERE)) / "assets"
     whole = b"".join(path.read_bytes() for path in folder.iterdir())
     assert len(gzip.compress(whole)) < 40_000
@@ -77,48 +77,48 @@ def test_the_first_visit_is_small() -> None:
     assert sum(len(path.read_text().splitlines()) for path in scripts) < 400
 
 
-def test_a_change_of_any_file_changes_the_address(tmp_path: Path) -> None:
-    for name in ("tokens.css", "shell.css", "pages.css", "a.js"):
+def test_a_changed_asset_changes_the_version(tmp_path: Path) -> None:
+    for name in ("tokens.css", "layout.css", "pages.css", "a.js"):
         (tmp_path / name).write_text("x")
     before = Assets(tmp_path).version
     (tmp_path / "a.js").write_text("y")
     assert Assets(tmp_path).version != before
 
 
-async def test_a_script_gets_only_the_main_part(browser_of_admin: httpx2.AsyncClient) -> None:
-    answer = await browser_of_admin.get("/applications", headers={"HX-Request": "true"})
+async def test_a_script_gets_only_the_main_element(admin_browser: httpx2.AsyncClient) -> None:
+    answer = await admin_browser.get("/applications", headers={"HX-Request": "true"})
     assert answer.text.lstrip().startswith("<main")
     assert "<html" not in answer.text
     assert "HX-Request" in answer.headers["vary"]
 
 
-async def test_a_script_whose_session_ended_is_told_so(
-    browser_of_admin: httpx2.AsyncClient,
+async def test_a_script_without_a_session_gets_401(
+    admin_browser: httpx2.AsyncClient,
 ) -> None:
-    browser_of_admin.cookies.clear()
-    answer = await browser_of_admin.get("/applications", headers={"HX-Request": "true"})
+    admin_browser.cookies.clear()
+    answer = await admin_browser.get("/applications", headers={"HX-Request": "true"})
     assert answer.status_code == 401
 
 
 @pytest.mark.parametrize(
     ("path", "status", "text"),
     [
-        pytest.param("/nowhere", 404, "No page has this address.", id="no such page"),
+        pytest.param("/nowhere", 404, "There is no page at this address.", id="no such page"),
         pytest.param("/deployments/none", 404, "Deployment is not found.", id="no such thing"),
-        pytest.param("/applications/x/sync", 405, "This address only takes forms", id="a form"),
+        pytest.param("/applications/x/sync", 405, "This address only accepts forms", id="a form"),
         pytest.param("/_/stream?t=weather", 422, "There is no topic", id="no such topic"),
     ],
 )
-async def test_errors_are_pages_with_a_sentence_and_an_action(
-    path: str, status: int, text: str, browser_of_admin: httpx2.AsyncClient
+async def test_error_pages_have_a_reason_and_one_action(
+    path: str, status: int, text: str, admin_browser: httpx2.AsyncClient
 ) -> None:
-    answer = await browser_of_admin.get(path)
+    answer = await admin_browser.get(path)
     assert answer.status_code == status
     assert text in answer.text
     assert answer.text.count('class="btn primary"') == 1
 
 
-async def test_a_bug_shows_a_number_and_no_more(
+async def test_an_internal_error_shows_only_its_id(
     bus: MemoryBus, cases: UseCases, admin: User, now: Now
 ) -> None:
     broken = replace(cases, applications=None)  # pyright: ignore[reportArgumentType]
@@ -130,14 +130,14 @@ async def test_a_bug_shows_a_number_and_no_more(
     ) as client:
         answer = await client.get("/applications")
     assert answer.status_code == 500
-    assert "It is noted as" in answer.text
+    assert "The error is logged as" in answer.text
     assert "NoneType" not in answer.text
     assert "content-security-policy" in answer.headers
 
 
-async def test_a_form_has_a_limit(browser_of_admin: httpx2.AsyncClient) -> None:
+async def test_the_size_of_a_form_is_limited(admin_browser: httpx2.AsyncClient) -> None:
     huge = b"x" * (1024 * 1024 + 1)
-    answer = await browser_of_admin.post("/auth/login/static", content=huge)
+    answer = await admin_browser.post("/auth/login/static", content=huge)
     assert answer.status_code == 413
 
     async def parts() -> object:
@@ -145,7 +145,7 @@ async def test_a_form_has_a_limit(browser_of_admin: httpx2.AsyncClient) -> None:
             yield b"project=" + b"x" * 100_000
 
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    answer = await browser_of_admin.post("/auth/login/static", content=parts(), headers=headers)  # pyright: ignore[reportArgumentType]
+    answer = await admin_browser.post("/auth/login/static", content=parts(), headers=headers)  # pyright: ignore[reportArgumentType]
     assert answer.status_code == 413
 
 
@@ -187,6 +187,6 @@ _PAIRS = [
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize(("ink", "ground"), _PAIRS, ids=str)
-def test_text_can_be_read(ink: str, ground: str, theme: int) -> None:
+def test_colours_have_enough_contrast(ink: str, ground: str, theme: int) -> None:
     tokens = _tokens()
     assert _contrast(tokens[ink][theme], tokens[ground][theme]) >= 4.5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of applications, one of them, and its sync."""
+"""The pages of applications and the sync form."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
-from pipecd.controlplane.console.page_context import Visitor
+from pipecd.controlplane.console.page_context import BrowserSession
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import Handled
@@ -19,19 +19,19 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
 
-Send = Callable[..., Awaitable[httpx2.Response]]
+SubmitForm = Callable[..., Awaitable[httpx2.Response]]
 
 
-async def test_an_empty_project_says_what_to_do(browser_of_admin: httpx2.AsyncClient) -> None:
-    page = (await browser_of_admin.get("/applications")).text
+async def test_an_empty_list_says_what_to_do(admin_browser: httpx2.AsyncClient) -> None:
+    page = (await admin_browser.get("/applications")).text
     assert "No applications yet" in page
     assert 'href="/applications/add"' in page
 
 
-async def test_the_list_shows_what_there_is(
-    browser_of_admin: httpx2.AsyncClient, application: Application
+async def test_the_list_shows_applications(
+    admin_browser: httpx2.AsyncClient, application: Application
 ) -> None:
-    page = (await browser_of_admin.get("/applications")).text
+    page = (await admin_browser.get("/applications")).text
     assert f'id="app-{application.id}"' in page
     assert "env: dev" in page
     assert "Kubernetes" in page
@@ -53,16 +53,16 @@ async def test_the_list_shows_what_there_is(
         pytest.param("name=cart", True, id="its exact name"),
     ],
 )
-async def test_filters_are_in_the_address(
-    query: str, is_there: bool, browser_of_admin: httpx2.AsyncClient, application: Application
+async def test_filters_are_in_the_url(
+    query: str, is_there: bool, admin_browser: httpx2.AsyncClient, application: Application
 ) -> None:
-    page = (await browser_of_admin.get(f"/applications?{query}")).text
+    page = (await admin_browser.get(f"/applications?{query}")).text
     assert (f'id="app-{application.id}"' in page) is is_there
     assert ("No application matches" in page) is not is_there
 
 
-async def test_what_the_data_says_is_never_markup(
-    browser_of_admin: httpx2.AsyncClient, stores: Stores, application: Application
+async def test_data_is_escaped(
+    admin_browser: httpx2.AsyncClient, stores: Stores, application: Application
 ) -> None:
     def rename(found: Application) -> None:
         found.name = "<script>alert(1)</script>"
@@ -71,16 +71,16 @@ async def test_what_the_data_says_is_never_markup(
 
     await stores.applications.update(application.id, rename)
     for path in ("/applications", f"/applications/{application.id}"):
-        page = (await browser_of_admin.get(path)).text
+        page = (await admin_browser.get(path)).text
         assert "<script>alert" not in page
         assert "<img" not in page
         assert "javascript:" not in page
 
 
 async def test_the_page_of_an_application_has_its_facts_and_deployments(
-    browser_of_admin: httpx2.AsyncClient, application: Application, deployment: Deployment
+    admin_browser: httpx2.AsyncClient, application: Application, deployment: Deployment
 ) -> None:
-    page = (await browser_of_admin.get(f"/applications/{application.id}")).text
+    page = (await admin_browser.get(f"/applications/{application.id}")).text
     assert f'href="/deployments/{deployment.id}"' in page
     assert "more coffee" in page
     assert "apps/cart" in page
@@ -96,93 +96,99 @@ async def test_the_page_of_an_application_has_its_facts_and_deployments(
         pytest.param("pipeline", SyncStrategy.PIPELINE, id="through the pipeline"),
     ],
 )
-async def test_a_sync_gives_a_command_and_says_what_becomes_of_it(
+async def test_a_sync_sends_a_command_and_shows_its_state(
     *,
     strategy: str,
     asked: SyncStrategy,
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     application: Application,
     cases: UseCases,
     piped: PipedCaller,
-    send: Send,
+    submit_form: SubmitForm,
     reports: Any,
 ) -> None:
     await reports.online()
     here = f"/applications/{application.id}"
-    answer = await send(browser_of_admin, here, f"{here}/sync", strategy=strategy)
+    answer = await submit_form(admin_browser, here, f"{here}/sync", strategy=strategy)
     assert answer.status_code == 303
     (command,) = await cases.commands.unhandled_of(by=piped)
     assert command.sync_application.sync_strategy == asked
     after = answer.headers["location"]
     assert after == f"{here}?cmd={command.id}"
-    page = (await browser_of_admin.get(after)).text
+    page = (await admin_browser.get(after)).text
     assert "The sync is requested; piped dev picks it up in a moment." in page
     assert f"cmd:{command.id}" in page
     done = Handled(command.id, CommandStatus.SUCCEEDED, 1, {"TriggeredDeploymentID": "d1"})
     await cases.commands.handled(done, by=piped)
-    page = (await browser_of_admin.get(after)).text
+    page = (await admin_browser.get(after)).text
     assert 'href="/deployments/d1"' in page
 
 
-async def test_a_double_click_asks_once(
-    browser_of_admin: httpx2.AsyncClient,
+async def test_a_double_click_sends_one_command(
+    admin_browser: httpx2.AsyncClient,
     application: Application,
     cases: UseCases,
     piped: PipedCaller,
-    send: Send,
+    submit_form: SubmitForm,
 ) -> None:
     here = f"/applications/{application.id}"
     answers = await asyncio.gather(
-        *(send(browser_of_admin, here, f"{here}/sync") for _ in range(3))
+        *(submit_form(admin_browser, here, f"{here}/sync") for _ in range(3))
     )
     assert len({answer.headers["location"] for answer in answers}) == 1
     assert len(await cases.commands.unhandled_of(by=piped)) == 1
 
 
-async def test_a_sync_a_while_later_is_another_one(
+async def test_a_later_sync_sends_another_command(
     *,
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     application: Application,
     cases: UseCases,
     piped: PipedCaller,
-    send: Send,
+    submit_form: SubmitForm,
     advance: Callable[[float], None],
 ) -> None:
     here = f"/applications/{application.id}"
-    await send(browser_of_admin, here, f"{here}/sync")
+    await submit_form(admin_browser, here, f"{here}/sync")
     advance(4)
-    await send(browser_of_admin, here, f"{here}/sync")
+    await submit_form(admin_browser, here, f"{here}/sync")
     assert len(await cases.commands.unhandled_of(by=piped)) == 2
 
 
-async def test_a_form_without_the_secret_of_the_session_changes_nothing(
-    browser_of_admin: httpx2.AsyncClient,
+async def test_a_form_without_csrf_token_is_rejected(
+    admin_browser: httpx2.AsyncClient,
     application: Application,
     cases: UseCases,
     piped: PipedCaller,
 ) -> None:
     action = f"/applications/{application.id}/sync"
     for fields in ({}, {"csrf": "0" * 64}):
-        answer = await browser_of_admin.post(action, data=fields)
+        answer = await admin_browser.post(action, data=fields)
         assert answer.status_code == 403
-        assert "not from your session" in answer.text
+        assert "does not belong to your session" in answer.text
     assert await cases.commands.unhandled_of(by=piped) == ()
 
 
-async def test_a_form_of_another_site_changes_nothing(
-    browser_of_admin: httpx2.AsyncClient, application: Application, cases: UseCases, send: Send
+async def test_a_form_of_another_site_is_rejected(
+    admin_browser: httpx2.AsyncClient,
+    application: Application,
+    cases: UseCases,
+    submit_form: SubmitForm,
 ) -> None:
-    browser_of_admin.headers["Sec-Fetch-Site"] = "cross-site"
+    admin_browser.headers["Sec-Fetch-Site"] = "cross-site"
     here = f"/applications/{application.id}"
-    answer = await send(browser_of_admin, here, f"{here}/sync")
+    answer = await submit_form(admin_browser, here, f"{here}/sync")
     assert answer.status_code == 403
     assert "comes from another site" in answer.text
 
 
-async def test_a_viewer_sees_why_there_is_nothing_to_press(
-    someone: Callable[..., httpx2.AsyncClient], viewer: User, application: Application, send: Send
+async def test_a_viewer_sees_why_sync_is_disabled(
+    open_browser: Callable[..., httpx2.AsyncClient],
+    viewer: User,
+    application: Application,
+    submit_form: SubmitForm,
 ) -> None:
-    client = someone(viewer)
+    client = open_browser(viewer)
     here = f"/applications/{application.id}"
     page = (await client.get(here)).text
     assert "Your roles (Viewer) do not allow this" in page
@@ -191,50 +197,50 @@ async def test_a_viewer_sees_why_there_is_nothing_to_press(
 
 
 async def test_a_viewer_who_sends_the_form_anyway_is_refused(
-    someone: Callable[..., httpx2.AsyncClient],
+    open_browser: Callable[..., httpx2.AsyncClient],
     viewer: User,
     application: Application,
     cases: UseCases,
 ) -> None:
-    client = someone(viewer)
+    client = open_browser(viewer)
     token = client.cookies["token"]
     action = f"/applications/{application.id}/sync"
-    answer = await client.post(action, data={"csrf": Visitor(viewer, token).csrf})
+    answer = await client.post(action, data={"csrf": BrowserSession(viewer, token).csrf})
     assert answer.status_code == 403
 
 
 async def test_a_disabled_application_cannot_be_synced(
-    browser_of_admin: httpx2.AsyncClient, application: Application, cases: UseCases, admin: User
+    admin_browser: httpx2.AsyncClient, application: Application, cases: UseCases, admin: User
 ) -> None:
     await cases.applications.disable(application.id, by=admin)
-    page = (await browser_of_admin.get(f"/applications/{application.id}")).text
-    assert "Sync is off. It is disabled; enable it first." in page
+    page = (await admin_browser.get(f"/applications/{application.id}")).text
+    assert "Sync is unavailable. The application is disabled; enable it first." in page
 
 
 async def test_the_application_of_another_project_is_not_shown(
-    someone: Callable[..., httpx2.AsyncClient], stranger: User, application: Application
+    open_browser: Callable[..., httpx2.AsyncClient], stranger: User, application: Application
 ) -> None:
-    answer = await someone(stranger).get(f"/applications/{application.id}")
+    answer = await open_browser(stranger).get(f"/applications/{application.id}")
     assert answer.status_code == 403
     assert application.name not in answer.text
 
 
-async def test_a_link_for_another_project_says_so(browser_of_admin: httpx2.AsyncClient) -> None:
-    page = (await browser_of_admin.get("/applications?project=other")).text
+async def test_a_link_for_another_project_says_so(admin_browser: httpx2.AsyncClient) -> None:
+    page = (await admin_browser.get("/applications?project=other")).text
     assert 'data-testid="banner-project"' in page
-    assert "banner-project" not in (await browser_of_admin.get("/applications?project=shop")).text
+    assert "banner-project" not in (await admin_browser.get("/applications?project=shop")).text
 
 
-async def test_what_runs_and_why_nobody_knows_are_shown(
-    browser_of_admin: httpx2.AsyncClient,
+async def test_live_state_and_drift_errors_are_shown(
+    admin_browser: httpx2.AsyncClient,
     cases: UseCases,
     stores: Stores,
     application: Application,
     reports: Any,
 ) -> None:
     await reports.online()
-    page = (await browser_of_admin.get(f"/applications/{application.id}")).text
-    assert "What runs</h2>" not in page
+    page = (await admin_browser.get(f"/applications/{application.id}")).text
+    assert "Live state</h2>" not in page
 
     def unknown(found: Application) -> None:
         found.sync_state.reason, found.sync_state.timestamp = "the cluster does not answer", 1
@@ -246,9 +252,9 @@ async def test_what_runs_and_why_nobody_knows_are_shown(
     told.health_status, told.health_description = ResourceState.UNHEALTHY, "it crashes"
     by = PipedCaller(application.project_id, application.piped_id)
     await cases.livestate.report(snapshot, by=by)
-    page = (await browser_of_admin.get(f"/applications/{application.id}")).text
-    assert "What runs</h2>" in page
+    page = (await admin_browser.get(f"/applications/{application.id}")).text
+    assert "Live state</h2>" in page
     assert "web-&lt;b&gt;" in page
     assert "it crashes" in page
     assert "Unhealthy" in page
-    assert "What runs cannot be compared with Git. The cluster does not answer." in page
+    assert "The live state cannot be compared with Git. The cluster does not answer." in page

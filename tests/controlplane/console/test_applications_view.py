@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applications as people read them."""
+"""View models of applications: texts, badges and the list."""
 
 from datetime import datetime
 from typing import Any
 
 import pytest
+from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console import applications_view as view
-from pipecd.controlplane.console.generation import platform, targets
-from pipecd.controlplane.console.piped_status import Agent
+from pipecd.controlplane.console.deploy_targets import platform_name, target_names
+from pipecd.controlplane.console.list_filters import parse_application_query
+from pipecd.controlplane.console.status_badge import PipedStatus, application_badge
+from pipecd.controlplane.console.status_text import application_status_text
 from pipecd.model.application import SyncStatus
-from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ECS
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 
@@ -22,80 +25,80 @@ def synced(status: SyncStatus, **state: Any) -> Application:
 @pytest.mark.parametrize(
     ("application", "text"),
     [
-        pytest.param(synced(SyncStatus.SYNCED), "What runs is what Git says.", id="synced"),
+        pytest.param(synced(SyncStatus.SYNCED), "The live state matches Git.", id="synced"),
         pytest.param(
             synced(SyncStatus.OUT_OF_SYNC, short_reason="2 differ"),
-            "What runs differs from Git. 2 differ.",
+            "The live state differs from Git. 2 differ.",
             id="out of sync",
         ),
         pytest.param(
             synced(SyncStatus.INVALID_CONFIG, reason="line 3 is wrong"),
-            "Its configuration cannot be read, so nothing is deployed. Line 3 is wrong.",
-            id="a configuration nobody can read",
+            "The application configuration is invalid; nothing is deployed. Line 3 is wrong.",
+            id="invalid configuration",
         ),
         pytest.param(
             synced(SyncStatus.UNKNOWN),
-            "What runs has not been compared with Git yet. "
+            "The live state has not been compared with Git yet. "
             "The first deployment starts with the next commit or with Sync.",
             id="new",
         ),
     ],
 )
-def test_the_story(application: Application, text: str, online_piped: Agent) -> None:
-    assert view.story(application, online_piped) == text
+def test_the_status_text(application: Application, text: str, online_piped: PipedStatus) -> None:
+    assert application_status_text(application, online_piped) == text
 
 
-def test_a_disabled_application_says_so_first(online_piped: Agent) -> None:
+def test_a_disabled_application_says_so_first(online_piped: PipedStatus) -> None:
     application = synced(SyncStatus.OUT_OF_SYNC)
     application.disabled = True
-    assert view.story(application, online_piped).startswith("Disabled:")
+    assert application_status_text(application, online_piped).startswith("Disabled:")
 
 
-def test_the_state_is_old_while_the_piped_is_away(offline_piped: Agent) -> None:
-    assert "last known state" in view.story(synced(SyncStatus.SYNCED), offline_piped)
+def test_the_state_may_be_old_while_the_piped_is_offline(offline_piped: PipedStatus) -> None:
+    assert "last known state" in application_status_text(synced(SyncStatus.SYNCED), offline_piped)
 
 
-def test_a_deployment_under_way_hides_the_last_comparison(noon: datetime) -> None:
+def test_a_running_deployment_takes_precedence_over_drift(noon: datetime) -> None:
     application = synced(SyncStatus.OUT_OF_SYNC)
     application.deploying = True
-    assert view.application_row(application, noon).mark.word == "Deploying"
+    assert view.application_row(application, noon).badge.text == "Deploying"
 
 
 @pytest.mark.parametrize(
     ("triggered", "successful", "word"),
     [
         pytest.param("", "", "Never deployed", id="new"),
-        pytest.param("d1", "", "Not compared", id="not yet deployed with success"),
-        pytest.param("d2", "d1", "Not compared", id="the last one did not succeed"),
+        pytest.param("d1", "", "Unknown", id="not yet deployed with success"),
+        pytest.param("d2", "d1", "Unknown", id="the last one did not succeed"),
         pytest.param("d1", "d1", "Deployed", id="the last one succeeded"),
     ],
 )
-def test_without_a_comparison_the_last_deployment_counts(
+def test_an_unknown_sync_status_shows_the_latest_deployment(
     triggered: str, successful: str, word: str
 ) -> None:
     application = synced(SyncStatus.UNKNOWN)
     application.most_recently_triggered_deployment.deployment_id = triggered
     application.most_recently_successful_deployment.deployment_id = successful
-    assert view.application_mark(application).word == word
+    assert application_badge(application).text == word
 
 
-def test_differences_are_told_apart_line_by_line() -> None:
+def test_drift_lines_have_kinds() -> None:
     application = synced(SyncStatus.OUT_OF_SYNC, reason="spec:\n+ a: 1\n- a: 2\n  ~ b: 3\n")
     kinds = [line.kind for line in view.drift_lines(application)]
     assert kinds == ["same", "add", "remove", "change"]
     assert view.drift_lines(synced(SyncStatus.SYNCED, reason="+ old")) == ()
 
 
-def test_a_list_in_a_sentence() -> None:
+def test_the_summary_of_a_list() -> None:
     some = [synced(SyncStatus.SYNCED), synced(SyncStatus.SYNCED), synced(SyncStatus.OUT_OF_SYNC)]
     counts = view.status_counts(some)
-    assert [(count.number, count.mark.word) for count in counts] == [
+    assert [(count.count, count.badge.text) for count in counts] == [
         (1, "Out of sync"),
         (2, "Synced"),
     ]
-    assert view.list_story(counts) == "3 applications:"
-    assert view.list_story(view.status_counts(some[:2])) == "2 applications, all synced."
-    assert view.list_story(()) == ""
+    assert view.list_summary(counts) == "3 applications:"
+    assert view.list_summary(view.status_counts(some[:2])) == "2 applications, all synced."
+    assert view.list_summary(()) == ""
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def test_a_list_in_a_sentence() -> None:
             Application(kind=ECS, platform_provider="ecs-tokyo"),
             "ECS",
             "ecs-tokyo",
-            id="the first generation has a kind and a provider",
+            id="v0 has a kind and a provider",
         ),
         pytest.param(
             Application(
@@ -113,13 +116,13 @@ def test_a_list_in_a_sentence() -> None:
             ),
             "kubernetes",
             "a, b",
-            id="the second has plugins and targets",
+            id="v1 has plugins and targets",
         ),
         pytest.param(Application(), "", "", id="a kind without a provider means nothing"),
     ],
 )
-def test_where_it_is_deployed(application: Application, shown: str, where: str) -> None:
-    assert (platform(application), targets(application)) == (shown, where)
+def test_platform_and_targets(application: Application, shown: str, where: str) -> None:
+    assert (platform_name(application), target_names(application)) == (shown, where)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_where_it_is_deployed(application: Application, shown: str, where: str) 
         pytest.param("7f0b2c9e-3a55-4d0e-8a53-7f6e1f1f8d10", "ann", id="no id of a chain or a key"),
     ],
 )
-def test_who_brought_what_runs(noon: datetime, commander: str, who: str) -> None:
+def test_who_triggered_the_running_version(noon: datetime, commander: str, who: str) -> None:
     application = Application()
     last = application.most_recently_successful_deployment
     last.deployment_id = "d"
@@ -137,3 +140,54 @@ def test_who_brought_what_runs(noon: datetime, commander: str, who: str) -> None
     running = view.application_row(application, noon).running
     assert running is not None
     assert running.by == who
+
+
+APPLICATIONS = [
+    Application(
+        id=name,
+        name=name,
+        labels={"env": env},
+        sync_state=ApplicationSyncState(status=int(status)),  # pyright: ignore[reportArgumentType]
+        updated_at=updated,
+    )
+    for name, env, status, updated in (
+        ("mailer", "dev", SyncStatus.INVALID_CONFIG, 30),
+        ("Cart", "prod", SyncStatus.SYNCED, 20),
+        ("checkout", "prod", SyncStatus.OUT_OF_SYNC, 10),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        pytest.param("", ["mailer", "Cart", "checkout"], id="the order of the datastore"),
+        pytest.param("q=CAR", ["Cart"], id="a part of the name, in any case"),
+        pytest.param("q=env:prod", ["Cart", "checkout"], id="a label"),
+        pytest.param("syncStatus=1,3", ["Cart", "checkout"], id="one of several statuses"),
+        pytest.param("sort=name&dir=asc", ["Cart", "checkout", "mailer"], id="by name"),
+        pytest.param("sort=status", ["mailer", "checkout", "Cart"], id="worst status first"),
+        pytest.param("sort=updated&dir=desc", ["mailer", "Cart", "checkout"], id="newest first"),
+        pytest.param("sort=nonsense", ["mailer", "Cart", "checkout"], id="unknown sort key"),
+        pytest.param("page=99", ["mailer", "Cart", "checkout"], id="beyond the last page"),
+    ],
+)
+def test_the_list_is_filtered_and_sorted(query: str, names: list[str], noon: datetime) -> None:
+    listing = view.application_list(APPLICATIONS, parse_application_query(QueryParams(query)), noon)
+    assert [row.name for row in listing.rows] == names
+
+
+def test_counts_ignore_the_status_filter(noon: datetime) -> None:
+    listing = view.application_list(
+        APPLICATIONS, parse_application_query(QueryParams("syncStatus=1")), noon
+    )
+    assert sum(count.count for count in listing.counts) == 3
+    assert listing.total == 1
+
+
+def test_a_long_list_has_pages(noon: datetime) -> None:
+    many = [Application(id=str(n), name=f"app-{n:03}") for n in range(45)]
+    query = parse_application_query(QueryParams("size=20&page=3"))
+    listing = view.application_list(many, query, noon)
+    assert (listing.page, listing.pages, listing.total) == (3, 3, 45)
+    assert [row.name for row in listing.rows] == [f"app-{n:03}" for n in range(40, 45)]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of something a person asked for."""
+"""The notice about a command that the user requested."""
 
 import pytest
 
-from pipecd.controlplane.console.command_notice import notice
-from pipecd.controlplane.console.piped_status import Agent
+from pipecd.controlplane.console.command_notice import command_notice
+from pipecd.controlplane.console.status_badge import PipedStatus
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.proto.model.command_pb2 import Command
 
@@ -14,7 +14,7 @@ def command(kind: CommandKind, status: CommandStatus, **metadata: str) -> Comman
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("requested", "text"),
     [
         pytest.param(
             command(CommandKind.SYNC_APPLICATION, CommandStatus.NOT_HANDLED_YET),
@@ -23,45 +23,45 @@ def command(kind: CommandKind, status: CommandStatus, **metadata: str) -> Comman
         ),
         pytest.param(
             command(CommandKind.APPROVE_STAGE, CommandStatus.SUCCEEDED),
-            "The approval you asked for was carried out.",
-            id="carried out",
+            "The approval you requested succeeded.",
+            id="succeeded",
         ),
         pytest.param(
             command(CommandKind.SKIP_STAGE, CommandStatus.FAILED),
-            "The skip you asked for failed.",
+            "The skip you requested failed.",
             id="failed",
         ),
         pytest.param(
             command(CommandKind.CANCEL_DEPLOYMENT, CommandStatus.TIMEOUT),
-            "Piped tokyo did not answer in time, so the cancellation was dropped. Ask again.",
+            "Piped tokyo did not handle the cancellation in time. Request it again.",
             id="timed out",
         ),
         pytest.param(
             command(
                 CommandKind.SYNC_APPLICATION, CommandStatus.SUCCEEDED, TriggeredDeploymentID="d1"
             ),
-            "The sync you asked for has started a deployment.",
+            "The sync you requested has started a deployment.",
             id="a sync that led to a deployment",
         ),
     ],
 )
-def test_the_notice(asked: Command, text: str, online_piped: Agent) -> None:
-    told = notice(asked, online_piped)
-    assert told.text == text
-    assert told.deployment_id == asked.metadata.get("TriggeredDeploymentID", "")
+def test_the_notice(requested: Command, text: str, online_piped: PipedStatus) -> None:
+    notice = command_notice(requested, online_piped)
+    assert notice.text == text
+    assert notice.deployment_id == requested.metadata.get("TriggeredDeploymentID", "")
 
 
-def test_a_piped_that_is_away_is_named(offline_piped: Agent) -> None:
-    told = notice(
+def test_an_offline_piped_is_named(offline_piped: PipedStatus) -> None:
+    notice = command_notice(
         command(CommandKind.SYNC_APPLICATION, CommandStatus.NOT_HANDLED_YET), offline_piped
     )
-    assert "piped tokyo is offline" in told.text
-    assert told.is_open
+    assert "piped tokyo is offline" in notice.text
+    assert notice.is_pending
 
 
 @pytest.mark.parametrize("kind", list(CommandKind))
 @pytest.mark.parametrize("status", list(CommandStatus))
-def test_no_command_is_without_words(
-    kind: CommandKind, status: CommandStatus, online_piped: Agent
+def test_every_command_has_a_notice(
+    kind: CommandKind, status: CommandStatus, online_piped: PipedStatus
 ) -> None:
-    assert notice(command(kind, status), online_piped).text
+    assert command_notice(command(kind, status), online_piped).text

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a piped can deploy to, and what a form may choose of it."""
-# Pipeds of the first generation tell their places in fields that the wire calls deprecated.
+"""Platform providers and deploy targets of a piped, and their selection in a form."""
+# v0 pipeds report fields that the protobuf files call deprecated.
 # pyright: reportDeprecated=false
 
 import pytest
 
-from pipecd.controlplane.console.deploy_targets import NO_TARGET, Choice, Place, places_of
+from pipecd.controlplane.console.deploy_targets import (
+    NO_TARGET,
+    TargetOption,
+    TargetSelection,
+    target_options,
+)
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.piped_pb2 import Piped
@@ -16,7 +21,7 @@ PROVIDERS = Piped(
         Piped.PlatformProvider(name="us", type="KUBERNETES"),
         Piped.PlatformProvider(name="tf", type="TERRAFORM"),
     ],
-    # Older pipeds tell the same twice, and ours tell the plugins behind them as well.
+    # Older pipeds report the same twice, and ours report the plugins behind them as well.
     cloud_providers=[Piped.CloudProvider(name="eu", type="KUBERNETES")],
     plugins=[Piped.Plugin(name="kubernetes", deploy_targets=["eu", "us"])],
 )
@@ -31,7 +36,7 @@ ONE_TARGET = Piped(plugins=[Piped.Plugin(name="kubernetes", deploy_targets=["eu"
 
 
 @pytest.mark.parametrize(
-    ("piped", "options", "default"),
+    ("piped", "names", "default"),
     [
         pytest.param(PROVIDERS, ["eu", "us", "tf"], "", id="providers come before plugins"),
         pytest.param(TARGETS, ["eu", "us", "tf"], "", id="the targets of all plugins"),
@@ -39,17 +44,17 @@ ONE_TARGET = Piped(plugins=[Piped.Plugin(name="kubernetes", deploy_targets=["eu"
         pytest.param(Piped(), [], "", id="a piped that has none"),
     ],
 )
-def test_a_piped_offers(piped: Piped, options: list[str], default: str) -> None:
-    places = places_of(piped)
-    assert [place.name for place in places.options] == options
-    assert places.default == default
+def test_the_options_of_a_piped(piped: Piped, names: list[str], default: str) -> None:
+    options = target_options(piped)
+    assert [option.name for option in options.options] == names
+    assert options.default == default
 
 
 def test_a_kind_has_its_own_providers_only() -> None:
-    places = places_of(PROVIDERS)
-    assert places.of_kind(ApplicationKind.TERRAFORM).options == (Place("TERRAFORM", "tf"),)
-    assert places.of_kind(ApplicationKind.TERRAFORM).default == "TERRAFORM/tf"
-    assert places.of_kind(ApplicationKind.ECS).options == ()
+    options = target_options(PROVIDERS)
+    assert options.of_kind(ApplicationKind.TERRAFORM).options == (TargetOption("TERRAFORM", "tf"),)
+    assert options.of_kind(ApplicationKind.TERRAFORM).default == "TERRAFORM/tf"
+    assert options.of_kind(ApplicationKind.ECS).options == ()
 
 
 @pytest.mark.parametrize(
@@ -67,47 +72,50 @@ def test_a_kind_has_its_own_providers_only() -> None:
     ],
 )
 def test_a_piped_lacks_a_kind(piped: Piped, kind: ApplicationKind, is_lacking: bool) -> None:
-    assert places_of(piped).lacks(kind) is is_lacking
+    assert target_options(piped).lacks(kind) is is_lacking
 
 
 def test_targets_are_of_any_kind() -> None:
-    places = places_of(TARGETS)
-    assert places.of_kind(ApplicationKind.TERRAFORM) == places
+    options = target_options(TARGETS)
+    assert options.of_kind(ApplicationKind.TERRAFORM) == options
 
 
 @pytest.mark.parametrize(
-    ("piped", "values", "choice"),
+    ("piped", "values", "selection"),
     [
         pytest.param(
-            PROVIDERS, ["TERRAFORM/tf"], Choice(ApplicationKind.TERRAFORM, "tf"), id="a provider"
+            PROVIDERS,
+            ["TERRAFORM/tf"],
+            TargetSelection(ApplicationKind.TERRAFORM, "tf"),
+            id="a provider",
         ),
         pytest.param(
             TARGETS,
             ["kubernetes/us", "terraform/tf", "kubernetes/eu"],
-            Choice(targets={"kubernetes": ("us", "eu"), "terraform": ("tf",)}),
+            TargetSelection(targets={"kubernetes": ("us", "eu"), "terraform": ("tf",)}),
             id="targets of several plugins",
         ),
-        pytest.param(TARGETS, [NO_TARGET], Choice(), id="no target, as somebody said"),
-        pytest.param(Piped(), [], Choice(), id="nothing where there is nothing to choose"),
+        pytest.param(TARGETS, [NO_TARGET], TargetSelection(), id="no target, as somebody said"),
+        pytest.param(Piped(), [], TargetSelection(), id="nothing where there is nothing to choose"),
     ],
 )
-def test_a_choice_means(piped: Piped, values: list[str], choice: Choice) -> None:
-    assert places_of(piped).choose(values) == choice
+def test_a_selection(piped: Piped, values: list[str], selection: TargetSelection) -> None:
+    assert target_options(piped).select(values) == selection
 
 
 @pytest.mark.parametrize(
     ("piped", "values", "mistake"),
     [
         pytest.param(PROVIDERS, [], "Choose one platform provider", id="no provider"),
-        pytest.param(PROVIDERS, ["ECS/x"], "no ECS/x any more", id="a provider that is gone"),
+        pytest.param(PROVIDERS, ["ECS/x"], "no longer has ECS/x", id="a provider that is gone"),
         pytest.param(
             PROVIDERS, ["KUBERNETES/eu", "KUBERNETES/us"], "Choose one", id="two providers"
         ),
-        pytest.param(TARGETS, [], "Choose where", id="forgotten targets"),
+        pytest.param(TARGETS, [], "Choose a deploy target", id="forgotten targets"),
         pytest.param(TARGETS, [NO_TARGET, "terraform/tf"], "not both", id="one and none"),
-        pytest.param(Piped(), ["kubernetes/eu"], "any more", id="a target that is gone"),
+        pytest.param(Piped(), ["kubernetes/eu"], "no longer", id="a target that is gone"),
     ],
 )
-def test_a_choice_is_refused(piped: Piped, values: list[str], mistake: str) -> None:
+def test_an_invalid_selection_is_rejected(piped: Piped, values: list[str], mistake: str) -> None:
     with pytest.raises(UserMistake, match=mistake):
-        places_of(piped).choose(values)
+        target_options(piped).select(values)

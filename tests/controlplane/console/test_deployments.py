@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of deployments, one of them with its logs, and what people do to it."""
+"""The pages of deployments, their logs, and cancel, approve and skip."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
-from pipecd.controlplane.console.page_context import Visitor
+from pipecd.controlplane.console.page_context import BrowserSession
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.chains import Matcher
@@ -19,23 +19,23 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
 
-Send = Callable[..., Awaitable[httpx2.Response]]
+SubmitForm = Callable[..., Awaitable[httpx2.Response]]
 
 
 async def test_without_deployments_the_list_says_how_to_get_one(
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
 ) -> None:
-    page = (await browser_of_admin.get("/deployments")).text
+    page = (await admin_browser.get("/deployments")).text
     assert "No deployments yet" in page
 
 
-async def test_the_list_shows_what_is_moving(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_the_list_shows_running_deployments(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
-    page = (await browser_of_admin.get("/deployments")).text
+    page = (await admin_browser.get("/deployments")).text
     assert f'id="dep-{deployment.id}"' in page
-    assert "1 is moving." in page
+    assert "1 in progress." in page
     assert "more coffee" in page
 
 
@@ -51,16 +51,16 @@ async def test_the_list_shows_what_is_moving(
         pytest.param("labels[0]=env:dev", True, id="its label"),
     ],
 )
-async def test_filters_are_in_the_address(
-    query: str, is_there: bool, browser_of_admin: httpx2.AsyncClient, deployment: Deployment
+async def test_filters_are_in_the_url(
+    query: str, is_there: bool, admin_browser: httpx2.AsyncClient, deployment: Deployment
 ) -> None:
-    page = (await browser_of_admin.get(f"/deployments?{query}")).text
+    page = (await admin_browser.get(f"/deployments?{query}")).text
     assert (f'id="dep-{deployment.id}"' in page) is is_there
 
 
-async def test_a_long_list_is_read_to_its_end_without_holes_or_repeats(
+async def test_all_pages_of_a_long_list_have_each_deployment_once(
     *,
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     cases: UseCases,
     piped: PipedCaller,
     new_deployment: Callable[[], Deployment],
@@ -75,7 +75,7 @@ async def test_a_long_list_is_read_to_its_end_without_holes_or_repeats(
     seen: list[str] = []
     path = "/deployments"
     for _ in range(4):
-        page = (await browser_of_admin.get(path)).text
+        page = (await admin_browser.get(path)).text
         seen += re.findall(r'id="dep-([0-9a-f-]+)"', page)
         older = re.search(r'rel="next" href="([^"]+)"', page)
         if older is None:
@@ -85,14 +85,14 @@ async def test_a_long_list_is_read_to_its_end_without_holes_or_repeats(
     assert set(seen) == made
 
 
-async def test_the_page_tells_the_story_and_draws_the_pipeline(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_the_page_shows_status_pipeline_and_log(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.online()
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
     await reports.stage(deployment, "s1", StageStatus.RUNNING)
     await reports.lines(deployment, "s1", "hello\x1b[32m green\x1b[0m <b>")
-    page = (await browser_of_admin.get(f"/deployments/{deployment.id}")).text
+    page = (await admin_browser.get(f"/deployments/{deployment.id}")).text
     assert "Stage 1 of 3 is running: K8S_CANARY_ROLLOUT." in page
     assert "<title>RUNNING · cart · PipeCD</title>" in page
     assert re.search(r'data-stage-id="s1" data-status="RUNNING".*aria-current="step"', page)
@@ -101,7 +101,7 @@ async def test_the_page_tells_the_story_and_draws_the_pipeline(
 
 
 async def test_the_page_shows_the_chain_that_the_deployment_is_part_of(
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     cases: UseCases,
     piped: PipedCaller,
     admin: User,
@@ -112,7 +112,7 @@ async def test_the_page_shows_the_chain_that_the_deployment_is_part_of(
     await cases.applications.add(draft, by=admin)
     first = new_deployment()
     await cases.chains.create(first, [Matcher(name="web")], by=piped)
-    page = (await browser_of_admin.get(f"/deployments/{first.id}")).text
+    page = (await admin_browser.get(f"/deployments/{first.id}")).text
     shown = re.search(r'data-testid="chain">(.*?)</dd>', page, re.DOTALL)
     assert shown is not None
     words = " ".join(re.sub(r"<[^>]+>", " ", shown[1]).split())
@@ -120,8 +120,8 @@ async def test_the_page_shows_the_chain_that_the_deployment_is_part_of(
     assert shown[1].count(f'href="/deployments/{first.id}"') == 1
 
 
-async def test_the_page_tells_who_triggered_it_and_why(
-    browser_of_admin: httpx2.AsyncClient,
+async def test_the_page_shows_who_triggered_it_and_why(
+    admin_browser: httpx2.AsyncClient,
     cases: UseCases,
     piped: PipedCaller,
     new_deployment: Callable[[], Deployment],
@@ -129,93 +129,93 @@ async def test_the_page_tells_who_triggered_it_and_why(
     made = new_deployment()
     made.trigger.strategy_summary = "Sync because cart/<x> changed"
     await cases.deployment_reports.create(made, by=piped)
-    page = (await browser_of_admin.get(f"/deployments/{made.id}")).text
+    page = (await admin_browser.get(f"/deployments/{made.id}")).text
     who = made.trigger.commit.author
     told = "Sync because cart/&lt;x&gt; changed."
     assert f'data-testid="trigger">{who}<small>{told}</small>' in page
 
 
-async def test_a_deployment_of_its_own_has_no_chain(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment
+async def test_a_deployment_without_a_chain_shows_none(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment
 ) -> None:
-    page = await browser_of_admin.get(f"/deployments/{deployment.id}")
+    page = await admin_browser.get(f"/deployments/{deployment.id}")
     assert 'data-testid="chain"' not in page.text
 
 
-async def test_a_reader_stays_at_the_stage_they_picked(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_a_selected_stage_stays_selected(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
     await reports.stage(deployment, "s1", StageStatus.SUCCESS)
     await reports.stage(deployment, "s2", StageStatus.RUNNING)
-    page = (await browser_of_admin.get(f"/deployments/{deployment.id}?stage=s1")).text
+    page = (await admin_browser.get(f"/deployments/{deployment.id}?stage=s1")).text
     assert 'aria-label="Log of K8S_CANARY_ROLLOUT"' in page
     assert "Follow the deployment" in page
 
 
-async def test_a_failure_is_told_first(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_the_reason_of_a_failure_is_shown(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.stage(deployment, "s1", StageStatus.FAILURE, "the image cannot be pulled")
     await reports.deployment(deployment, DeploymentStatus.FAILURE)
-    page = (await browser_of_admin.get(f"/deployments/{deployment.id}")).text
+    page = (await admin_browser.get(f"/deployments/{deployment.id}")).text
     assert "K8S_CANARY_ROLLOUT failed: The image cannot be pulled." in page
     assert 'data-testid="cancel-button"' not in page
     assert 'data-testid="approve-button"' not in page
 
 
-async def test_a_finished_page_with_a_finished_log_does_not_listen(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_a_completed_deployment_with_a_completed_log_follows_nothing(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.stage(deployment, "s1", StageStatus.SUCCESS)
     await reports.lines(deployment, "s1", "done")
     await reports.deployment(deployment, DeploymentStatus.SUCCESS)
     here = f"/deployments/{deployment.id}"
-    assert f'data-topics="log:{deployment.id}:s1:0"' in (await browser_of_admin.get(here)).text
+    assert f'data-topics="log:{deployment.id}:s1:0"' in (await admin_browser.get(here)).text
     await reports.end_of_log(deployment, "s1")
-    assert 'data-topics=""' in (await browser_of_admin.get(here)).text
+    assert 'data-topics=""' in (await admin_browser.get(here)).text
 
 
-async def test_a_long_log_shows_its_end_first(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_a_long_log_shows_its_end(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.stage(deployment, "s1", StageStatus.RUNNING)
     await reports.lines(deployment, "s1", *(f"line {n}" for n in range(1, 1101)))
     here = f"/deployments/{deployment.id}"
-    page = (await browser_of_admin.get(here)).text
+    page = (await admin_browser.get(here)).text
     assert page.count('data-testid="log-line"') == 1000
     assert 'id="L101"' in page
     assert 'id="L100"' not in page
     assert "100 before this" in page
-    page = (await browser_of_admin.get(f"{here}?lines=2000")).text
+    page = (await admin_browser.get(f"{here}?lines=2000")).text
     assert page.count('data-testid="log-line"') == 1100
 
 
-async def test_a_script_that_has_the_log_gets_only_the_rest(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_a_script_gets_only_new_log_lines(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.stage(deployment, "s1", StageStatus.RUNNING)
     await reports.lines(deployment, "s1", "one", "two", "three")
     here = f"/deployments/{deployment.id}"
     headers = {"HX-Request": "true", "HX-Log": "s1%3A0 2:2"}
-    page = (await browser_of_admin.get(here, headers=headers)).text
+    page = (await admin_browser.get(here, headers=headers)).text
     assert re.findall(r'id="L(\d+)"', page) == ["3"]
-    assert 'data-place="3:3"' in page
+    assert 'data-cursor="3:3"' in page
     headers["HX-Log"] = "s2%3A0 2:2"
-    page = (await browser_of_admin.get(here, headers=headers)).text
+    page = (await admin_browser.get(here, headers=headers)).text
     assert re.findall(r'id="L(\d+)"', page) == ["1", "2", "3"]
 
 
 async def test_the_raw_log_is_a_text(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.lines(deployment, "s1", "\x1b[31mred\x1b[0m <b>")
     raw = f"/deployments/{deployment.id}/stages/s1/log.txt"
-    answer = await browser_of_admin.get(raw)
+    answer = await admin_browser.get(raw)
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.text == "2026-01-02T03:04:05Z red <b>\n"
-    assert "\x1b[31m" in (await browser_of_admin.get(f"{raw}?ansi=1")).text
-    missing = await browser_of_admin.get(f"/deployments/{deployment.id}/stages/none/log.txt")
+    assert "\x1b[31m" in (await admin_browser.get(f"{raw}?ansi=1")).text
+    missing = await admin_browser.get(f"/deployments/{deployment.id}/stages/none/log.txt")
     assert missing.status_code == 404
 
 
@@ -232,48 +232,48 @@ async def test_a_deployment_can_be_cancelled(
     mode: str,
     rollback: bool,
     keep: bool,
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     deployment: Deployment,
     cases: UseCases,
     piped: PipedCaller,
-    send: Send,
+    submit_form: SubmitForm,
 ) -> None:
     here = f"/deployments/{deployment.id}"
-    answer = await send(browser_of_admin, here, f"{here}/cancel", mode=mode)
+    answer = await submit_form(admin_browser, here, f"{here}/cancel", mode=mode)
     (command,) = await cases.commands.unhandled_of(by=piped)
     assert answer.headers["location"] == f"{here}?cmd={command.id}"
     asked = command.cancel_deployment
     assert (asked.force_rollback, asked.force_no_rollback) == (rollback, keep)
 
 
-async def test_a_waiting_stage_is_approved_by_someone_who_may(
+async def test_a_waiting_stage_can_be_approved(
     *,
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     deployment: Deployment,
     cases: UseCases,
     piped: PipedCaller,
     reports: Any,
-    send: Send,
+    submit_form: SubmitForm,
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
     await reports.stage(deployment, "s2", StageStatus.RUNNING)
     here = f"/deployments/{deployment.id}"
-    page = (await browser_of_admin.get(here)).text
+    page = (await admin_browser.get(here)).text
     assert "Waiting for approval" in page
     assert 'data-testid="approval-card"' in page
-    answer = await send(browser_of_admin, here, f"{here}/stages/s2/approve")
+    answer = await submit_form(admin_browser, here, f"{here}/stages/s2/approve")
     assert answer.status_code == 303
     (command,) = await cases.commands.unhandled_of(by=piped)
     assert (command.type, command.stage_id) == (CommandKind.APPROVE_STAGE, "s2")
 
 
-async def test_whoever_is_not_an_approver_reads_who_is(
+async def test_the_approvers_are_shown_to_others(
     *,
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     deployment: Deployment,
     stores: Stores,
     reports: Any,
-    send: Send,
+    submit_form: SubmitForm,
 ) -> None:
     await reports.stage(deployment, "s2", StageStatus.RUNNING)
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
@@ -283,51 +283,49 @@ async def test_whoever_is_not_an_approver_reads_who_is(
 
     await stores.deployments.update(deployment.id, name_approvers)
     here = f"/deployments/{deployment.id}"
-    page = (await browser_of_admin.get(here)).text
+    page = (await admin_browser.get(here)).text
     assert "<b>ann</b> or <b>bob</b>" in page
     assert "who is not one of the approvers" in page
-    answer = await send(browser_of_admin, here, f"{here}/stages/s2/approve")
+    answer = await submit_form(admin_browser, here, f"{here}/stages/s2/approve")
     assert answer.status_code == 403
     assert "not in the approver list: ann, bob" in answer.text
 
 
 async def test_an_analysis_can_be_skipped(
     *,
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     deployment: Deployment,
     cases: UseCases,
     piped: PipedCaller,
     reports: Any,
-    send: Send,
+    submit_form: SubmitForm,
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
     await reports.stage(deployment, "s3", StageStatus.RUNNING)
     here = f"/deployments/{deployment.id}"
-    assert 'data-testid="skip-button"' in (await browser_of_admin.get(here)).text
-    await send(browser_of_admin, here, f"{here}/stages/s3/skip")
+    assert 'data-testid="skip-button"' in (await admin_browser.get(here)).text
+    await submit_form(admin_browser, here, f"{here}/stages/s3/skip")
     (command,) = await cases.commands.unhandled_of(by=piped)
     assert command.type == CommandKind.SKIP_STAGE
 
 
-async def test_a_deployment_that_ended_meanwhile_cannot_be_cancelled(
+async def test_a_completed_deployment_cannot_be_cancelled(
     *,
-    browser_of_admin: httpx2.AsyncClient,
+    admin_browser: httpx2.AsyncClient,
     admin: User,
     deployment: Deployment,
     reports: Any,
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.SUCCESS)
-    secret = Visitor(admin, browser_of_admin.cookies["token"]).csrf
-    answer = await browser_of_admin.post(
-        f"/deployments/{deployment.id}/cancel", data={"csrf": secret}
-    )
+    secret = BrowserSession(admin, admin_browser.cookies["token"]).csrf
+    answer = await admin_browser.post(f"/deployments/{deployment.id}/cancel", data={"csrf": secret})
     assert answer.status_code == 409
     assert "was already completed" in answer.text
     assert "Back to the deployment" in answer.text
 
 
-async def test_a_person_who_may_not_see_pipeds_still_sees_the_deployment(
-    someone: Callable[..., httpx2.AsyncClient],
+async def test_a_deployment_is_shown_without_permission_for_pipeds(
+    open_browser: Callable[..., httpx2.AsyncClient],
     admin: User,
     cases: UseCases,
     deployment: Deployment,
@@ -338,6 +336,6 @@ async def test_a_person_who_may_not_see_pipeds_still_sees_the_deployment(
     )
     await cases.roles.add("Watcher", [policy], by=admin)
     watcher = User("shop", "wendy", ("Watcher",))
-    answer = await someone(watcher).get(f"/deployments/{deployment.id}")
+    answer = await open_browser(watcher).get(f"/deployments/{deployment.id}")
     assert answer.status_code == 200
     assert "Not shown" in answer.text

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of a deployment."""
+"""View models of deployments: facts, versions, the selected stage, the list."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console import deployments_view as view
-from pipecd.controlplane.console.piped_status import Agent
+from pipecd.controlplane.console.list_filters import parse_deployment_query
+from pipecd.controlplane.console.status_badge import PipedStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.proto.model import chain_pb2, deployment_pb2
 from pipecd.proto.model.common_pb2 import ArtifactVersion
@@ -54,36 +56,43 @@ def test_the_strategy(
         *(make_stage(id, name, **more) for id, name, more in stages), summary="because"
     )
     made.trigger.sync_strategy = int(strategy)  # pyright: ignore[reportAttributeAccessIssue]
-    assert view.strategy(made) == view.Strategy(word, "Because.")
+    assert view.strategy_view(made) == view.StrategyView(word, "Because.")
 
 
 @pytest.mark.parametrize(
-    ("summary", "because"),
+    ("summary", "reason"),
     [
         pytest.param("", "Sync because cart/x changed.", id="before it is planned"),
         pytest.param("Quick sync", "Sync because cart/x changed.", id="beside what was planned"),
         pytest.param("sync because cart/x changed", "", id="not twice"),
     ],
 )
-def test_why_it_was_made(make_deployment: MakeDeployment, summary: str, because: str) -> None:
+def test_the_trigger_reason(
+    make_deployment: MakeDeployment,
+    online_piped: PipedStatus,
+    noon: datetime,
+    summary: str,
+    reason: str,
+) -> None:
     made = make_deployment(summary=summary)
     made.trigger.strategy_summary = "sync because cart/x changed"
-    assert view.trigger_reason(made) == because
+    shown = view.deployment_view(made, online_piped, "ann", noon)
+    assert shown.trigger_reason == reason
 
 
-def test_what_changes_can_be_compared_where_the_host_is_known(
-    make_deployment: MakeDeployment, online_piped: Agent, noon: datetime
+def test_the_diff_at_the_git_host_is_linked(
+    make_deployment: MakeDeployment, online_piped: PipedStatus, noon: datetime
 ) -> None:
     running = "9c01ab2f" * 5
     made = make_deployment(running_commit_hash=running)
-    url = view.deployment_page(made, online_piped, "ann", noon).compare_url
+    url = view.deployment_view(made, online_piped, "ann", noon).compare_url
     assert url == f"https://git.example/shop/compare/{running}...{'7f3c91ab' * 5}"
     made.trigger.commit.url = "javascript:alert(1)"
-    assert view.deployment_page(made, online_piped, "ann", noon).compare_url == ""
+    assert view.deployment_view(made, online_piped, "ann", noon).compare_url == ""
 
 
-def test_each_artifact_is_shown_once() -> None:
-    found = view.versions(
+def test_each_artifact_is_listed_once() -> None:
+    found = view.version_views(
         [
             ArtifactVersion(name="web", version="v1", url="registry.example/web"),
             ArtifactVersion(name="web", version="v1"),
@@ -107,14 +116,14 @@ def test_each_artifact_is_shown_once() -> None:
         pytest.param([0, 0, 0], "3", "3", id="a stage that has not begun can be picked"),
     ],
 )
-def test_whose_log_is_shown(
+def test_which_stage_is_selected(
     *,
     statuses: list[int],
     wanted: str,
     chosen: str | None,
     make_stage: MakeStage,
     make_deployment: MakeDeployment,
-    online_piped: Agent,
+    online_piped: PipedStatus,
     noon: datetime,
 ) -> None:
     made = make_deployment(
@@ -124,12 +133,12 @@ def test_whose_log_is_shown(
         ),
         status=2,
     )
-    page = view.deployment_page(made, online_piped, "ann", noon)
-    found = view.chosen_stage(page, wanted)
+    page = view.deployment_view(made, online_piped, "ann", noon)
+    found = view.selected_stage(page, wanted)
     assert (found.id if found else None) == chosen
 
 
-def test_an_application_that_never_follows_stands_where_its_block_does() -> None:
+def test_an_application_without_a_deployment_has_the_status_of_its_block() -> None:
     def node(name: str, **deployment: Any) -> chain_pb2.ChainNode:
         made = chain_pb2.ChainNode()
         made.application_ref.application_name = name
@@ -148,6 +157,34 @@ def test_an_application_that_never_follows_stands_where_its_block_does() -> None
         ],
     )
     shown = view.chain_view(chain, 1)
-    assert (shown.number, shown.mark.word) == (2, "Failed")
-    steps = [(s.name, s.deployment_id, s.mark.word) for block in shown.blocks for s in block]
+    assert (shown.block_number, shown.badge.text) == (2, "Failed")
+    steps = [(s.name, s.deployment_id, s.badge.text) for block in shown.blocks for s in block]
     assert steps == [("cart", "d", "Failed"), ("web", "", "Cancelled")]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        pytest.param("q=check", True, id="the application"),
+        pytest.param("q=card tokens", True, id="the message"),
+        pytest.param("q=7F3C", True, id="the beginning of the commit"),
+        pytest.param("q=91ab", False, id="not the middle of the commit"),
+        pytest.param("q=d1", True, id="the id"),
+        pytest.param("pipedId=other", False, id="another piped"),
+        pytest.param("waiting=approval", True, id="one that waits"),
+    ],
+)
+def test_search(query: str, found: bool, make_deployment: Callable[..., Deployment]) -> None:
+    made = make_deployment(PipelineStage(id="1", name="WAIT_APPROVAL", status=1))  # pyright: ignore[reportArgumentType]
+    assert view.matches(made, parse_deployment_query(QueryParams(query))) is found
+
+
+def test_deployments_are_grouped_by_day(noon: datetime, start: int) -> None:
+    made = [
+        Deployment(id=str(n), created_at=start - 86400 * days) for n, days in enumerate((1, 0, 1))
+    ]
+    days = view.group_by_day(made, noon, UTC)
+    assert [(day.heading, [row.id for row in day.rows]) for day in days] == [
+        ("Today", ["1"]),
+        ("Yesterday", ["0", "2"]),
+    ]

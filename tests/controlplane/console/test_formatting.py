@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times, durations, counts and links as people read them."""
+"""Times, durations, counts and links as text."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipecd.controlplane.console import formatting as words
+from pipecd.controlplane.console import formatting
 from pipecd.model.clock import to_unix
 
 NOW = datetime(2026, 8, 22, 17, 23, 6, tzinfo=UTC)
@@ -28,7 +28,7 @@ NOW = datetime(2026, 8, 22, 17, 23, 6, tzinfo=UTC)
     ],
 )
 def test_how_long_ago(seconds: int, text: str) -> None:
-    assert words.ago(seconds) == text
+    assert formatting.ago(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_how_long_ago(seconds: int, text: str) -> None:
     ],
 )
 def test_a_duration(seconds: int, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
-def test_a_moment_has_its_exact_time_for_hovering() -> None:
-    shown = words.moment(to_unix(NOW) - 180, NOW)
+def test_a_timestamp_has_its_exact_time() -> None:
+    shown = formatting.timestamp(to_unix(NOW) - 180, NOW)
     assert shown is not None
     assert shown.relative == "3 min ago"
     assert shown.exact == "2026-08-22 17:20:06 UTC"
@@ -54,7 +54,7 @@ def test_a_moment_has_its_exact_time_for_hovering() -> None:
 
 
 def test_a_time_that_is_not_set_is_not_shown() -> None:
-    assert words.moment(0, NOW) is None
+    assert formatting.timestamp(0, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_time_that_is_not_set_is_not_shown() -> None:
     ],
 )
 def test_the_heading_of_a_day(at: datetime, zone: str, text: str) -> None:
-    assert words.day(to_unix(at), NOW, ZoneInfo(zone)) == text
+    assert formatting.day_heading(to_unix(at), NOW, ZoneInfo(zone)) == text
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_heading_of_a_day(at: datetime, zone: str, text: str) -> None:
     ],
 )
 def test_links_from_data(url: str, link: str) -> None:
-    assert words.safe_link(url) == link
+    assert formatting.safe_link(url) == link
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_links_from_data(url: str, link: str) -> None:
     ],
 )
 def test_counted_things(number: int, text: str) -> None:
-    assert words.plural(number, "stage") == text
+    assert formatting.plural(number, "stage") == text
 
 
 @pytest.mark.parametrize(
@@ -122,22 +122,22 @@ def test_counted_things(number: int, text: str) -> None:
     ],
 )
 def test_initials(name: str, letters: str) -> None:
-    assert words.initials(name) == letters
+    assert formatting.initials(name) == letters
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         pytest.param("stage failed", "Stage failed.", id="capital and full stop"),
         pytest.param("Done!", "Done!", id="an end is kept"),
         pytest.param("  ", "", id="nothing stays nothing"),
     ],
 )
-def test_a_sentence(text: str, said: str) -> None:
-    assert words.sentence(text) == said
+def test_a_sentence(text: str, expected: str) -> None:
+    assert formatting.sentence(text) == expected
 
 
 def test_words_in_a_row() -> None:
-    assert words.joined(["a"]) == "a"
-    assert words.joined(["a", "b", "c"]) == "a, b and c"
-    assert words.joined(["a", "b"], "or") == "a or b"
+    assert formatting.join_words(["a"]) == "a"
+    assert formatting.join_words(["a", "b", "c"]) == "a, b and c"
+    assert formatting.join_words(["a", "b"], "or") == "a or b"

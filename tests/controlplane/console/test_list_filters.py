@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address of a list is its state."""
+"""The URL of a list is its state."""
 
 import pytest
 from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console.list_filters import (
-    Address,
-    labels,
-    read_applications,
-    read_deployments,
+    PageUrl,
+    parse_application_query,
+    parse_deployment_query,
+    parse_labels,
 )
 
 
 def test_a_bookmark_of_the_upstream_console_means_the_same() -> None:
-    query = read_applications(
+    query = parse_application_query(
         QueryParams("kind=0&syncStatus=3&labels%5B0%5D=env:dev&page=2&activeStatus=enabled")
     )
-    wanted = query.filter("shop")
-    assert (wanted.kinds, query.statuses, dict(wanted.labels)) == ((0,), (3,), {"env": "dev"})
-    assert (query.page, wanted.enabled, wanted.project) == (2, True, "shop")
+    datastore_filter = query.filter("shop")
+    assert (datastore_filter.kinds, query.statuses, dict(datastore_filter.labels)) == (
+        (0,),
+        (3,),
+        {"env": "dev"},
+    )
+    assert (query.page, datastore_filter.enabled, datastore_filter.project) == (2, True, "shop")
 
 
 @pytest.mark.parametrize(
@@ -30,8 +34,8 @@ def test_a_bookmark_of_the_upstream_console_means_the_same() -> None:
         pytest.param("labels[x]=a:b", {}, id="the index is a number"),
     ],
 )
-def test_labels_in_the_address(text: str, pairs: dict[str, str]) -> None:
-    assert labels(QueryParams(text)) == pairs
+def test_labels_in_the_url(text: str, pairs: dict[str, str]) -> None:
+    assert parse_labels(QueryParams(text)) == pairs
 
 
 @pytest.mark.parametrize(
@@ -43,27 +47,27 @@ def test_labels_in_the_address(text: str, pairs: dict[str, str]) -> None:
         pytest.param("status=99,x,-1", (), id="what means nothing does not filter"),
     ],
 )
-def test_statuses_in_the_address(text: str, statuses: tuple[int, ...]) -> None:
-    assert read_deployments(QueryParams(text)).statuses == statuses
+def test_statuses_in_the_url(text: str, statuses: tuple[int, ...]) -> None:
+    assert parse_deployment_query(QueryParams(text)).statuses == statuses
 
 
-def test_waiting_for_approval_looks_among_the_running_ones() -> None:
-    query = read_deployments(QueryParams("waiting=approval"))
+def test_waiting_for_approval_filters_running_deployments() -> None:
+    query = parse_deployment_query(QueryParams("waiting=approval"))
     assert query.filter("shop").statuses == (2,)
 
 
-def test_a_change_keeps_the_rest_of_the_view_and_starts_at_the_first_page() -> None:
-    here = Address("/applications", QueryParams("q=cart&page=3&cmd=x&kind="), restart=("page",))
-    assert here.to(sort="name") == "/applications?q=cart&sort=name"
-    assert here.to(q="") == "/applications"
-    assert here.to(page=2) == "/applications?q=cart&page=2"
+def test_a_changed_parameter_keeps_the_others_and_resets_the_page() -> None:
+    url = PageUrl("/applications", QueryParams("q=cart&page=3&cmd=x&kind="), reset=("page",))
+    assert url.with_params(sort="name") == "/applications?q=cart&sort=name"
+    assert url.with_params(q="") == "/applications"
+    assert url.with_params(page=2) == "/applications?q=cart&page=2"
 
 
-def test_every_filter_can_be_taken_away_alone() -> None:
-    here = Address(
+def test_every_filter_can_be_removed_alone() -> None:
+    url = PageUrl(
         "/applications", QueryParams("q=cart&syncStatus=3,1&pipedId=p1&page=2"), ("page",)
     )
-    chips = {chip.text: chip.href for chip in here.chips({"p1": "tokyo"})}
+    chips = {chip.text: chip.href for chip in url.chips({"p1": "tokyo"})}
     assert chips == {
         "“cart”": "/applications?syncStatus=3%2C1&pipedId=p1",
         "out of sync or synced": "/applications?q=cart&pipedId=p1",

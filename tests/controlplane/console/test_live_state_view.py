@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs, as a tree of lines, from reports of both generations."""
+"""The live state as a tree of resources, from snapshots of v0 and v1 pipeds."""
 
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from pipecd.controlplane.console.live_state_view import MOST_SHOWN, live_tree
+from pipecd.controlplane.console.live_state_view import MAX_RESOURCES, live_state_view
 from pipecd.proto.model import livestate_pb2 as pb
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
 
@@ -55,48 +55,48 @@ def snapshot(*resources: ResourceState, health: int = 1) -> ApplicationLiveState
 def test_the_order_of_the_tree(
     resources: list[ResourceState], expected: list[tuple[str, int]], noon: datetime
 ) -> None:
-    lines = live_tree(snapshot(*resources), noon).resources
-    assert [(line.id.removeprefix("/"), line.depth) for line in lines] == expected
+    rows = live_state_view(snapshot(*resources), noon).resources
+    assert [(row.id.removeprefix("/"), row.depth) for row in rows] == expected
 
 
 @pytest.mark.parametrize(
-    ("health", "word"),
+    ("health", "text"),
     [
         pytest.param(0, "Health unknown", id="unknown"),
         pytest.param(1, "Healthy", id="healthy"),
-        pytest.param(2, "Unhealthy", id="what the first generation calls other"),
+        pytest.param(2, "Unhealthy", id="what v0 calls other"),
         pytest.param(3, "Unhealthy", id="unhealthy"),
     ],
 )
-def test_the_health_of_the_whole(health: int, word: str, noon: datetime) -> None:
-    assert live_tree(snapshot(health=health), noon).mark.word == word
+def test_the_health_of_the_application(health: int, text: str, noon: datetime) -> None:
+    assert live_state_view(snapshot(health=health), noon).badge.text == text
 
 
 @pytest.mark.parametrize("part", ["kubernetes", "cloudrun", "ecs", "lambda"])
-def test_reports_of_the_first_generation_are_read(part: str, noon: datetime, start: int) -> None:
+def test_snapshots_of_v0_are_read(part: str, noon: datetime, start: int) -> None:
     made = ApplicationLiveStateSnapshot()
-    told = getattr(made, part).resources.add(id="1", name="web", kind="Service", created_at=start)
-    told.health_status, told.health_description = 2, "it crashes"
+    state = getattr(made, part).resources.add(id="1", name="web", kind="Service", created_at=start)
+    state.health_status, state.health_description = 2, "it crashes"
     if part in ("kubernetes", "cloudrun"):
-        told.api_version, told.namespace = "v1", "shop"
-    (line,) = live_tree(made, noon).resources
-    assert (line.name, line.kind, line.mark.word, line.text) == (
+        state.api_version, state.namespace = "v1", "shop"
+    (row,) = live_state_view(made, noon).resources
+    assert (row.name, row.kind, row.badge.text, row.text) == (
         "web",
         "Service",
         "Unhealthy",
         "it crashes",
     )
-    assert line.place == ("shop" if part in ("kubernetes", "cloudrun") else "")
-    assert line.created is not None
+    assert row.location == ("shop" if part in ("kubernetes", "cloudrun") else "")
+    assert row.created is not None
 
 
-def test_a_large_tree_is_cut_and_says_so(noon: datetime) -> None:
-    tree = live_tree(snapshot(*(resource(str(at)) for at in range(MOST_SHOWN + 5))), noon)
-    assert (len(tree.resources), tree.omitted) == (MOST_SHOWN, 5)
-    assert tree.summary == f"{MOST_SHOWN + 5} resources"
+def test_a_large_tree_is_truncated(noon: datetime) -> None:
+    tree = live_state_view(snapshot(*(resource(str(at)) for at in range(MAX_RESOURCES + 5))), noon)
+    assert (len(tree.resources), tree.omitted) == (MAX_RESOURCES, 5)
+    assert tree.summary == f"{MAX_RESOURCES + 5} resources"
 
 
-def test_what_a_plugin_finds_worth_showing_is_shown(noon: datetime) -> None:
+def test_metadata_of_plugins_is_shown(noon: datetime) -> None:
     given = resource("1", resource_type="t", resource_metadata={"Kind": "Pod", "Image": "v1"})
-    (line,) = live_tree(snapshot(given), noon).resources
-    assert (line.kind, line.facts) == ("Pod", (("Image", "v1"),))
+    (row,) = live_state_view(snapshot(given), noon).resources
+    assert (row.kind, row.metadata) == ("Pod", (("Image", "v1"),))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a listening page hears, how soon, and when it is told to stop."""
+"""Server-sent events: which ones a page receives, how soon, and when the stream closes."""
 
 import asyncio
 import time
@@ -14,13 +14,19 @@ import pytest
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
-from pipecd.controlplane.console.live_topic import read_topics
-from pipecd.controlplane.console.live_updates import EventStream, Lines, Pace, Sources
-from pipecd.controlplane.console.stage_log import Place
+from pipecd.controlplane.console.live_updates import (
+    EventStream,
+    LogChunk,
+    StreamIntervals,
+    StreamSources,
+    parse_topics,
+)
+from pipecd.controlplane.console.stage_log import LogCursor
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.deployment import DeploymentStatus, StageStatus
-from pipecd.model.errors import Unauthenticated
+from pipecd.model.errors import Unauthenticated, UserMistake
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -34,7 +40,7 @@ class Event:
     id: str = ""
 
 
-async def events(answer: httpx2.Response) -> AsyncIterator[Event]:
+async def parse_events(answer: httpx2.Response) -> AsyncIterator[Event]:
     fields: dict[str, list[str]] = {}
     async for line in answer.aiter_lines():
         if line:
@@ -46,7 +52,7 @@ async def events(answer: httpx2.Response) -> AsyncIterator[Event]:
 
 
 @asynccontextmanager
-async def listening(
+async def open_stream(
     client: httpx2.AsyncClient, topics: str, after: str = ""
 ) -> AsyncIterator[AsyncIterator[Event]]:
     params = {"t": topics, "after": after}
@@ -54,103 +60,103 @@ async def listening(
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert answer.headers["x-accel-buffering"] == "no"
-        heard = events(answer)
-        yield heard
+        stream = parse_events(answer)
+        yield stream
 
 
-async def until(heard: AsyncIterator[Event], kind: str) -> Event:
+async def until(stream: AsyncIterator[Event], kind: str) -> Event:
     async with asyncio.timeout(5):
-        async for event in heard:
+        async for event in stream:
             if event.kind == kind:
                 return event
     raise AssertionError(f"the stream ended without {kind}")
 
 
-async def test_a_change_is_heard_at_once(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_a_change_is_sent_at_once(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
-    async with listening(browser_of_admin, f"dep:{deployment.id}") as heard:
-        await until(heard, "hello")
+    async with open_stream(admin_browser, f"dep:{deployment.id}") as stream:
+        await until(stream, "hello")
         begun = time.monotonic()
         await reports.deployment(deployment, DeploymentStatus.RUNNING)
-        event = await until(heard, "change")
+        event = await until(stream, "change")
     assert event.data == f'{{"topics": ["dep:{deployment.id}"]}}'
     assert time.monotonic() - begun < 0.3
 
 
-async def test_new_lines_come_with_their_content_within_300_ms(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_new_log_lines_are_sent_within_300_ms(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.lines(deployment, "s1", "first")
-    async with listening(browser_of_admin, f"log:{deployment.id}:s1:0") as heard:
-        first = await until(heard, "log")
+    async with open_stream(admin_browser, f"log:{deployment.id}:s1:0") as stream:
+        first = await until(stream, "log")
         assert "first" in first.data
         begun = time.monotonic()
         await reports.lines(deployment, "s1", "second <b>", "third")
-        second = await until(heard, "log")
+        second = await until(stream, "log")
         assert time.monotonic() - begun < 0.3
     assert 'id="L2"' in second.data
     assert "second &lt;b&gt;" in second.data
     assert second.id == "3:3"
 
 
-async def test_whoever_comes_back_gets_what_they_missed_and_nothing_twice(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_a_reconnected_browser_gets_missed_lines_once(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.lines(deployment, "s1", "one", "two", "three")
     topic = f"log:{deployment.id}:s1:0"
-    async with listening(browser_of_admin, topic, after="2:2") as heard:
-        event = await until(heard, "log")
+    async with open_stream(admin_browser, topic, after="2:2") as stream:
+        event = await until(stream, "log")
     assert "three" in event.data
     assert "two" not in event.data
-    browser_of_admin.headers["Last-Event-ID"] = "1:1"
-    async with listening(browser_of_admin, topic, after="") as heard:
-        event = await until(heard, "log")
+    admin_browser.headers["Last-Event-ID"] = "1:1"
+    async with open_stream(admin_browser, topic, after="") as stream:
+        event = await until(stream, "log")
     assert "two" in event.data
     assert "one" not in event.data
 
 
-async def test_the_end_of_a_log_is_told(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_the_end_of_a_log_is_sent(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
     await reports.lines(deployment, "s1", "last words")
-    async with listening(browser_of_admin, f"log:{deployment.id}:s1:0") as heard:
-        await until(heard, "log")
+    async with open_stream(admin_browser, f"log:{deployment.id}:s1:0") as stream:
+        await until(stream, "log")
         await reports.end_of_log(deployment, "s1")
-        await until(heard, "log-end")
+        await until(stream, "log-end")
 
 
-async def test_a_storm_of_signals_becomes_two_events_a_second(
-    browser_of_admin: httpx2.AsyncClient, deployment: Deployment, reports: Any
+async def test_many_signals_become_two_events_per_second(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
 ) -> None:
-    async with listening(browser_of_admin, "deployments") as heard:
-        await until(heard, "hello")
+    async with open_stream(admin_browser, "deployments") as stream:
+        await until(stream, "hello")
         begun = time.monotonic()
         for _ in range(20):
             await reports.stage(deployment, "s1", StageStatus.RUNNING)
-        await until(heard, "change")
+        await until(stream, "change")
         await reports.stage(deployment, "s1", StageStatus.SUCCESS)
-        await until(heard, "change")
+        await until(stream, "change")
     assert time.monotonic() - begun > 0.45
 
 
-async def test_what_concerns_others_is_not_heard(
-    browser_of_admin: httpx2.AsyncClient, bus: MemoryBus, application: Application
+async def test_signals_of_other_projects_and_topics_are_not_sent(
+    admin_browser: httpx2.AsyncClient, bus: MemoryBus, application: Application
 ) -> None:
-    async with listening(browser_of_admin, f"app:{application.id},apps") as heard:
-        await until(heard, "hello")
+    async with open_stream(admin_browser, f"app:{application.id},apps") as stream:
+        await until(stream, "hello")
         await bus.publish(Signal(Topic.APPLICATION, "x", "another project"))
         await bus.publish(Signal(Topic.DEPLOYMENT, "x", "shop"))
         await bus.publish(Signal(Topic.APPLICATION, "y", "shop"))
-        event = await until(heard, "change")
+        event = await until(stream, "change")
     assert event.data == '{"topics": ["apps"]}'
 
 
 @pytest.mark.parametrize("topic", ["app:{}", "dep:{}", "log:{}:s1:0", "cmd:{}"])
-async def test_what_someone_may_not_see_they_may_not_follow(
+async def test_a_stream_needs_permission_for_its_topics(
     *,
     topic: str,
-    someone: Callable[..., httpx2.AsyncClient],
+    open_browser: Callable[..., httpx2.AsyncClient],
     stranger: User,
     application: Application,
     deployment: Deployment,
@@ -162,29 +168,29 @@ async def test_what_someone_may_not_see_they_may_not_follow(
         "cmd": await cases.applications.sync(application.id, by=admin),
     }
     id = ids.get(topic.split(":", maxsplit=1)[0], deployment.id)
-    answer = await someone(stranger).get("/_/stream", params={"t": topic.format(id)})
+    answer = await open_browser(stranger).get("/_/stream", params={"t": topic.format(id)})
     assert answer.status_code == 403
-    answer = await someone().get("/_/stream", params={"t": topic.format(id)})
+    answer = await open_browser().get("/_/stream", params={"t": topic.format(id)})
     assert answer.status_code == 303
 
 
-async def test_the_oldest_of_too_many_streams_makes_room(
-    browser_of_admin: httpx2.AsyncClient, application: Application
+async def test_the_oldest_of_too_many_streams_is_closed(
+    admin_browser: httpx2.AsyncClient, application: Application
 ) -> None:
     topic = f"app:{application.id}"
-    async with listening(browser_of_admin, topic) as first:
+    async with open_stream(admin_browser, topic) as first:
         await until(first, "hello")
         async with (
-            listening(browser_of_admin, topic) as second,
-            listening(browser_of_admin, topic),
-            listening(browser_of_admin, topic),
-            listening(browser_of_admin, topic),
+            open_stream(admin_browser, topic) as second,
+            open_stream(admin_browser, topic),
+            open_stream(admin_browser, topic),
+            open_stream(admin_browser, topic),
         ):
-            assert (await until(first, "bye")).data == "replaced"
+            assert (await until(first, "close")).data == "replaced"
             await until(second, "hello")
 
 
-async def test_a_browser_that_leaves_is_noticed() -> None:
+async def test_a_disconnect_ends_the_stream() -> None:
     bus = MemoryBus()
     leave = asyncio.Event()
 
@@ -197,42 +203,42 @@ async def test_a_browser_that_leaves_is_noticed() -> None:
             assert len(bus._listeners) == 1
             leave.set()
 
-    stream = _stream(bus, _still_signed_in, Pace())
+    event_stream = _stream(bus, _still_signed_in, StreamIntervals())
     async with asyncio.timeout(5):
-        await stream({"type": "http"}, receive, send)
+        await event_stream({"type": "http"}, receive, send)
     assert not bus._listeners
 
 
-async def test_a_session_that_ends_ends_the_stream() -> None:
-    said = await _stream_with(check=_signed_out, pace=Pace(beat=0.01))
-    assert said[-1].startswith("event: bye\ndata: signed-out")
+async def test_an_expired_session_ends_the_stream() -> None:
+    sent = await _run_stream(authorize=_signed_out, intervals=StreamIntervals(heartbeat=0.01))
+    assert sent[-1].startswith("event: close\ndata: signed-out")
 
 
-async def test_a_session_that_the_project_ends_ends_its_stream_at_once(
-    someone: Callable[..., httpx2.AsyncClient],
+async def test_a_revoked_session_ends_its_stream_at_once(
+    open_browser: Callable[..., httpx2.AsyncClient],
     cases: UseCases,
     static_admin: StaticAdmin,
     admin: User,
 ) -> None:
-    browser = someone()
+    browser = open_browser()
     browser.cookies["token"] = (await cases.sessions.sign_in("shop", *static_admin)).token
-    async with listening(browser, "apps") as heard:
-        await until(heard, "hello")
+    async with open_stream(browser, "apps") as stream:
+        await until(stream, "hello")
         await cases.projects.disable_static_admin(by=admin)
-        assert (await until(heard, "bye")).data == "signed-out"
+        assert (await until(stream, "close")).data == "signed-out"
 
 
-async def test_a_quiet_stream_beats() -> None:
-    beats = 0
+async def test_an_idle_stream_sends_heartbeats() -> None:
+    checks = 0
 
-    async def check() -> None:
-        nonlocal beats
-        beats += 1
-        if beats > 2:
+    async def authorize() -> None:
+        nonlocal checks
+        checks += 1
+        if checks > 2:
             raise Unauthenticated("enough")
 
-    said = await _stream_with(check=check, pace=Pace(beat=0.01))
-    assert sum(part.startswith("event: beat") for part in said) == 2
+    sent = await _run_stream(authorize=authorize, intervals=StreamIntervals(heartbeat=0.01))
+    assert sum(event.startswith("event: heartbeat") for event in sent) == 2
 
 
 async def _signed_out() -> None:
@@ -243,24 +249,80 @@ async def _still_signed_in() -> None:
     pass
 
 
-def _stream(bus: MemoryBus, check: Callable[[], Awaitable[None]], pace: Pace) -> EventStream:
-    async def lines(place: Place) -> Lines:
-        return Lines("", place, completed=False)
+def _stream(
+    bus: MemoryBus, authorize: Callable[[], Awaitable[None]], intervals: StreamIntervals
+) -> EventStream:
+    async def read_log(cursor: LogCursor) -> LogChunk:
+        return LogChunk("", cursor, completed=False)
 
-    return EventStream("shop", read_topics("apps"), Place(), Sources(bus, check, lines), pace)
+    return EventStream(
+        "shop",
+        parse_topics("apps"),
+        LogCursor(),
+        StreamSources(bus, authorize, read_log),
+        intervals,
+    )
 
 
-async def _stream_with(check: Callable[[], Awaitable[None]], pace: Pace) -> list[str]:
-    """What a stream without any change says until it ends by itself."""
-    said: list[str] = []
+async def _run_stream(
+    authorize: Callable[[], Awaitable[None]], intervals: StreamIntervals
+) -> list[str]:
+    """The events of a stream without changes until it closes."""
+    events: list[str] = []
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.body" and message["body"]:
-            said.append(message["body"].decode())
+            events.append(message["body"].decode())
 
     async def receive() -> Any:
         await asyncio.Event().wait()
 
     async with asyncio.timeout(5):
-        await _stream(MemoryBus(), check, pace)({"type": "http"}, receive, send)
-    return said
+        await _stream(MemoryBus(), authorize, intervals)({"type": "http"}, receive, send)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("topic", "signal", "matches"),
+    [
+        pytest.param("apps", (Topic.APPLICATION, "a1"), True, id="any application"),
+        pytest.param("apps", (Topic.DEPLOYMENT, "a1"), False, id="but no deployment"),
+        pytest.param("app:a1", (Topic.APPLICATION, "a1"), True, id="this application"),
+        pytest.param("app:a1", (Topic.APPLICATION, "a2"), False, id="but no other"),
+        pytest.param("deployments", (Topic.DEPLOYMENT, "d9"), True, id="any deployment"),
+        pytest.param("dep:d1", (Topic.DEPLOYMENT, "d1"), True, id="this deployment"),
+        pytest.param("dep:d1", (Topic.STAGE_LOG, "d1/s1"), False, id="its log is another topic"),
+        pytest.param("cmd:c1", (Topic.COMMAND, "c1"), True, id="this command"),
+        pytest.param("pipeds", (Topic.PIPED, "p1"), True, id="any piped"),
+        pytest.param("log:d1:s1:0", (Topic.STAGE_LOG, "d1/s1"), True, id="this log"),
+        pytest.param("log:d1:s1:0", (Topic.STAGE_LOG, "d1/s2"), False, id="but no other"),
+        pytest.param("log:d1:s1:0", (Topic.EVERYTHING, ""), True, id="anything may have changed"),
+        pytest.param("dep:d1", (Topic.EVERYTHING, ""), True, id="anything, once more"),
+    ],
+)
+def test_which_signals_match_a_topic(topic: str, signal: tuple[Topic, str], matches: bool) -> None:
+    (read,) = parse_topics(topic)
+    assert read.matches(Signal(signal[0], signal[1], "shop")) is matches
+
+
+def test_a_stage_id_may_contain_separators() -> None:
+    (topic,) = parse_topics("log:d1:a%2Cb%3Ac:2")
+    assert topic.run == StageRun("d1", "a,b:c", 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("weather", id="no such topic"),
+        pytest.param("app", id="an application without its id"),
+        pytest.param("apps:a1", id="all applications with an id"),
+        pytest.param("log:d1", id="a log without a stage"),
+        pytest.param("log:d1:s1:x", id="a log without a number"),
+        pytest.param("log:d1:s1,log:d1:s2", id="two logs"),
+        pytest.param(",".join(f"app:{n}" for n in range(21)), id="too many"),
+    ],
+)
+def test_invalid_topics_are_rejected(text: str) -> None:
+    with pytest.raises(UserMistake):
+        parse_topics(text)

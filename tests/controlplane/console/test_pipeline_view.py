@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where stages stand in the pipeline, how long they took and what they say."""
+"""View models of the pipeline: columns, durations, details and approvals of stages."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -14,11 +14,11 @@ MakeStage = Callable[..., PipelineStage]
 MakeDeployment = Callable[..., Deployment]
 
 
-def names(pipeline: view.Pipeline) -> list[list[str]]:
+def names(pipeline: view.PipelineView) -> list[list[str]]:
     return [[stage.name for stage in column] for column in pipeline.columns]
 
 
-def test_stages_stand_one_after_the_other(
+def test_sequential_stages_have_a_column_each(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
     made = make_deployment(
@@ -26,10 +26,10 @@ def test_stages_stand_one_after_the_other(
         make_stage("2", "WAIT", requires=["1"]),
         make_stage("3", "SYNC", requires=["2"]),
     )
-    assert names(view.pipeline(made, noon)) == [["CANARY"], ["WAIT"], ["SYNC"]]
+    assert names(view.pipeline_view(made, noon)) == [["CANARY"], ["WAIT"], ["SYNC"]]
 
 
-def test_stages_that_wait_for_the_same_one_share_a_column(
+def test_parallel_stages_share_a_column(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
     made = make_deployment(
@@ -38,10 +38,10 @@ def test_stages_that_wait_for_the_same_one_share_a_column(
         make_stage("3", "C", requires=["1"]),
         make_stage("4", "D", requires=["1", "2", "3"]),
     )
-    assert names(view.pipeline(made, noon)) == [["A"], ["B", "C"], ["D"]]
+    assert names(view.pipeline_view(made, noon)) == [["A"], ["B", "C"], ["D"]]
 
 
-def test_a_cycle_is_told_and_every_stage_is_drawn_once(
+def test_a_cycle_is_reported_and_every_stage_is_shown_once(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
     made = make_deployment(
@@ -49,18 +49,18 @@ def test_a_cycle_is_told_and_every_stage_is_drawn_once(
         make_stage("2", "B", requires=["3"]),
         make_stage("3", "C", requires=["2"]),
     )
-    drawn = view.pipeline(made, noon)
-    assert drawn.has_cycle
-    assert names(drawn) == [["A"], ["B", "C"]]
+    shown = view.pipeline_view(made, noon)
+    assert shown.has_cycle
+    assert names(shown) == [["A"], ["B", "C"]]
 
 
-def test_a_stage_that_names_itself_or_a_stranger_is_no_cycle(
+def test_requiring_itself_or_an_unknown_stage_is_no_cycle(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
     made = make_deployment(make_stage("1", "A", requires=["1", "gone"]))
-    drawn = view.pipeline(made, noon)
-    assert not drawn.has_cycle
-    assert names(drawn) == [["A"]]
+    shown = view.pipeline_view(made, noon)
+    assert not shown.has_cycle
+    assert names(shown) == [["A"]]
 
 
 @pytest.mark.parametrize(
@@ -89,40 +89,43 @@ def test_which_stages_are_shown(
     make_deployment: MakeDeployment,
     noon: datetime,
 ) -> None:
-    drawn = view.pipeline(
+    shown = view.pipeline_view(
         make_deployment(make_stage("1", "A"), make_stage("2", "LAST", **fields)), noon
     )
-    assert names(drawn) == columns
-    assert [one.name for one in drawn.rollback] == rollback
+    assert names(shown) == columns
+    assert [stage.name for stage in shown.rollback] == rollback
 
 
-def test_the_rollback_stage_of_the_first_generation_is_known_by_its_name(
+def test_the_rollback_stage_of_v0_is_recognised_by_its_name(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
     made = make_deployment(
         make_stage("Rollback", "ROLLBACK", predefined=True, status=StageStatus.RUNNING)
     )
-    assert [one.name for one in view.pipeline(made, noon).rollback] == ["ROLLBACK"]
+    assert [stage.name for stage in view.pipeline_view(made, noon).rollback] == ["ROLLBACK"]
 
 
-def test_a_stage_begins_when_what_it_waited_for_has_ended(
+def test_a_stage_starts_when_the_stages_it_requires_have_ended(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime, start: int
 ) -> None:
     made = make_deployment(
         make_stage("1", "A", status=StageStatus.SUCCESS, completed_at=start + 48),
         make_stage("2", "B", status=StageStatus.RUNNING, requires=["1"]),
     )
-    first, second = view.pipeline(made, noon).stages
+    first, second = view.pipeline_view(made, noon).stages
     assert first.elapsed == view.Elapsed("48s")
     assert second.elapsed == view.Elapsed("9m 12s", since="2026-08-22T16:50:48Z")
 
 
 @pytest.mark.parametrize(
-    ("status", "metadata", "line"),
+    ("status", "metadata", "detail"),
     [
-        pytest.param(0, {}, "not started", id="a stage that waits says so"),
+        pytest.param(0, {}, "not started", id="not started"),
         pytest.param(
-            2, {"pipecd/stage-display-metadata": "3 passed"}, "3 passed", id="its own words first"
+            2,
+            {"pipecd/stage-display-metadata": "3 passed"},
+            "3 passed",
+            id="display metadata first",
         ),
         pytest.param(2, {"ApprovedBy": "ann"}, "Approved by: ann", id="who approved"),
         pytest.param(
@@ -135,19 +138,19 @@ def test_a_stage_begins_when_what_it_waited_for_has_ended(
             id="how traffic is split",
         ),
         pytest.param(2, {"promote-percentage": "30"}, "30 % promoted", id="what is promoted"),
-        pytest.param(2, {}, "", id="nothing to tell"),
+        pytest.param(2, {}, "", id="no metadata"),
     ],
 )
-def test_the_line_of_a_stage(
+def test_the_detail_of_a_stage(
     status: int,
     metadata: dict[str, str],
-    line: str,
+    detail: str,
     make_stage: MakeStage,
     make_deployment: MakeDeployment,
     noon: datetime,
 ) -> None:
     one = make_stage("1", "A", status=status, metadata=metadata)
-    assert view.stage_view(one, make_deployment(one), noon).line == line
+    assert view.stage_view(one, make_deployment(one), noon).detail == detail
 
 
 @pytest.mark.parametrize(
@@ -164,12 +167,12 @@ def test_the_line_of_a_stage(
         pytest.param({"name": "SYNC", "status": 1}, False, id="no other stage"),
     ],
 )
-def test_which_stages_wait_for_a_person(fields: dict[str, int], waits: bool) -> None:
-    assert view.is_waiting(PipelineStage(id="1", **fields)) is waits  # pyright: ignore[reportArgumentType]
+def test_which_stages_wait_for_approval(fields: dict[str, int], waits: bool) -> None:
+    assert view.is_waiting_for_approval(PipelineStage(id="1", **fields)) is waits  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
-    ("reader", "why_not"),
+    ("user", "disabled_reason"),
     [
         pytest.param("ann", "", id="an approver may"),
         pytest.param("eve", "You are signed in as eve", id="nobody else may"),
@@ -177,8 +180,8 @@ def test_which_stages_wait_for_a_person(fields: dict[str, int], waits: bool) -> 
     ],
 )
 def test_who_may_approve(
-    reader: str,
-    why_not: str,
+    user: str,
+    disabled_reason: str,
     make_stage: MakeStage,
     make_deployment: MakeDeployment,
     noon: datetime,
@@ -193,9 +196,9 @@ def test_who_may_approve(
         ),
         make_stage("2", "SYNC", requires=["1"]),
     )
-    (asked,) = view.approvals(made, reader, noon)
-    assert asked.why_not.startswith(why_not)
-    assert bool(asked.why_not) == bool(why_not)
-    assert asked.approvers == ("ann", "bob")
-    assert asked.approved_by == ("bob",)
-    assert asked.leads_to == "continue with SYNC"
+    (approval,) = view.approval_views(made, user, noon)
+    assert approval.disabled_reason.startswith(disabled_reason)
+    assert bool(approval.disabled_reason) == bool(disabled_reason)
+    assert approval.approvers == ("ann", "bob")
+    assert approval.approved_by == ("bob",)
+    assert approval.next_step == "continue with SYNC"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An administrator decides on the settings page who may enter and what they may do."""
+"""The project settings: static admin, single sign-on, roles, groups and the webhook."""
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,22 +12,23 @@ from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.projects import StaticAdmin
+from pipecd.controlplane.usecases.webhooks import Push
 from pipecd.model.errors import Denied, Unauthenticated
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.secrets.keyfile import KeyFile
 
 PAGE = "/settings/project"
 KEY = KeyFile(b"0123456789abcdef0123456789abcdef\n")
-Send = Callable[..., Awaitable[httpx2.Response]]
-Someone = Callable[..., httpx2.AsyncClient]
+SubmitForm = Callable[..., Awaitable[httpx2.Response]]
+OpenBrowser = Callable[..., httpx2.AsyncClient]
 
 
 @pytest.fixture
-def fill(browser_of_admin: httpx2.AsyncClient, send: Send) -> Send:
+def fill(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm) -> SubmitForm:
     """Sends a form of the page and answers what the browser gets."""
 
     async def filled(form: str, **fields: str) -> httpx2.Response:
-        return await send(browser_of_admin, PAGE, f"{PAGE}/{form}", **fields)
+        return await submit_form(admin_browser, PAGE, f"{PAGE}/{form}", **fields)
 
     return filled
 
@@ -38,10 +40,10 @@ async def page(browser: httpx2.AsyncClient) -> str:
 GITHUB = {"client_id": "gh-id", "client_secret": "gh-secret", "hours": "12"}
 
 
-async def test_github_is_set_up_seen_changed_and_removed(
-    fill: Send, browser_of_admin: httpx2.AsyncClient, stores: Stores
+async def test_github_is_set_up_changed_and_removed(
+    fill: SubmitForm, admin_browser: httpx2.AsyncClient, stores: Stores
 ) -> None:
-    assert "Not set up." in await page(browser_of_admin)
+    assert "Not set up." in await page(admin_browser)
     answer = await fill("sso/github", **GITHUB, base_url="https://ghe.example")
     assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGE}#sso")
     stored = (await stores.projects.get("shop")).sso
@@ -50,8 +52,8 @@ async def test_github_is_set_up_seen_changed_and_removed(
     sealed = (stored.github.client_id, stored.github.client_secret)
     assert sealed != ("gh-id", "gh-secret")
     assert tuple(map(KEY.decrypt, sealed)) == ("gh-id", "gh-secret")
-    shown = await page(browser_of_admin)
-    assert "People sign in with <b>GitHub</b>; a session lasts 12 hours." in shown
+    shown = await page(admin_browser)
+    assert "Users sign in with <b>GitHub</b>; a session lasts 12 hours." in shown
     assert "https://pipecd.example/auth/callback" in shown
     assert "https://ghe.example" in shown
     for secret in ("gh-id", "gh-secret", *sealed, "redacted"):
@@ -63,11 +65,11 @@ async def test_github_is_set_up_seen_changed_and_removed(
     assert (stored.session_ttl, stored.github.base_url) == (168, "")
     await fill("sso/remove")
     assert not (await stores.projects.get("shop")).HasField("sso")
-    assert "Not set up." in await page(browser_of_admin)
+    assert "Not set up." in await page(admin_browser)
 
 
 async def test_openid_connect_is_set_up(
-    fill: Send, browser_of_admin: httpx2.AsyncClient, stores: Stores
+    fill: SubmitForm, admin_browser: httpx2.AsyncClient, stores: Stores
 ) -> None:
     client = {"client_id": "oi-id", "client_secret": "oi-secret"}
     fields = {"issuer": "https://id.example", "scopes": "openid  profile", "roles_claim_key": "r"}
@@ -75,7 +77,7 @@ async def test_openid_connect_is_set_up(
     oidc = (await stores.projects.get("shop")).sso.oidc
     assert (oidc.client_secret, oidc.issuer) == ("oi-secret", "https://id.example")
     assert (list(oidc.scopes), oidc.roles_claim_key) == (["openid", "profile"], "r")
-    shown = await page(browser_of_admin)
+    shown = await page(admin_browser)
     assert "OpenID Connect</b>; a session lasts 168 hours." in shown
     assert "oi-secret" not in shown
     # Another provider needs a client of its own.
@@ -101,8 +103,8 @@ async def test_openid_connect_is_set_up(
         pytest.param("admin", {"username": "boss"}, "Fill in the password.", id="no password"),
     ],
 )  # fmt: skip
-async def test_a_form_is_shown_again_with(
-    fill: Send, form: str, fields: dict[str, str], told: str
+async def test_a_rejected_form_is_shown_again_with(
+    fill: SubmitForm, form: str, fields: dict[str, str], told: str
 ) -> None:
     answer = await fill(form, **fields)
     assert answer.status_code == 422
@@ -112,13 +114,13 @@ async def test_a_form_is_shown_again_with(
 
 
 async def test_a_role_is_added_used_changed_and_deleted(
-    fill: Send, browser_of_admin: httpx2.AsyncClient, cases: UseCases
+    fill: SubmitForm, admin_browser: httpx2.AsyncClient, cases: UseCases
 ) -> None:
     await fill("roles", name="watchers", policies="resources=piped;actions=list")
     await fill("groups", group="org/night", role="watchers")
-    shown = await page(browser_of_admin)
+    shown = await page(admin_browser)
     assert "resources=piped;actions=list" in shown
-    assert "Held by org/night." in shown
+    assert "Assigned to org/night." in shown
     watcher = User("shop", "wendy", ("watchers",))
     assert await cases.pipeds.listed(by=watcher) == ()
     await fill("roles/update", name="watchers", policies="resources=piped{env:dev};actions=get")
@@ -126,13 +128,13 @@ async def test_a_role_is_added_used_changed_and_deleted(
         await cases.pipeds.listed(by=watcher)
     await fill("groups/delete", group="org/night")
     await fill("roles/delete", name="watchers")
-    shown = await page(browser_of_admin)
+    shown = await page(admin_browser)
     assert "org/night" not in shown
     assert "watchers" not in shown
 
 
-async def test_the_administrator_is_disabled_only_on_purpose(
-    fill: Send, cases: UseCases, static_admin: StaticAdmin, browser_of_admin: httpx2.AsyncClient
+async def test_disabling_the_only_way_to_sign_in_needs_confirmation(
+    fill: SubmitForm, cases: UseCases, static_admin: StaticAdmin, admin_browser: httpx2.AsyncClient
 ) -> None:
     refused = await fill("admin/disable")
     assert refused.status_code == 422
@@ -141,34 +143,124 @@ async def test_the_administrator_is_disabled_only_on_purpose(
     assert (await fill("admin/disable", confirm="shop")).status_code == 303
     with pytest.raises(Unauthenticated):
         await cases.sessions.person(token)
-    assert "Nobody can sign in with a password." in await page(browser_of_admin)
+    assert "Nobody can sign in with a password." in await page(admin_browser)
     await fill("admin/enable")
     await fill("admin", username="boss", password="a better password")
     assert await cases.sessions.sign_in("shop", "boss", "a better password")
 
 
-async def test_with_single_sign_on_the_administrator_can_go(fill: Send, stores: Stores) -> None:
+async def test_with_single_sign_on_the_static_admin_can_be_disabled(
+    fill: SubmitForm, stores: Stores
+) -> None:
     await fill("sso/github", **GITHUB)
     assert (await fill("admin/disable")).status_code == 303
     assert (await stores.projects.get("shop")).static_admin_disabled
 
 
-async def test_a_viewer_sees_but_changes_nothing(
-    someone: Someone, viewer: User, send: Send
+async def test_a_viewer_sees_the_settings_but_changes_nothing(
+    open_browser: OpenBrowser, viewer: User, submit_form: SubmitForm
 ) -> None:
-    browser = someone(viewer)
+    browser = open_browser(viewer)
     shown = await page(browser)
-    assert "Only people who may change the project can do this" in shown
+    assert "Only users who may update the project can change its settings" in shown
     assert 'data-testid="role-add"' not in shown
     assert "resources=" in shown
     # The page has no form of its own, so the secret of the session comes from another page.
-    csrf: Any = await send(browser, "/deployments", f"{PAGE}/roles/delete", name="x")
+    csrf: Any = await submit_form(browser, "/deployments", f"{PAGE}/roles/delete", name="x")
     assert csrf.status_code == 403
 
 
 async def test_a_project_of_the_configuration_file_is_read_only(
-    someone: Someone, stranger: User
+    open_browser: OpenBrowser, stranger: User
 ) -> None:
-    shown = await page(someone(stranger))
+    shown = await page(open_browser(stranger))
     assert "This project is declared in the configuration file" in shown
     assert 'data-testid="admin-disable"' not in shown
+
+
+def secret_in(html: str) -> str:
+    found = re.search(r'data-testid="webhook-secret">([^<]+)<', html)
+    return found[1] if found else ""
+
+
+async def test_settings_redirect_to_the_first_visible_page(
+    admin_browser: httpx2.AsyncClient, open_browser: Any
+) -> None:
+    assert 'href="/settings"' in (await admin_browser.get("/applications")).text
+    answer = await admin_browser.get("/settings")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/settings/piped")
+    assert f'href="{PAGE}"' in (await admin_browser.get("/settings/piped")).text
+    answer = await open_browser(User("shop", "nobody", ())).get("/settings")
+    assert (answer.status_code, answer.headers["location"]) == (303, PAGE)
+
+
+async def test_a_webhook_is_created_rotated_and_removed(
+    admin_browser: httpx2.AsyncClient, submit_form: Any, cases: UseCases, advance: Any
+) -> None:
+    page = (await admin_browser.get(PAGE)).text
+    assert "webhook-create" in page
+    assert secret_in(page) == ""
+    assert (await submit_form(admin_browser, PAGE, f"{PAGE}/webhook")).status_code == 303
+    page = (await admin_browser.get(PAGE)).text
+    first = secret_in(page)
+    assert (first,) == await cases.webhooks.secrets_of("shop")
+    assert "https://pipecd.example/webhooks/shop" in page
+    # A double click does not end the first one.
+    await submit_form(admin_browser, PAGE, f"{PAGE}/webhook")
+    assert (first,) == await cases.webhooks.secrets_of("shop")
+    advance(60)
+    await submit_form(admin_browser, PAGE, f"{PAGE}/webhook")
+    page = (await admin_browser.get(PAGE)).text
+    assert (secret_in(page), first) == await cases.webhooks.secrets_of("shop")
+    assert "the previous one is valid until" in page
+    await submit_form(admin_browser, PAGE, f"{PAGE}/webhook/remove")
+    assert await cases.webhooks.secrets_of("shop") == ()
+    assert "webhook-create" in (await admin_browser.get(PAGE)).text
+
+
+@pytest.mark.parametrize(
+    ("remote", "told"),
+    [
+        pytest.param("git@github.com:shop/site.git", "1 watched repository was", id="watched"),
+        pytest.param("git@github.com:shop/other.git", "no piped of this project", id="not watched"),
+    ],
+)
+async def test_the_last_push_is_shown(
+    admin_browser: httpx2.AsyncClient,
+    cases: UseCases,
+    admin: User,
+    registered: Any,
+    remote: str,
+    told: str,
+) -> None:
+    del registered
+    await cases.webhooks.rotate(by=admin)
+    assert "None yet" in (await admin_browser.get(PAGE)).text
+    await cases.webhooks.pushed("shop", Push((remote,)), host="GitHub")
+    page = (await admin_browser.get(PAGE)).text
+    assert remote in page
+    assert told in page
+
+
+async def test_the_webhook_secret_needs_permission_to_update(
+    open_browser: Any, submit_form: Any, cases: UseCases, admin: User, viewer: User
+) -> None:
+    await cases.webhooks.rotate(by=admin)
+    (secret,) = await cases.webhooks.secrets_of("shop")
+    client = open_browser(viewer)
+    page = await client.get(PAGE)
+    assert page.status_code == 200
+    assert secret not in page.text
+    assert "ask an administrator" in page.text
+    csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', (await client.get("/applications")).text)
+    assert csrf is None
+    refused = await submit_form(client, PAGE, f"{PAGE}/webhook")
+    assert refused.status_code == 403
+    assert await cases.webhooks.secrets_of("shop") == (secret,)
+
+
+async def test_a_page_with_a_secret_is_not_cached(
+    admin_browser: httpx2.AsyncClient, cases: UseCases, admin: User
+) -> None:
+    await cases.webhooks.rotate(by=admin)
+    assert (await admin_browser.get(PAGE)).headers["cache-control"] == "no-store"

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a log and the place of a reader in it."""
+"""The lines of a log and the cursor of a reader."""
 
 import pytest
 
 from pipecd.controlplane.console.stage_log import (
-    Place,
+    LogCursor,
     log_lines,
+    log_tail,
     log_text,
-    log_window,
-    read_place,
+    parse_cursor,
 )
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
@@ -19,42 +19,42 @@ BLOCKS = [
 ]
 
 
-def test_lines_are_numbered_whatever_their_index_is() -> None:
-    assert [line.number for line in log_lines(BLOCKS, Place())] == [1, 2, 3, 4, 5]
+def test_lines_are_numbered_independently_of_their_index() -> None:
+    assert [line.number for line in log_lines(BLOCKS, LogCursor())] == [1, 2, 3, 4, 5]
 
 
-def test_a_reader_goes_on_where_they_stopped() -> None:
-    new = log_lines(BLOCKS, Place(102, 3))
+def test_reading_continues_after_the_cursor() -> None:
+    new = log_lines(BLOCKS, LogCursor(102, 3))
     assert [(line.number, line.index) for line in new] == [(4, 500), (5, 501)]
 
 
-def test_the_end_of_a_long_log_comes_first() -> None:
-    window = log_window(BLOCKS, completed=False, size=2)
-    assert [line.number for line in window.lines] == [4, 5]
-    assert window.earlier == 3
-    assert window.place == Place(501, 5)
+def test_a_long_log_shows_its_end() -> None:
+    view = log_tail(BLOCKS, completed=False, size=2)
+    assert [line.number for line in view.lines] == [4, 5]
+    assert view.omitted == 3
+    assert view.cursor == LogCursor(501, 5)
 
 
-def test_an_empty_log_begins_at_the_beginning() -> None:
-    assert log_window([], completed=False).place == Place()
+def test_the_cursor_of_an_empty_log_is_its_start() -> None:
+    assert log_tail([], completed=False).cursor == LogCursor()
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "cursor"),
     [
-        pytest.param("102:3", Place(102, 3), id="as it was told"),
-        pytest.param("", Place(), id="nothing"),
-        pytest.param("-1:0", Place(), id="before the first line"),
-        pytest.param("x:y", Place(), id="nonsense"),
-        pytest.param("\u0661:\u0662", Place(), id="digits of other scripts"),
+        pytest.param("102:3", LogCursor(102, 3), id="as sent"),
+        pytest.param("", LogCursor(), id="nothing"),
+        pytest.param("-1:0", LogCursor(), id="before the first line"),
+        pytest.param("x:y", LogCursor(), id="nonsense"),
+        pytest.param("\u0661:\u0662", LogCursor(), id="digits of other scripts"),
     ],
 )
-def test_a_place_comes_back_from_the_browser(text: str, place: Place) -> None:
-    assert read_place(text) == place
+def test_cursors_from_the_browser(text: str, cursor: LogCursor) -> None:
+    assert parse_cursor(text) == cursor
 
 
-def test_a_place_survives_the_way_there_and_back() -> None:
-    assert read_place(str(Place(102, 3))) == Place(102, 3)
+def test_a_cursor_round_trips() -> None:
+    assert parse_cursor(str(LogCursor(102, 3))) == LogCursor(102, 3)
 
 
 def test_the_raw_log_is_plain_text() -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every status of the wire has a tone, an icon of the sprite and a word."""
+"""Every status has a tone, an icon of the sprite and a text."""
 
 import re
 from importlib.resources import files
 
-from pipecd.controlplane.console import status_badge as marks
+from pipecd.controlplane.console import status_badge as badges
+from pipecd.controlplane.console.deploy_targets import KIND_NAMES
 from pipecd.model.application import ApplicationKind, SyncStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 
@@ -12,22 +13,25 @@ SPRITE = files("pipecd.controlplane.console").joinpath("assets/icons.svg").read_
 SYMBOLS = set(re.findall(r'<symbol id="([a-z]+)"', SPRITE))
 
 
-def test_no_status_is_forgotten() -> None:
+def test_every_status_has_a_badge() -> None:
     shown = [
-        *(marks.deployment_mark(status) for status in DeploymentStatus),
-        *(marks.stage_mark(status) for status in StageStatus),
-        *(marks.sync_mark(status) for status in SyncStatus),
-        marks.WAITING,
+        *(badges.deployment_badge(status) for status in DeploymentStatus),
+        *(badges.stage_badge(status) for status in StageStatus),
+        *(badges.sync_badge(status) for status in SyncStatus),
+        badges.WAITING_FOR_APPROVAL,
     ]
-    assert all(mark.word for mark in shown)
-    assert {mark.icon for mark in shown} <= SYMBOLS
+    assert all(badge.text for badge in shown)
+    assert {badge.icon for badge in shown} <= SYMBOLS
 
 
-def test_no_kind_is_forgotten() -> None:
-    assert all(marks.kind_word(kind) for kind in ApplicationKind)
+def test_every_kind_has_a_name() -> None:
+    assert set(KIND_NAMES) == set(ApplicationKind)
 
 
 def test_only_a_running_deployment_waits_for_approval() -> None:
-    assert marks.deployment_mark(DeploymentStatus.RUNNING, waiting=True) == marks.WAITING
-    cancelled = marks.deployment_mark(DeploymentStatus.CANCELLED, waiting=True)
-    assert cancelled.word == "Cancelled"
+    assert (
+        badges.deployment_badge(DeploymentStatus.RUNNING, waiting=True)
+        == badges.WAITING_FOR_APPROVAL
+    )
+    cancelled = badges.deployment_badge(DeploymentStatus.CANCELLED, waiting=True)
+    assert cancelled.text == "Cancelled"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is going on with a deployment, in a sentence."""
+"""The status of a deployment in a sentence."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.console.deployments_view import deployment_page
-from pipecd.controlplane.console.piped_status import Agent, agent
+from pipecd.controlplane.console.deployments_view import deployment_view
+from pipecd.controlplane.console.status_badge import PipedStatus, piped_status
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.piped_pb2 import Piped
@@ -23,7 +23,11 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
     ("status", "stages", "fields", "text"),
     [
         pytest.param(
-            DeploymentStatus.PENDING, [], {}, "Waiting for piped tokyo to plan it.", id="pending"
+            DeploymentStatus.PENDING,
+            [],
+            {},
+            "Waiting for piped tokyo to plan the deployment.",
+            id="pending",
         ),
         pytest.param(
             DeploymentStatus.PENDING,
@@ -36,7 +40,7 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
             DeploymentStatus.PLANNED,
             [{"id": "1", "name": "A"}],
             {},
-            "Planned with 1 stage; it starts next.",
+            "Planned with 1 stage; the first one starts next.",
             id="planned",
         ),
         pytest.param(
@@ -65,21 +69,21 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
                 }
             ],
             {},
-            "It goes on once ann or bob approves. Approved by bob so far.",
+            "Waiting for approval by ann or bob. Approved by bob so far.",
             id="waiting for named people",
         ),
         pytest.param(
             DeploymentStatus.RUNNING,
             [{"id": "1", "name": "WAIT_APPROVAL", "status": 1}],
             {},
-            "It goes on once anyone who may change deployments approves.",
+            "Waiting for approval by anyone who may update deployments.",
             id="waiting for anybody",
         ),
         pytest.param(
             DeploymentStatus.ROLLING_BACK,
             [BROKEN, {**ROLLED, "status": 1}],
             {"running_commit_hash": "9c01ab2f" * 5},
-            "SMOKE failed: Got HTTP 503. Rolling back to 9c01ab2 now.",
+            "SMOKE failed: Got HTTP 503. Rolling back to 9c01ab2.",
             id="rolling back",
         ),
         pytest.param(
@@ -104,20 +108,24 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
             id="failed before its stages",
         ),
         pytest.param(
-            DeploymentStatus.FAILURE, [], {}, "It failed without giving a reason.", id="no reason"
+            DeploymentStatus.FAILURE,
+            [],
+            {},
+            "The deployment failed without a reason.",
+            id="no reason",
         ),
         pytest.param(
             DeploymentStatus.SUCCESS,
             [{"id": "1", "name": "A", "status": 2}, {"id": "2", "name": "B", "status": 5}],
             {},
-            "Went through 1 stage in 1m 05s. Skipped: B.",
+            "Completed 1 stage in 1m 05s. Skipped: B.",
             id="succeeded, with a stage skipped",
         ),
         pytest.param(
             DeploymentStatus.SUCCESS,
             [{"id": "1", "name": "A", "status": 6}],
             {},
-            "Went through 1 stage in 1m 05s. A ended it early.",
+            "Completed 1 stage in 1m 05s. A ended the deployment early.",
             id="ended early",
         ),
         pytest.param(
@@ -129,7 +137,7 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
         ),
     ],
 )
-def test_the_story(
+def test_the_status_text(
     *,
     status: DeploymentStatus,
     stages: list[dict[str, Any]],
@@ -137,57 +145,59 @@ def test_the_story(
     text: str,
     make_stage: MakeStage,
     make_deployment: MakeDeployment,
-    online_piped: Agent,
+    online_piped: PipedStatus,
     noon: datetime,
     start: int,
 ) -> None:
     made = make_deployment(
         *(make_stage(**one) for one in stages), status=status, completed_at=start + 65, **fields
     )
-    assert deployment_page(made, online_piped, "ann", noon).story.text == text
+    assert deployment_view(made, online_piped, "ann", noon).status.text == text
 
 
 def test_a_quick_deployment_is_quick(
     make_stage: MakeStage,
     make_deployment: MakeDeployment,
-    online_piped: Agent,
+    online_piped: PipedStatus,
     noon: datetime,
     start: int,
 ) -> None:
     made = make_deployment(make_stage("1", "A", status=2), status=4, completed_at=start)
-    told = deployment_page(made, online_piped, "ann", noon).story.text
-    assert told == "Went through 1 stage in less than a second."
+    text = deployment_view(made, online_piped, "ann", noon).status.text
+    assert text == "Completed 1 stage in less than a second."
 
 
-def test_nothing_moves_while_the_piped_is_away(
-    make_deployment: MakeDeployment, offline_piped: Agent, noon: datetime
+def test_no_progress_while_the_piped_is_offline(
+    make_deployment: MakeDeployment, offline_piped: PipedStatus, noon: datetime
 ) -> None:
-    told = deployment_page(make_deployment(status=2), offline_piped, "ann", noon).story.text
-    assert told.startswith("Nothing moves: piped tokyo is offline.")
+    text = deployment_view(make_deployment(status=2), offline_piped, "ann", noon).status.text
+    assert text.startswith("No progress: piped tokyo is offline.")
 
 
-def test_a_finished_deployment_does_not_care_about_its_piped(
-    make_deployment: MakeDeployment, offline_piped: Agent, noon: datetime
+def test_a_completed_deployment_does_not_depend_on_its_piped(
+    make_deployment: MakeDeployment, offline_piped: PipedStatus, noon: datetime
 ) -> None:
-    told = deployment_page(make_deployment(status=6), offline_piped, "ann", noon).story.text
-    assert told == "Someone cancelled it."
+    text = deployment_view(make_deployment(status=6), offline_piped, "ann", noon).status.text
+    assert text == "The deployment was cancelled."
 
 
 @pytest.mark.parametrize(
-    ("pipeds", "word", "is_away"),
+    ("pipeds", "word", "is_unavailable"),
     [
-        pytest.param([Piped(id="p1", name="x", status=Piped.ONLINE)], "Online", False, id="there"),
-        pytest.param([Piped(id="p1", name="x", status=Piped.OFFLINE)], "Offline", True, id="away"),
+        pytest.param([Piped(id="p1", name="x", status=Piped.ONLINE)], "Online", False, id="online"),
+        pytest.param(
+            [Piped(id="p1", name="x", status=Piped.OFFLINE)], "Offline", True, id="offline"
+        ),
         pytest.param(
             [Piped(id="p1", name="x", status=Piped.ONLINE, disabled=True)],
             "Disabled",
             True,
-            id="locked out",
+            id="disabled",
         ),
         pytest.param([], "Not registered", True, id="removed"),
-        pytest.param(None, "Not shown", False, id="not for this reader"),
+        pytest.param(None, "Not shown", False, id="hidden from the user"),
     ],
 )
-def test_where_the_piped_is(pipeds: list[Piped] | None, word: str, is_away: bool) -> None:
-    found = agent("p1", pipeds)
-    assert (found.mark.word, found.is_away) == (word, is_away)
+def test_the_status_of_a_piped(pipeds: list[Piped] | None, word: str, is_unavailable: bool) -> None:
+    status = piped_status("p1", pipeds)
+    assert (status.badge.text, status.is_unavailable) == (word, is_unavailable)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for people: pages, sign-in and live updates."""
+"""The web console; `app` says how a page is built."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applications that can be added, as their page shows them."""
+"""View models of the page that registers applications."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,20 +7,19 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from pipecd.controlplane.console.command_notice import Notice
-from pipecd.controlplane.console.deploy_targets import Places
-from pipecd.controlplane.console.formatting import joined, label_texts
-from pipecd.controlplane.console.piped_status import Agent, agent
-from pipecd.controlplane.console.status_badge import Mark, Tone, kind_word
+from pipecd.controlplane.console.deploy_targets import KIND_NAMES, TargetOptions
+from pipecd.controlplane.console.formatting import join_words, label_texts
+from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone, piped_status
 from pipecd.model.application import ApplicationKind
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.piped_pb2 import Piped
 
-MOST_ROWS = 50
+MAX_ROWS = 50
 
 
-class File(NamedTuple):
-    """An application file: which piped sees it, and where it is in Git."""
+class ApplicationFile(NamedTuple):
+    """An application configuration file: the id of its piped, and where it is in Git."""
 
     piped: str
     repository: str
@@ -29,142 +28,142 @@ class File(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """What stands for the file in an address or as the id of an element."""
+        """The id of the file's row on the page."""
         return "found-" + sha256("\0".join(self).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
-class FoundRow:
-    """An application found in Git; `why_not` says why the reader cannot add it."""
+class FoundApplicationRow:
+    """An application found in Git; the user may add it if `disabled_reason` is empty."""
 
-    file: File
+    file: ApplicationFile
     name: str
     labels: tuple[str, ...]
     platform: str
-    agent: Agent
-    places: Places
-    why_not: str = ""
+    piped: PipedStatus
+    targets: TargetOptions
+    disabled_reason: str = ""
 
 
 @dataclass(frozen=True)
-class ByHand:
-    """The form for an application that was not found."""
+class ManualForm:
+    """The form for an application that no piped found."""
 
-    agent: Agent
+    piped: PipedStatus
     repositories: tuple[str, ...]
-    places: Places
-    why_not: str = ""
+    targets: TargetOptions
+    disabled_reason: str = ""
 
 
 @dataclass(frozen=True)
-class Emptiness:
-    """Why nothing is offered, and what helps."""
+class EmptyState:
+    """Why no application is listed, and what to do."""
 
     title: str
     text: str
     needs_piped: bool = False
 
 
-def file_of(info: ApplicationInfo) -> File:
-    return File(info.piped_id, info.repo_id, info.path, info.config_filename)
+def file_of(info: ApplicationInfo) -> ApplicationFile:
+    return ApplicationFile(info.piped_id, info.repo_id, info.path, info.config_filename)
 
 
-def registered_file(application: Application) -> File:
-    """The file of an application that somebody added."""
+def registered_file(application: Application) -> ApplicationFile:
+    """The configuration file of a registered application."""
     git = application.git_path
-    return File(application.piped_id, git.repo.id, git.path, git.config_filename)
+    return ApplicationFile(application.piped_id, git.repo.id, git.path, git.config_filename)
 
 
-def offered(
+def unregistered_applications(
     infos: Iterable[ApplicationInfo],
     applications: Iterable[Application],
     pipeds: Sequence[Piped] | None,
 ) -> tuple[ApplicationInfo, ...]:
-    """What nobody added yet, of pipeds that are in use.
+    """What enabled pipeds found in Git and nobody has registered.
 
-    A piped tells its list anew a moment after one of them was added.
+    A piped reports its list again a moment after one of them was registered, so this filters too.
     """
-    added = {registered_file(application) for application in applications}
-    in_use = None if pipeds is None else {piped.id for piped in pipeds if not piped.disabled}
+    registered = {registered_file(application) for application in applications}
+    enabled = None if pipeds is None else {piped.id for piped in pipeds if not piped.disabled}
     return tuple(
         info
         for info in infos
-        if file_of(info) not in added and (in_use is None or info.piped_id in in_use)
+        if file_of(info) not in registered and (enabled is None or info.piped_id in enabled)
     )
 
 
-def matching(infos: Iterable[ApplicationInfo], text: str) -> tuple[ApplicationInfo, ...]:
-    """Those that have the text in their name, path, repository or labels."""
-    wanted = text.casefold()
+def search(infos: Iterable[ApplicationInfo], text: str) -> tuple[ApplicationInfo, ...]:
+    """Those with the text in their name, path, repository or labels."""
+    needle = text.casefold()
     return tuple(
         info
         for info in infos
         if any(
-            wanted in part.casefold()
+            needle in part.casefold()
             for part in (info.name, info.path, info.repo_id, *label_texts(info.labels))
         )
     )
 
 
-def found_row(
+def found_application_row(
     info: ApplicationInfo,
     pipeds: Sequence[Piped] | None,
-    places: Mapping[str, Places],
-    why_not: str,
-) -> FoundRow:
+    options: Mapping[str, TargetOptions],
+    disabled_reason: str,
+) -> FoundApplicationRow:
     kind = ApplicationKind(info.kind)
-    of_piped = places.get(info.piped_id, Places())
-    # Zero is Kubernetes, and also what an application of plugins sends for want of a kind.
+    of_piped = options.get(info.piped_id, TargetOptions())
+    # Zero is Kubernetes, and also what v1 applications send, which have no kind.
     has_kind = of_piped.are_providers or kind is not ApplicationKind.KUBERNETES
-    lacks = no_provider(kind) if of_piped.lacks(kind) else ""
-    return FoundRow(
+    no_provider = no_provider_text(kind) if of_piped.lacks(kind) else ""
+    return FoundApplicationRow(
         file_of(info),
         info.name,
         label_texts(info.labels),
-        kind_word(kind) if has_kind else "",
-        agent(info.piped_id, pipeds),
+        KIND_NAMES[kind] if has_kind else "",
+        piped_status(info.piped_id, pipeds),
         of_piped.of_kind(kind),
-        why_not or lacks,
+        disabled_reason or no_provider,
     )
 
 
-def no_provider(kind: ApplicationKind) -> str:
-    """What helps when a piped cannot deploy a kind."""
+def no_provider_text(kind: ApplicationKind) -> str:
+    """What to do if a piped cannot deploy a kind."""
     return (
-        f"The piped has no platform provider for {kind_word(kind)}; "
+        f"The piped has no platform provider for {KIND_NAMES[kind]}; "
         "add one to its configuration and restart it."
     )
 
 
-def why_empty(pipeds: Sequence[Piped] | None) -> Emptiness:
-    """Why no application is offered."""
-    rest = (
-        "A file is offered when it is called app.pipecd.yaml or ends with .pipecd.yaml, has a name "
-        "and can be read; pipectl lint tells what is wrong with one. It appears here by itself."
+def why_empty(pipeds: Sequence[Piped] | None) -> EmptyState:
+    """Why no application is listed."""
+    nothing_new = EmptyState(
+        "No unregistered applications",
+        "A piped lists files named app.pipecd.yaml or *.pipecd.yaml that are valid and have a "
+        "name; pipectl lint reports what is wrong with a file. New ones appear here by themselves.",
     )
-    nothing_new = Emptiness("Pipeds found nothing to add", rest)
     if pipeds is None:
         return nothing_new
     enabled = [piped for piped in pipeds if not piped.disabled]
     if not enabled:
-        return Emptiness(
-            "No piped looks for applications",
-            "A piped looks through the repositories of its configuration and what it finds "
-            "appears here. Register one first, and start it.",
+        return EmptyState(
+            "No piped is enabled",
+            "A piped searches the repositories of its configuration, and the applications it "
+            "finds appear here. Register a piped first, and start it.",
             needs_piped=True,
         )
-    present = [piped for piped in enabled if not agent(piped.id, pipeds).is_away]
-    if not present:
-        names = joined([piped.name for piped in enabled])
+    online = [piped for piped in enabled if not piped_status(piped.id, pipeds).is_unavailable]
+    if not online:
+        names = join_words([piped.name for piped in enabled])
         are = "Piped {} is" if len(enabled) == 1 else "The pipeds {} are"
-        return Emptiness(
-            "No piped is looking now",
-            f"{are.format(names)} offline. What a piped finds appears here once it is back.",
+        return EmptyState(
+            "No piped is online",
+            f"{are.format(names)} offline. Applications appear here when a piped is back.",
         )
-    if not any(piped.repositories for piped in present):
-        names = joined([piped.name for piped in present])
-        watch = "Piped {} watches" if len(present) == 1 else "The pipeds {} watch"
-        return Emptiness(
+    if not any(piped.repositories for piped in online):
+        names = join_words([piped.name for piped in online])
+        watch = "Piped {} watches" if len(online) == 1 else "The pipeds {} watch"
+        return EmptyState(
             "No repository is watched",
             f"{watch.format(names)} no repository. Add one to spec.repositories of its "
             "configuration and restart it.",
@@ -172,10 +171,10 @@ def why_empty(pipeds: Sequence[Piped] | None) -> Emptiness:
     return nothing_new
 
 
-def added_notice(agent: Agent) -> Notice:
-    """What is said on the page of an application that was just added."""
-    if agent.is_away:
-        text = f"Added. It is deployed when piped {agent.name} is back."
-        return Notice("", Mark(Tone.WAIT, "clock", "added"), text, is_open=False)
-    text = f"Added. Piped {agent.name} reads its file and deploys it in a moment."
-    return Notice("", Mark(Tone.OK, "check", "added"), text, is_open=False)
+def added_notice(piped: PipedStatus) -> Notice:
+    """The notice on the page of an application that was just added."""
+    if piped.is_unavailable:
+        text = f"Added. It is deployed when piped {piped.name} is back."
+        return Notice("", Badge(Tone.WAIT, "clock", "added"), text, is_pending=False)
+    text = f"Added. Piped {piped.name} reads its configuration and deploys it in a moment."
+    return Notice("", Badge(Tone.OK, "check", "added"), text, is_pending=False)

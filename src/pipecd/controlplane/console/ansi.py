@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terminal output as HTML: colours become classes, everything else of a terminal is dropped.
+"""Terminal output as HTML: colours become CSS classes, other escape sequences are dropped.
 
-The content policy of the console forbids inline styles, so colours beyond the sixteen of the
-palette become the nearest of them, which also keeps them readable in both themes.
+The content security policy forbids inline styles, so colours beyond the sixteen of the palette
+become the nearest of them, which also keeps them readable in both themes.
 """
 
 import re
@@ -48,14 +48,14 @@ _Cell = tuple[str, _Style]
 
 
 def ansi_html(text: str) -> Markup:
-    """The text, escaped, with spans for what the escape sequences ask for."""
+    """The text, escaped, with spans for its colours and styles."""
     text = text.replace("\r\n", "\n")
     if "\x1b" not in text and "\r" not in text:
         return escape(_TOKEN.sub("", text))
     return Markup("\n").join(_line_html(line) for line in _lines(text))
 
 
-def plain(text: str) -> str:
+def strip_ansi(text: str) -> str:
     """The text without any escape sequence."""
     return "\n".join("".join(c for c, _ in line) for line in _lines(text.replace("\r\n", "\n")))
 
@@ -80,7 +80,7 @@ def _lines(text: str) -> Iterator[list[_Cell]]:
 
 
 def _write(cells: list[_Cell], at: int, text: str, style: _Style) -> int:
-    """Writes over what stands there, as a terminal does after a carriage return."""
+    """Overwrites existing cells, as a terminal does after a carriage return."""
     for char in text:
         if char == "\r":
             at = 0
@@ -110,7 +110,7 @@ def _line_html(cells: list[_Cell]) -> Markup:
 
 
 def _styled(style: _Style, parameters: str) -> _Style:
-    """The style after one SGR sequence; parameters it does not know are skipped."""
+    """The style after one SGR sequence; unknown parameters are skipped."""
     if not re.fullmatch(r"[0-9;:]*", parameters):
         return style
     codes = [int(p or 0) for p in re.split("[;:]", parameters)]
@@ -143,12 +143,12 @@ def _with_colour(style: _Style, foreground: bool, colour: int | None) -> _Style:
 
 
 def _extended(codes: list[int]) -> int | None:
-    """Takes the colour that follows 38 or 48 from the list."""
+    """Removes the colour that follows 38 or 48 from the list and returns it."""
     match codes[:1]:
         case [5]:
             number = codes[1] if len(codes) > 1 else 0
             del codes[:2]
-            return _of_256(number)
+            return _from_256(number)
         case [2]:
             red, green, blue = [*codes[1:4], 0, 0, 0][:3]
             del codes[:4]
@@ -157,7 +157,7 @@ def _extended(codes: list[int]) -> int | None:
             return None
 
 
-def _of_256(number: int) -> int:
+def _from_256(number: int) -> int:
     if number < 16:
         return number
     if number < 232:

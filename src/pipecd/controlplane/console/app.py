@@ -1,30 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole console as one application: routes of every page, headers, and pages for errors."""
+"""The web console as one ASGI application: routes of every page, security headers, error pages.
+
+A console page consists of the same five parts everywhere; `deployments` is the example to copy:
+
+- route: in `routes()` of the area's class, `DeploymentPages` in `deployments.py`, which is listed
+  in `create_console` below. `context.page` is for signed-in users, `context.action` for forms.
+- handler: a method of that class. It calls use cases, builds a view model and renders a template.
+- view model: frozen dataclasses and pure functions in `deployments_view.py`. All wording and
+  formatting happens here; `status_badge`, `status_text` and `formatting` are shared by all pages.
+- template: `templates/deployments.html`, `templates/deployment.html`. It works without JavaScript;
+  `data-topics` names what the page follows by server-sent events (`live_updates.py`).
+- tests: `test_deployments.py` (HTTP), `test_deployments_view.py` (tables) and a visit in a real
+  browser below `browser/`; add the page to `test_every_page_fits_and_has_its_names` there.
+"""
 
 from contextlib import suppress
 from secrets import token_hex
 
 import structlog
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipecd.controlplane.auth.http_headers import PAGE_HEADERS
 from pipecd.controlplane.auth.request_origin import Networks
 from pipecd.controlplane.bus.signal import Bus
-from pipecd.controlplane.console.add_application import AddingPages
+from pipecd.controlplane.console.add_application import AddApplicationPages
 from pipecd.controlplane.console.applications import ApplicationPages
 from pipecd.controlplane.console.deployments import DeploymentPages
-from pipecd.controlplane.console.headers import SafeAnswers, dress
-from pipecd.controlplane.console.live_follow import Live
-from pipecd.controlplane.console.once import Once
-from pipecd.controlplane.console.page_context import Door
-from pipecd.controlplane.console.project_settings import SettingsPages
+from pipecd.controlplane.console.live_updates import LiveUpdates
+from pipecd.controlplane.console.page_context import PageContext
+from pipecd.controlplane.console.pipeds import PipedPages
+from pipecd.controlplane.console.project_settings import ProjectSettingsPages
 from pipecd.controlplane.console.rendering import Assets, Renderer
-from pipecd.controlplane.console.sign_in import SignIn
-from pipecd.controlplane.console.sso import SsoSignIn
+from pipecd.controlplane.console.sign_in import SignInPages
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.sso import NO_SSO, SingleSignOn, SsoSettings
 from pipecd.model.clock import Now, utc_now
@@ -41,6 +55,19 @@ from pipecd.model.errors import (
 
 log = structlog.get_logger()
 
+MAX_BODY_BYTES = 1024 * 1024
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "object-src 'none'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+    )
+)
 _STATUS: dict[type[PipecdError], int] = {
     UserMistake: 422,
     Unauthenticated: 401,
@@ -51,13 +78,13 @@ _STATUS: dict[type[PipecdError], int] = {
 }
 _TITLES = {
     401: "You are signed out",
-    403: "You may not do this",
+    403: "Permission denied",
     404: "Not found",
-    405: "This address only takes forms",
-    409: "That is not possible now",
-    422: "That cannot be understood",
-    500: "Something broke on our side",
-    503: "Not available right now",
+    405: "This address only accepts forms",
+    409: "Not possible in the current state",
+    422: "Invalid request",
+    500: "Internal error",
+    503: "Temporarily unavailable",
 }
 
 
@@ -70,31 +97,30 @@ def create_console(
     proxies: Networks = (),
     now: Now = utc_now,
 ) -> Starlette:
-    """The console over these use cases; cookies are for TLS only unless they may be insecure.
+    """The console over these use cases; cookies are `Secure` unless `insecure_cookie` is set.
 
-    `proxies` are trusted to tell whom they speak for.
+    The `X-Forwarded-For` header is trusted from `proxies` only.
     """
     assets = Assets()
-    renderer = Renderer(assets)
-    door = Door(cases, renderer, secure=not insecure_cookie, now=now, proxies=proxies)
-    once = Once(now)
-    elsewhere = SingleSignOn(cases.projects, cases.sessions, sso, now)
-    errors = ErrorPages(door)
-    live = Live(door, bus, renderer)
+    secure = not insecure_cookie
+    context = PageContext(cases, Renderer(assets), secure=secure, now=now, proxies=proxies)
+    single_sign_on = SingleSignOn(cases.projects, cases.sessions, sso, now)
+    errors = ErrorPages(context)
+    live_updates = LiveUpdates(context, bus)
     console = Starlette(
         routes=[
             *assets.routes(),
-            *SignIn(door, elsewhere).routes(),
-            *SsoSignIn(door, elsewhere).routes(),
+            *SignInPages(context, single_sign_on).routes(),
             # Before the pages of applications, which would take "add" for an id.
-            *AddingPages(door, once).routes(),
-            *ApplicationPages(door, once).routes(),
-            *DeploymentPages(door, once).routes(),
-            *SettingsPages(door, once).routes(),
-            *live.routes(),
+            *AddApplicationPages(context).routes(),
+            *ApplicationPages(context).routes(),
+            *DeploymentPages(context).routes(),
+            *PipedPages(context).routes(),
+            *ProjectSettingsPages(context).routes(),
+            *live_updates.routes(),
         ],
         middleware=[
-            Middleware(SafeAnswers, secure=not insecure_cookie),
+            Middleware(SecurityMiddleware, secure=secure),
             Middleware(GZipMiddleware),
         ],
         exception_handlers={
@@ -103,51 +129,102 @@ def create_console(
             Exception: errors.unexpected,
         },
     )
-    console.state.live = live
+    console.state.live_updates = live_updates
     return console
 
 
 class ErrorPages:
-    """Every failure is a page with one sentence and one thing to do."""
+    """Renders every failure as a page with the reason and one thing to do."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
 
     async def expected(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, PipecdError):
             raise error
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
         if isinstance(error, StorageUnavailable):
-            log.warning("page without its data", path=request.url.path, error=str(error))
+            log.warning("datastore unavailable", path=request.url.path, error=str(error))
             return await self._page(request, status, StorageUnavailable.PUBLIC_MESSAGE)
         return await self._page(request, status, error.message, error.hint)
 
     async def by_status(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             raise error
-        text = "No page has this address." if error.status_code == 404 else error.detail
+        is_missing = error.status_code == 404
+        text = "There is no page at this address." if is_missing else error.detail
         return await self._page(request, error.status_code, text)
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
-        number = token_hex(4)
-        log.error("page failed", request=number, path=request.url.path, exc_info=error)
-        text = f"It is noted as {number}; tell that number to whoever runs this control plane."
-        answer = await self._page(request, 500, text)
-        # This answer is made outside of the middleware.
-        dress(answer.headers, secure=self._door.secure)
-        return answer
+        error_id = token_hex(4)
+        log.error("request failed", error_id=error_id, path=request.url.path, exc_info=error)
+        text = (
+            f"The error is logged as {error_id}. Report this number to the operator of this "
+            "control plane."
+        )
+        response = await self._page(request, 500, text)
+        # Starlette sends this response outside of the middleware.
+        add_security_headers(response.headers, secure=self._context.secure)
+        return response
 
     async def _page(self, request: Request, status: int, text: str, hint: str = "") -> Response:
-        # While the store is away nobody can be asked for who they are.
-        if status != 503 and not hasattr(request.state, "visitor"):
+        # While the datastore is unavailable no session can be checked.
+        if status != 503 and not hasattr(request.state, "session"):
             with suppress(PipecdError):
-                await self._door.visitor(request)
-        return self._door.show(
+                await self._context.authenticate(request)
+        return self._context.render(
             request,
             "error.html",
             status=status,
             code=status,
-            title=_TITLES.get(status, "That did not work"),
+            title=_TITLES.get(status, "The request failed"),
             text=text,
             hint=hint,
         )
+
+
+class BodyTooLarge(Exception):
+    """A request body of more than `MAX_BODY_BYTES`."""
+
+
+class SecurityMiddleware:
+    """Adds the security headers and rejects large request bodies."""
+
+    def __init__(self, app: ASGIApp, *, secure: bool) -> None:
+        self._app, self._secure = app, secure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        length = Headers(scope=scope).get("content-length", "0")
+        if length.isascii() and length.isdigit() and int(length) > MAX_BODY_BYTES:
+            await PlainTextResponse("The form is too large.", 413)(scope, receive, send)
+            return
+        received = 0
+
+        async def limited_receive() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > MAX_BODY_BYTES:
+                raise BodyTooLarge
+            return message
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                add_security_headers(MutableHeaders(scope=message), secure=self._secure)
+            await send(message)
+
+        try:
+            await self._app(scope, limited_receive, send_with_headers)
+        except BodyTooLarge:
+            await PlainTextResponse("The form is too large.", 413)(scope, receive, send)
+
+
+def add_security_headers(headers: MutableHeaders, *, secure: bool) -> None:
+    """Adds the content security policy and its companions; `secure` adds HSTS."""
+    headers.update({**PAGE_HEADERS, "Content-Security-Policy": CONTENT_SECURITY_POLICY})
+    headers.setdefault("Cache-Control", "no-store")
+    if secure:
+        headers["Strict-Transport-Security"] = "max-age=31536000"

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of something a person asked for."""
+"""The notice about a command that the user requested: a sync, a cancellation, an approval."""
 
 from dataclasses import dataclass
 
-from pipecd.controlplane.console.piped_status import Agent
-from pipecd.controlplane.console.status_badge import Mark, Tone
+from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone
 from pipecd.model.command import TRIGGERED_KEY, CommandKind, CommandStatus
 from pipecd.proto.model.command_pb2 import Command
 
@@ -22,45 +21,42 @@ _NOUNS = {
 
 @dataclass(frozen=True)
 class Notice:
-    """A sentence about a command; `deployment_id` is what it led to."""
+    """A sentence about a command; `deployment_id` is the deployment that it triggered."""
 
     command_id: str
-    mark: Mark
+    badge: Badge
     text: str
-    is_open: bool
+    is_pending: bool
     deployment_id: str = ""
 
 
-def notice(command: Command, agent: Agent) -> Notice:
-    """Where the command stands."""
+def command_notice(command: Command, piped: PipedStatus) -> Notice:
+    """What became of the command so far."""
     noun = _NOUNS[CommandKind(command.type)]
     status = CommandStatus(command.status)
     if status is CommandStatus.NOT_HANDLED_YET:
-        return Notice(command.id, *_open(noun, agent), is_open=True)
-    led_to = command.metadata.get(TRIGGERED_KEY, "")
-    words = {
-        CommandStatus.SUCCEEDED: (Tone.OK, "check", f"The {noun} you asked for was carried out."),
-        CommandStatus.FAILED: (Tone.BAD, "cross", f"The {noun} you asked for failed."),
+        if piped.is_unavailable:
+            badge = Badge(Tone.WAIT, "clock", "waiting")
+            text = (
+                f"The {noun} is requested, but piped {piped.name} is {piped.badge.text.lower()}; "
+                "it is executed when that piped is back."
+            )
+        else:
+            badge = Badge(Tone.RUN, "run", "requested")
+            text = f"The {noun} is requested; piped {piped.name} picks it up in a moment."
+        return Notice(command.id, badge, text, is_pending=True)
+    texts = {
+        CommandStatus.SUCCEEDED: (Tone.OK, "check", f"The {noun} you requested succeeded."),
+        CommandStatus.FAILED: (Tone.BAD, "cross", f"The {noun} you requested failed."),
         CommandStatus.TIMEOUT: (
             Tone.BAD,
             "clock",
-            f"Piped {agent.name} did not answer in time, so the {noun} was dropped. Ask again.",
+            f"Piped {piped.name} did not handle the {noun} in time. Request it again.",
         ),
     }
-    tone, icon, text = words[status]
-    if led_to and status is CommandStatus.SUCCEEDED:
-        text = "The sync you asked for has started a deployment."
-    return Notice(command.id, Mark(tone, icon, status.name.lower()), text, False, led_to)
-
-
-def _open(noun: str, agent: Agent) -> tuple[Mark, str]:
-    if agent.is_away:
-        return (
-            Mark(Tone.WAIT, "clock", "waiting"),
-            f"The {noun} is noted, but piped {agent.name} is {agent.mark.word.lower()}; "
-            "it is carried out when that piped is back.",
-        )
-    return (
-        Mark(Tone.RUN, "run", "requested"),
-        f"The {noun} is requested; piped {agent.name} picks it up in a moment.",
-    )
+    tone, icon, text = texts[status]
+    triggered = command.metadata.get(TRIGGERED_KEY, "")
+    if triggered and status is CommandStatus.SUCCEEDED:
+        text = "The sync you requested has started a deployment."
+    badge = Badge(tone, icon, status.name.lower())
+    return Notice(command.id, badge, text, is_pending=False, deployment_id=triggered)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a piped can deploy an application to, and what a form chose of it."""
-# Pipeds of the first generation tell their places in fields that the wire calls deprecated.
+"""Where applications are deployed: platform providers of v0, plugins and deploy targets of v1."""
+# v0 objects use fields that the protobuf files call deprecated.
 # pyright: reportDeprecated=false
 
 from collections.abc import Mapping, Sequence
@@ -8,27 +8,60 @@ from dataclasses import dataclass, field, replace
 
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import UserMistake
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.piped_pb2 import Piped
 
+# The form value for an application without deploy targets.
 NO_TARGET = "-"
+KIND_NAMES = {
+    ApplicationKind.KUBERNETES: "Kubernetes",
+    ApplicationKind.TERRAFORM: "Terraform",
+    ApplicationKind.LAMBDA: "Lambda",
+    ApplicationKind.CLOUDRUN: "Cloud Run",
+    ApplicationKind.ECS: "ECS",
+}
+
+
+def platform_name(document: Deployment | Application) -> str:
+    """The platform of a v0 application, or the plugins of a v1 application."""
+    if document.deploy_targets_by_plugin:
+        return ", ".join(sorted(document.deploy_targets_by_plugin))
+    if not _provider_name(document) or document.kind not in set(ApplicationKind):
+        return ""
+    return KIND_NAMES[ApplicationKind(document.kind)]
+
+
+def target_names(document: Deployment | Application) -> str:
+    """The deploy targets, or the platform provider."""
+    names = [
+        target
+        for plugin in sorted(document.deploy_targets_by_plugin)
+        for target in document.deploy_targets_by_plugin[plugin].deploy_targets
+    ]
+    return ", ".join(names) or _provider_name(document)
+
+
+def _provider_name(document: Deployment | Application) -> str:
+    return document.platform_provider or document.cloud_provider
 
 
 @dataclass(frozen=True)
-class Place:
-    """A platform provider of a kind, or a deploy target of a plugin; `owner` is which."""
+class TargetOption:
+    """A platform provider of a kind, or a deploy target of a plugin; `owner` is that one."""
 
     owner: str
     name: str
 
     @property
     def value(self) -> str:
-        """How a form calls it."""
+        """The value of the option in a form."""
         return f"{self.owner}/{self.name}"
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What somebody chose; an application has a provider or targets, or neither."""
+class TargetSelection:
+    """What the user selected: a provider, deploy targets by plugin, or neither."""
 
     kind: ApplicationKind | None = None
     provider: str = ""
@@ -36,69 +69,65 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Places:
-    """All places of a piped; of providers an application has exactly one."""
+class TargetOptions:
+    """Everything that a piped can deploy to; an application has exactly one provider."""
 
-    options: tuple[Place, ...] = ()
+    options: tuple[TargetOption, ...] = ()
     are_providers: bool = False
 
     @property
     def default(self) -> str:
-        """The only option there is."""
+        """The value of the only option, if there is only one."""
         return self.options[0].value if len(self.options) == 1 else ""
 
-    def of_kind(self, kind: ApplicationKind) -> "Places":
+    def of_kind(self, kind: ApplicationKind) -> "TargetOptions":
         """Without the providers of other kinds; a plugin may deploy any kind."""
         if not self.are_providers:
             return self
-        return replace(self, options=tuple(p for p in self.options if p.owner == kind.name))
+        return replace(self, options=tuple(o for o in self.options if o.owner == kind.name))
 
     def lacks(self, kind: ApplicationKind) -> bool:
-        """Whether nothing here can deploy the kind.
+        """Whether no option can deploy the kind.
 
-        Kubernetes is also what an application of plugins calls itself for want of a kind, and one
-        of scripts needs no provider.
+        Kubernetes has the number 0, which v1 applications send as well, and an application that
+        only runs scripts needs no provider.
         """
         is_certain = self.are_providers and kind is not ApplicationKind.KUBERNETES
         return is_certain and not self.of_kind(kind).options
 
-    def choose(self, values: Sequence[str]) -> Choice:
-        """What the values of a form mean, or UserMistake."""
-        by_value = {place.value: place for place in self.options}
-        wanted = tuple(dict.fromkeys(value for value in values if value and value != NO_TARGET))
-        if unknown := [value for value in wanted if value not in by_value]:
-            raise UserMistake(f"The piped has no {unknown[0]} any more; choose another one.")
+    def select(self, values: Sequence[str]) -> TargetSelection:
+        """The selection that the values of a form mean; raises UserMistake if it is invalid."""
+        by_value = {option.value: option for option in self.options}
+        selected = tuple(dict.fromkeys(value for value in values if value and value != NO_TARGET))
+        if unknown := [value for value in selected if value not in by_value]:
+            raise UserMistake(f"The piped no longer has {unknown[0]}; choose another one.")
         if not self.options:
-            return Choice()
+            return TargetSelection()
+        options = [by_value[value] for value in selected]
         if self.are_providers:
-            return _provider([by_value[value] for value in wanted])
-        if not wanted and NO_TARGET not in values:
-            raise UserMistake("Choose where it is deployed to.")
-        if wanted and NO_TARGET in values:
+            if len(options) != 1:
+                raise UserMistake("Choose one platform provider.")
+            return TargetSelection(ApplicationKind[options[0].owner], options[0].name)
+        if not options and NO_TARGET not in values:
+            raise UserMistake("Choose a deploy target.")
+        if options and NO_TARGET in values:
             raise UserMistake("Choose deploy targets or none, not both.")
-        return Choice(targets=_by_owner([by_value[value] for value in wanted]))
+        plugins = dict.fromkeys(option.owner for option in options)
+        return TargetSelection(
+            targets={p: tuple(o.name for o in options if o.owner == p) for p in plugins}
+        )
 
 
-def places_of(piped: Piped) -> Places:
-    """What the piped told about itself; one with providers is of the first generation."""
-    providers = [(p.type, p.name) for p in piped.platform_providers]
-    providers += [(p.type, p.name) for p in piped.cloud_providers]
-    known = [one for one in dict.fromkeys(providers) if one[0] in ApplicationKind.__members__]
-    if known:
-        return Places(tuple(Place(*one) for one in known), are_providers=True)
-    return Places(
+def target_options(piped: Piped) -> TargetOptions:
+    """What the piped reported; one with providers has a v0 configuration."""
+    providers = [(p.type, p.name) for p in (*piped.platform_providers, *piped.cloud_providers)]
+    supported = [p for p in dict.fromkeys(providers) if p[0] in ApplicationKind.__members__]
+    if supported:
+        return TargetOptions(tuple(TargetOption(*p) for p in supported), are_providers=True)
+    return TargetOptions(
         tuple(
-            Place(plugin.name, name) for plugin in piped.plugins for name in plugin.deploy_targets
+            TargetOption(plugin.name, name)
+            for plugin in piped.plugins
+            for name in plugin.deploy_targets
         )
     )
-
-
-def _provider(wanted: Sequence[Place]) -> Choice:
-    if len(wanted) != 1:
-        raise UserMistake("Choose one platform provider.")
-    return Choice(ApplicationKind[wanted[0].owner], wanted[0].name)
-
-
-def _by_owner(places: Sequence[Place]) -> dict[str, tuple[str, ...]]:
-    owners = dict.fromkeys(place.owner for place in places)
-    return {owner: tuple(p.name for p in places if p.owner == owner) for owner in owners}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of deployments: the list, one of them with its logs, and what people do to it."""
+"""The pages of deployments: the list, the page of one with its logs, cancel, approve and skip."""
 
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote, unquote, urlencode
@@ -10,224 +10,229 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.console.applications import command_notice, pipeds_of
-from pipecd.controlplane.console.command_notice import Notice
+from pipecd.controlplane.console.command_notice import Notice, command_notice
 from pipecd.controlplane.console.deployments_view import (
     ChainView,
-    DeploymentPage,
+    DeploymentView,
     chain_view,
-    chosen_stage,
-    deployment_page,
+    deployment_view,
+    group_by_day,
+    matches,
+    selected_stage,
 )
-from pipecd.controlplane.console.list_filters import Address, DeploymentQuery, read_deployments
-from pipecd.controlplane.console.listing import by_day, matches
-from pipecd.controlplane.console.once import Once
-from pipecd.controlplane.console.page_context import Door, Visitor, zone
-from pipecd.controlplane.console.piped_status import agent
-from pipecd.controlplane.console.pipeline_view import StageView
+from pipecd.controlplane.console.list_filters import (
+    DeploymentQuery,
+    PageUrl,
+    parse_deployment_query,
+)
+from pipecd.controlplane.console.page_context import (
+    BrowserSession,
+    PageContext,
+    browser_time_zone,
+)
+from pipecd.controlplane.console.pipeline_view import StageView, has_pending_approval
 from pipecd.controlplane.console.stage_log import (
-    WINDOW,
-    LogWindow,
-    Place,
-    log_rest,
+    TAIL_LINES,
+    LogCursor,
+    LogView,
+    log_after,
+    log_tail,
     log_text,
-    log_window,
-    read_place,
+    parse_cursor,
 )
-from pipecd.controlplane.console.status_badge import deployment_mark
+from pipecd.controlplane.console.status_badge import deployment_badge, piped_status
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Denied, NotFound, UserMistake
 from pipecd.proto.model.deployment_pb2 import Deployment
 
-_CHANGE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
-_PAGE = 50
-# A search reads this many pages before it asks whether to go on.
-_MOST_READS = 20
-_MOST_LINES = 20_000
-_MODES = {"": (False, False), "rollback": (True, False), "keep": (False, True)}
-_STATUSES = tuple((int(status), deployment_mark(status).word) for status in DeploymentStatus)
+_UPDATE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
+_PAGE_SIZE = 50
+# How many pages of the datastore one search reads before it offers to continue.
+_MAX_READS = 20
+_MAX_LINES = 20_000
+# Cancel modes of the form: (with rollback, without rollback).
+_CANCEL_MODES = {"": (False, False), "rollback": (True, False), "keep": (False, True)}
+_STATUSES = tuple((int(status), deployment_badge(status).text) for status in DeploymentStatus)
 
 
 class DeploymentPages:
-    """What people see of deployments and do to them."""
+    """Routes and handlers of the pages of deployments."""
 
-    def __init__(self, door: Door, once: Once) -> None:
-        self._door, self._once = door, once
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
 
     def routes(self) -> list[Route]:
-        one, stage = "/deployments/{id}", "/deployments/{id}/stages/{stage}"
-        page, action = self._door.page, self._door.action
+        deployment, stage = "/deployments/{id}", "/deployments/{id}/stages/{stage}"
+        page, action = self._context.page, self._context.action
         return [
             Route("/deployments", page(self._list), methods=["GET"]),
-            Route(one, page(self._one), methods=["GET"]),
-            Route(f"{stage}/log.txt", page(self._raw), methods=["GET"]),
-            Route(f"{one}/cancel", action(self._cancel), methods=["POST"]),
+            Route(deployment, page(self._show), methods=["GET"]),
+            Route(f"{stage}/log.txt", page(self._raw_log), methods=["GET"]),
+            Route(f"{deployment}/cancel", action(self._cancel), methods=["POST"]),
             Route(f"{stage}/approve", action(self._approve), methods=["POST"]),
             Route(f"{stage}/skip", action(self._skip), methods=["POST"]),
         ]
 
-    async def _list(self, request: Request, visitor: Visitor) -> Response:
-        person = visitor.person
-        query = read_deployments(request.query_params)
-        found, cursor = await self._found(query, person)
-        pipeds = await pipeds_of(self._door, person) or ()
+    async def _list(self, request: Request, session: BrowserSession) -> Response:
+        person = session.person
+        query = parse_deployment_query(request.query_params)
+        found, cursor = await self._search(query, person)
+        pipeds = await self._context.visible_pipeds(person) or ()
         names = {piped.id: piped.name for piped in pipeds}
         names |= {d.application_id: d.application_name for d in found}
-        address = Address(request.url.path, request.query_params, restart=("before",))
-        return self._door.show(
+        url = PageUrl(request.url.path, request.query_params, reset=("before",))
+        return self._context.render(
             request,
             "deployments.html",
-            days=by_day(found, self._door.now(), zone(request)),
+            days=group_by_day(found, self._context.now(), browser_time_zone(request)),
             query=query,
-            chips=address.chips(names),
-            address=address,
-            older=address.to(before=cursor) if cursor else "",
+            chips=url.chips(names),
+            url=url,
+            older=url.with_params(before=cursor) if cursor else "",
             pipeds=pipeds,
             statuses=_STATUSES,
-            moving=sum(not DeploymentStatus(d.status).is_completed for d in found),
-            waiting=sum(matches(d, _WAITING) for d in found),
+            in_progress=sum(not DeploymentStatus(d.status).is_completed for d in found),
+            waiting=sum(map(has_pending_approval, found)),
         )
 
-    async def _found(
+    async def _search(
         self, query: DeploymentQuery, person: User
     ) -> tuple[tuple[Deployment, ...], str]:
-        """A page of what matches, and where the next one begins."""
+        """A page of matching deployments, and the cursor of the next page."""
         found: list[Deployment] = []
         cursor = query.before
-        for _ in range(_MOST_READS):
-            part = await self._door.cases.deployments.listed(
-                query.filter(person.project), PageRequest(_PAGE, cursor), by=person
+        for _ in range(_MAX_READS):
+            part = await self._context.cases.deployments.listed(
+                query.filter(person.project), PageRequest(_PAGE_SIZE, cursor), by=person
             )
             found += (d for d in part.items if matches(d, query))
             cursor = part.cursor
-            if not cursor or len(found) >= _PAGE:
+            if not cursor or len(found) >= _PAGE_SIZE:
                 break
         return tuple(found), cursor
 
-    async def _one(self, request: Request, visitor: Visitor) -> Response:
-        person, params = visitor.person, request.query_params
-        deployment = await self._door.cases.deployments.get(request.path_params["id"], by=person)
-        looks_after = agent(deployment.piped_id, await pipeds_of(self._door, person))
-        page = deployment_page(deployment, looks_after, person.name, self._door.now())
-        stage = chosen_stage(page, params.get("stage", ""))
+    async def _show(self, request: Request, session: BrowserSession) -> Response:
+        person, params = session.person, request.query_params
+        deployment = await self._context.cases.deployments.get(request.path_params["id"], by=person)
+        pipeds = await self._context.visible_pipeds(person)
+        piped = piped_status(deployment.piped_id, pipeds)
+        view = deployment_view(deployment, piped, person.name, self._context.now())
+        stage = selected_stage(view, params.get("stage", ""))
         log = await self._log(request, deployment, stage, person)
-        told = await command_notice(self._door, request, person)
-        return self._door.show(
+        command = await self._context.requested_command(request, person)
+        notice = command and command_notice(command, piped_status(command.piped_id, pipeds))
+        return self._context.render(
             request,
             "deployment.html",
-            page=page,
+            view=view,
             stage=stage,
-            is_picked=bool(stage and params.get("stage", "") == stage.id),
+            is_selected=bool(stage and params.get("stage", "") == stage.id),
             log=log,
             chain=await self._chain(deployment, person),
             wraps=params.get("wrap", "1") != "0",
-            notice=told,
-            why_not=await self._door.may(person, _CHANGE, deployment),
-            address=Address(f"/deployments/{deployment.id}", params, restart=("lines",)),
-            topics=_topics(page, stage, log, told),
+            notice=notice,
+            disabled_reason=await self._context.denied_reason(person, _UPDATE, deployment),
+            url=PageUrl(f"/deployments/{deployment.id}", params, reset=("lines",)),
+            topics=_topics(view, stage, log, notice),
         )
 
     async def _chain(self, deployment: Deployment, person: User) -> ChainView | None:
-        """The chain of a deployment, if it has one that the person may see."""
+        """The deployment chain, if there is one and the person may see it."""
         if not deployment.deployment_chain_id:
             return None
         try:
-            chain = await self._door.cases.chains.get(deployment.deployment_chain_id, by=person)
+            chain = await self._context.cases.chains.get(deployment.deployment_chain_id, by=person)
         except (Denied, NotFound):
             return None
         return chain_view(chain, deployment.deployment_chain_block_index)
 
     async def _log(
         self, request: Request, deployment: Deployment, stage: StageView | None, person: User
-    ) -> LogWindow | None:
-        """The end of the log, or only what follows when a script of ours has the rest."""
+    ) -> LogView | None:
+        """The end of the log, or only new lines if live.js says in `HX-Log` what it has."""
         if stage is None:
             return None
         run = StageRun(deployment.id, stage.id, stage.retried_count)
-        of, _, place = request.headers.get("HX-Log", "").partition(" ")
-        if unquote(of) == f"{stage.id}:{stage.retried_count}":
-            after = read_place(place)
-            part = await self._read(run, after, person)
-            return log_rest(part.blocks, after, completed=part.completed)
-        part = await self._read(run, Place(), person)
-        size = _lines_wanted(request.query_params.get("lines", ""))
-        return log_window(part.blocks, completed=part.completed, size=size)
+        log_id, _, cursor = request.headers.get("HX-Log", "").partition(" ")
+        if unquote(log_id) == f"{stage.id}:{stage.retried_count}":
+            after = parse_cursor(cursor)
+            part = await self._read_log(run, after, person)
+            return log_after(part.blocks, after, completed=part.completed)
+        part = await self._read_log(run, LogCursor(), person)
+        requested = request.query_params.get("lines", "")
+        size = int(requested) if requested.isascii() and requested.isdigit() else TAIL_LINES
+        size = min(max(size, TAIL_LINES), _MAX_LINES)
+        return log_tail(part.blocks, completed=part.completed, size=size)
 
-    async def _read(self, run: StageRun, after: Place, person: User) -> StageLogPart:
+    async def _read_log(self, run: StageRun, after: LogCursor, person: User) -> StageLogPart:
         try:
-            return await self._door.cases.logs.stage_log(run, after.index + 1, by=person)
+            return await self._context.cases.logs.stage_log(run, after.index + 1, by=person)
         except NotFound:
             return StageLogPart((), completed=False)
 
-    async def _raw(self, request: Request, visitor: Visitor) -> Response:
-        id, stage_id = request.path_params["id"], request.path_params["stage"]
-        deployment = await self._door.cases.deployments.get(id, by=visitor.person)
+    async def _raw_log(self, request: Request, session: BrowserSession) -> Response:
+        deployment_id, stage_id = request.path_params["id"], request.path_params["stage"]
+        deployment = await self._context.cases.deployments.get(deployment_id, by=session.person)
         stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)
         if stage is None:
             raise NotFound("the deployment has no such stage")
-        run = StageRun(id, stage_id, stage.retried_count)
-        part = await self._read(run, Place(), visitor.person)
+        run = StageRun(deployment_id, stage_id, stage.retried_count)
+        part = await self._read_log(run, LogCursor(), session.person)
         text = log_text(part.blocks, ansi=request.query_params.get("ansi") == "1")
         return PlainTextResponse(text)
 
-    async def _cancel(self, request: Request, visitor: Visitor) -> Response:
+    async def _cancel(self, request: Request, session: BrowserSession) -> Response:
         mode = str((await request.form()).get("mode", ""))
-        if mode not in _MODES:
-            raise UserMistake(f"{mode!r} is not a way to cancel", hint="use rollback or keep")
-        id = request.path_params["id"]
-        with_rollback, without = _MODES[mode]
-        cancel = self._door.cases.deployments.cancel
-        return await self._ask(
+        if mode not in _CANCEL_MODES:
+            raise UserMistake(f"{mode!r} is not a cancel mode", hint="use rollback or keep")
+        deployment_id = request.path_params["id"]
+        with_rollback, without_rollback = _CANCEL_MODES[mode]
+        cancel = self._context.cases.deployments.cancel
+        return await self._send_command(
             request,
-            visitor,
-            lambda: cancel(id, with_rollback, without, by=visitor.person),
+            session,
+            lambda: cancel(deployment_id, with_rollback, without_rollback, by=session.person),
             mode,
         )
 
-    async def _approve(self, request: Request, visitor: Visitor) -> Response:
-        approve, ids = self._door.cases.deployments.approve, request.path_params
-        return await self._ask(
-            request, visitor, lambda: approve(ids["id"], ids["stage"], by=visitor.person)
+    async def _approve(self, request: Request, session: BrowserSession) -> Response:
+        approve, ids = self._context.cases.deployments.approve, request.path_params
+        return await self._send_command(
+            request, session, lambda: approve(ids["id"], ids["stage"], by=session.person)
         )
 
-    async def _skip(self, request: Request, visitor: Visitor) -> Response:
-        skip, ids = self._door.cases.deployments.skip, request.path_params
-        return await self._ask(
-            request, visitor, lambda: skip(ids["id"], ids["stage"], by=visitor.person)
+    async def _skip(self, request: Request, session: BrowserSession) -> Response:
+        skip, ids = self._context.cases.deployments.skip, request.path_params
+        return await self._send_command(
+            request, session, lambda: skip(ids["id"], ids["stage"], by=session.person)
         )
 
-    async def _ask(
+    async def _send_command(
         self,
         request: Request,
-        visitor: Visitor,
-        deed: Callable[[], Awaitable[str]],
+        session: BrowserSession,
+        send: Callable[[], Awaitable[str]],
         mode: str = "",
     ) -> Response:
-        """Gives a command and shows the deployment again with what becomes of it."""
-        command = await self._once.do((visitor.token, request.url.path, mode), deed)
-        picked = str((await request.form()).get("stage", ""))
-        query = urlencode({"stage": picked, "cmd": command} if picked else {"cmd": command})
-        return RedirectResponse(f"/deployments/{request.path_params['id']}?{query}", 303)
-
-
-_WAITING = DeploymentQuery((), (), "", "", "", {}, "", waiting=True, before="")
-
-
-def _lines_wanted(text: str) -> int:
-    wanted = int(text) if text.isascii() and text.isdigit() else WINDOW
-    return min(max(wanted, WINDOW), _MOST_LINES)
+        """Sends a command to the piped and redirects to the deployment, which shows its state."""
+        key = (session.token, request.url.path, mode)
+        command_id = await self._context.deduplicator.run(key, send)
+        stage_id = str((await request.form()).get("stage", ""))
+        params = {"stage": stage_id, "cmd": command_id} if stage_id else {"cmd": command_id}
+        deployment_id = request.path_params["id"]
+        return RedirectResponse(f"/deployments/{deployment_id}?{urlencode(params)}", 303)
 
 
 def _topics(
-    page: DeploymentPage, stage: StageView | None, log: LogWindow | None, told: Notice | None
+    view: DeploymentView, stage: StageView | None, log: LogView | None, notice: Notice | None
 ) -> str:
-    """What the page wants to hear of; a finished deployment only of what is still open."""
-    id = page.row.id
-    topics = [] if page.completed else [f"dep:{id}", "pipeds"]
-    if stage and log and not log.completed and (stage.started or not page.completed):
-        topics.append(f"log:{id}:{quote(stage.id, safe='')}:{stage.retried_count}")
-    if told and told.is_open:
-        topics.append(f"cmd:{told.command_id}")
+    """What the page follows; for a finished deployment only a log or command that is not."""
+    deployment_id = view.row.id
+    topics = [] if view.completed else [f"dep:{deployment_id}", "pipeds"]
+    if stage and log and not log.completed and (stage.started or not view.completed):
+        topics.append(f"log:{deployment_id}:{quote(stage.id, safe='')}:{stage.retried_count}")
+    if notice and notice.is_pending:
+        topics.append(f"cmd:{notice.command_id}")
     return ",".join(topics)

@@ -1,37 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployments as people read them: rows of a list and the page of one."""
+"""View models of deployments: the list by day, the page of one, its deployment chain."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
+from itertools import groupby
 
+from pipecd.controlplane.console.deploy_targets import platform_name, target_names
 from pipecd.controlplane.console.formatting import (
-    Moment,
+    Timestamp,
+    day_heading,
     duration,
     label_texts,
-    moment,
     safe_link,
     sentence,
+    timestamp,
 )
-from pipecd.controlplane.console.generation import (
+from pipecd.controlplane.console.list_filters import DeploymentQuery
+from pipecd.controlplane.console.pipeline_view import (
+    ApprovalView,
+    Elapsed,
+    PipelineView,
+    StageView,
+    approval_views,
+    has_pending_approval,
     is_quick_sync,
     is_rollback,
-    platform,
-    targets,
-)
-from pipecd.controlplane.console.piped_status import Agent
-from pipecd.controlplane.console.pipeline_view import (
-    Approval,
-    Elapsed,
-    Pipeline,
-    StageView,
-    approvals,
     is_skippable,
-    pipeline,
-    waits_for_approval,
+    pipeline_view,
 )
-from pipecd.controlplane.console.status_badge import Mark, Tone, deployment_mark
-from pipecd.controlplane.console.status_text import Story, story
+from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone, deployment_badge
+from pipecd.controlplane.console.status_text import StatusText, deployment_status_text
 from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy, triggered_by
 from pipecd.proto.model.chain_pb2 import (
@@ -47,7 +46,7 @@ from pipecd.proto.model.deployment_pb2 import Commit, Deployment
 
 @dataclass(frozen=True)
 class CommitView:
-    """The commit something was made from."""
+    """The commit that a deployment was triggered with."""
 
     hash: str
     short: str
@@ -56,12 +55,12 @@ class CommitView:
     author: str
     branch: str
     pull_request: int
-    at: Moment | None
+    at: Timestamp | None
 
 
 @dataclass(frozen=True)
 class Version:
-    """One artifact; `url` is empty when there is nothing to open."""
+    """The version of one artifact; `url` is empty if there is no link."""
 
     text: str
     short: str
@@ -69,21 +68,21 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Strategy:
-    """How it is carried out and why."""
+class StrategyView:
+    """The sync strategy and its reason."""
 
-    word: str
-    why: str
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class DeploymentRow:
-    """One line of a list."""
+    """One row of a list of deployments."""
 
     id: str
     application_id: str
     application_name: str
-    mark: Mark
+    badge: Badge
     labels: tuple[str, ...]
     platform: str
     summary: str
@@ -91,53 +90,53 @@ class DeploymentRow:
     triggered_by: str
     segments: tuple[StageView, ...]
     elapsed: Elapsed
-    created: Moment | None
+    created: Timestamp | None
     created_at: int
 
 
 @dataclass(frozen=True)
-class DeploymentPage:
-    """Everything the page of one deployment says."""
+class DeploymentView:
+    """The page of one deployment; `title` is its status in the title of the browser tab."""
 
     row: DeploymentRow
-    state: str
-    story: Story
+    title: str
+    status: StatusText
     versions: tuple[Version, ...]
-    running: str
+    running_commit: str
     compare_url: str
-    strategy: Strategy
-    because: str
-    agent: Agent
+    strategy: StrategyView
+    trigger_reason: str
+    piped: PipedStatus
     targets: str
-    pipeline: Pipeline
-    approvals: tuple[Approval, ...]
+    pipeline: PipelineView
+    approvals: tuple[ApprovalView, ...]
     skippable: tuple[StageView, ...]
     completed: bool
 
 
 @dataclass(frozen=True)
 class ChainStep:
-    """One application of a block; `deployment_id` is empty before it is deployed."""
+    """One application of a block; `deployment_id` is empty before its deployment."""
 
     name: str
     deployment_id: str
-    mark: Mark
+    badge: Badge
 
 
 @dataclass(frozen=True)
 class ChainView:
-    """The chain that a deployment is part of; `number` is that of its block, from one."""
+    """The deployment chain of a deployment; `block_number` counts from one."""
 
-    mark: Mark
-    number: int
+    badge: Badge
+    block_number: int
     blocks: tuple[tuple[ChainStep, ...], ...]
 
 
 def chain_view(chain: DeploymentChain, block_index: int) -> ChainView:
     status = ChainStatus.Name(chain.status).removeprefix("DEPLOYMENT_CHAIN_")
     return ChainView(
-        mark=deployment_mark(DeploymentStatus[status]),
-        number=block_index + 1,
+        badge=deployment_badge(DeploymentStatus[status]),
+        block_number=block_index + 1,
         blocks=tuple(
             tuple(_chain_step(node, block) for node in block.nodes) for block in chain.blocks
         ),
@@ -145,7 +144,7 @@ def chain_view(chain: DeploymentChain, block_index: int) -> ChainView:
 
 
 def _chain_step(node: ChainNode, block: ChainBlock) -> ChainStep:
-    """An application that was not deployed stands where its block does."""
+    """An application without a deployment has the status of its block."""
     if node.HasField("deployment_ref"):
         status = DeploymentStatus(node.deployment_ref.status)
     else:
@@ -154,7 +153,7 @@ def _chain_step(node: ChainNode, block: ChainBlock) -> ChainStep:
     return ChainStep(
         name=node.application_ref.application_name,
         deployment_id=node.deployment_ref.deployment_id,
-        mark=deployment_mark(status),
+        badge=deployment_badge(status),
     )
 
 
@@ -164,53 +163,55 @@ def deployment_row(deployment: Deployment, now: datetime) -> DeploymentRow:
         id=deployment.id,
         application_id=deployment.application_id,
         application_name=deployment.application_name,
-        mark=deployment_mark(status, waiting=waits_for_approval(deployment)),
+        badge=deployment_badge(status, waiting=has_pending_approval(deployment)),
         labels=label_texts(deployment.labels),
-        platform=platform(deployment),
+        platform=platform_name(deployment),
         summary=deployment.summary,
         commit=commit_view(deployment.trigger.commit, now),
         triggered_by=triggered_by(deployment),
-        segments=pipeline(deployment, now).stages,
+        segments=pipeline_view(deployment, now).stages,
         elapsed=_elapsed(deployment, status, now),
-        created=moment(deployment.created_at, now),
+        created=timestamp(deployment.created_at, now),
         created_at=deployment.created_at,
     )
 
 
-def deployment_page(
-    deployment: Deployment, agent: Agent, reader: str, now: datetime
-) -> DeploymentPage:
+def deployment_view(
+    deployment: Deployment, piped: PipedStatus, user: str, now: datetime
+) -> DeploymentView:
     row = deployment_row(deployment, now)
-    drawn = pipeline(deployment, now)
+    pipeline = pipeline_view(deployment, now)
     status = DeploymentStatus(deployment.status)
     skippable = {stage.id for stage in deployment.stages if is_skippable(stage)}
-    return DeploymentPage(
+    summary, trigger_summary = deployment.summary, deployment.trigger.strategy_summary
+    return DeploymentView(
         row=row,
-        state="WAITING" if row.mark.tone is Tone.WAIT else status.name.replace("_", " "),
-        story=story(deployment, drawn, agent, now),
-        versions=versions(deployment.versions),
-        running=deployment.running_commit_hash[:7],
+        title="WAITING" if row.badge.tone is Tone.WAIT else status.name.replace("_", " "),
+        status=deployment_status_text(deployment, pipeline, piped),
+        versions=version_views(deployment.versions),
+        running_commit=deployment.running_commit_hash[:7],
         compare_url=_compare_url(deployment),
-        strategy=strategy(deployment),
-        because=trigger_reason(deployment),
-        agent=agent,
-        targets=targets(deployment),
-        pipeline=drawn,
-        approvals=approvals(deployment, reader, now),
-        skippable=tuple(stage for stage in drawn.stages if stage.id in skippable),
+        strategy=strategy_view(deployment),
+        # Empty where the planner repeats it.
+        trigger_reason="" if trigger_summary == summary else sentence(trigger_summary),
+        piped=piped,
+        targets=target_names(deployment),
+        pipeline=pipeline,
+        approvals=approval_views(deployment, user, now),
+        skippable=tuple(stage for stage in pipeline.stages if stage.id in skippable),
         completed=status.is_completed,
     )
 
 
-def chosen_stage(page: DeploymentPage, wanted: str) -> StageView | None:
-    """Which log to show: the one asked for, else what runs, else what failed, else the last."""
-    started = [stage for stage in page.pipeline.stages if stage.started]
-    for stage in page.pipeline.stages:
-        if stage.id == wanted:
+def selected_stage(view: DeploymentView, stage_id: str) -> StageView | None:
+    """The stage whose log is shown: the requested one, else running, failed, last started."""
+    started = [stage for stage in view.pipeline.stages if stage.started]
+    for stage in view.pipeline.stages:
+        if stage.id == stage_id:
             return stage
     if running := [stage for stage in started if stage.running]:
         return running[0]
-    if failed := [stage for stage in started if stage.mark.tone is Tone.BAD]:
+    if failed := [stage for stage in started if stage.badge.tone is Tone.BAD]:
         return failed[0]
     return started[-1] if started else None
 
@@ -224,53 +225,84 @@ def commit_view(commit: Commit, now: datetime) -> CommitView:
         author=commit.author,
         branch=commit.branch,
         pull_request=commit.pull_request,
-        at=moment(commit.created_at, now),
+        at=timestamp(commit.created_at, now),
     )
 
 
-def versions(artifacts: Iterable[ArtifactVersion]) -> tuple[Version, ...]:
+def version_views(artifacts: Iterable[ArtifactVersion]) -> tuple[Version, ...]:
     """Each artifact once, with its name where it has one."""
-    found = {
+    by_text = {
         f"{artifact.name}:{artifact.version}" if artifact.name else artifact.version: artifact
         for artifact in artifacts
-        # A piped that cannot tell the version says so in a word.
+        # What pipeds send if a manifest has no version.
         if artifact.version and artifact.version != "unknown"
     }
-    return tuple(Version(text, a.version, safe_link(a.url)) for text, a in found.items())
+    return tuple(Version(text, a.version, safe_link(a.url)) for text, a in by_text.items())
 
 
-def strategy(deployment: Deployment) -> Strategy:
-    """What was planned, or what was asked for as long as nothing is planned."""
-    why = sentence(deployment.summary)
-    asked = SyncStrategy(deployment.trigger.sync_strategy)
+def strategy_view(deployment: Deployment) -> StrategyView:
+    """The planned strategy; before planning, the requested one."""
+    reason = sentence(deployment.summary)
+    requested = SyncStrategy(deployment.trigger.sync_strategy)
     forward = [stage for stage in deployment.stages if not is_rollback(stage)]
-    if asked is SyncStrategy.QUICK_SYNC:
-        return Strategy("Quick sync", why)
-    if asked is SyncStrategy.PIPELINE:
-        return Strategy("Pipeline", why)
+    if requested is SyncStrategy.QUICK_SYNC:
+        return StrategyView("Quick sync", reason)
+    if requested is SyncStrategy.PIPELINE:
+        return StrategyView("Pipeline", reason)
     if not forward:
-        return Strategy("Not planned yet", why)
+        return StrategyView("Not planned yet", reason)
     quick = len(forward) == 1 and is_quick_sync(forward[0])
-    return Strategy("Quick sync" if quick else "Pipeline", why)
-
-
-def trigger_reason(deployment: Deployment) -> str:
-    """Why it was made, where the plan does not say the same."""
-    told = deployment.trigger.strategy_summary
-    return "" if told == deployment.summary else sentence(told)
+    return StrategyView("Quick sync" if quick else "Pipeline", reason)
 
 
 def _elapsed(deployment: Deployment, status: DeploymentStatus, now: datetime) -> Elapsed:
     if status.is_completed and deployment.completed_at:
         return Elapsed(duration(deployment.completed_at - deployment.created_at))
-    at = moment(deployment.created_at, now)
+    at = timestamp(deployment.created_at, now)
     return Elapsed(duration(to_unix(now) - deployment.created_at), at.iso if at else "")
 
 
 def _compare_url(deployment: Deployment) -> str:
-    """The page of the Git host that shows what changes, where its address can be known."""
+    """The diff at the Git host, if its URL follows from that of the commit."""
     commit, running = deployment.trigger.commit, deployment.running_commit_hash
-    before, found, _ = safe_link(commit.url).partition(f"/commit/{commit.hash}")
-    if not found or not running or running == commit.hash:
+    repository, separator, _ = safe_link(commit.url).partition(f"/commit/{commit.hash}")
+    if not separator or not running or running == commit.hash:
         return ""
-    return f"{before}/compare/{running}...{commit.hash}"
+    return f"{repository}/compare/{running}...{commit.hash}"
+
+
+@dataclass(frozen=True)
+class DeploymentDay:
+    """The deployments of a day."""
+
+    heading: str
+    rows: tuple[DeploymentRow, ...]
+
+
+def matches(deployment: Deployment, query: DeploymentQuery) -> bool:
+    """Whether a deployment matches the filters that the datastore does not know."""
+    if query.waiting and not has_pending_approval(deployment):
+        return False
+    if query.piped_id and deployment.piped_id != query.piped_id:
+        return False
+    text = query.text.casefold()
+    commit = deployment.trigger.commit
+    contained_in = (deployment.application_name, commit.message, deployment.summary)
+    prefix_of = (commit.hash, deployment.id)
+    return (
+        not text
+        or any(text in value.casefold() for value in contained_in)
+        or any(value.casefold().startswith(text) for value in prefix_of)
+    )
+
+
+def group_by_day(
+    deployments: Sequence[Deployment], now: datetime, zone: tzinfo
+) -> tuple[DeploymentDay, ...]:
+    """Newest first, grouped by day in the user's time zone."""
+    newest = sorted(deployments, key=lambda d: (-d.created_at, d.id))
+    groups = groupby(newest, key=lambda d: day_heading(d.created_at, now, zone))
+    return tuple(
+        DeploymentDay(heading, tuple(deployment_row(deployment, now) for deployment in group))
+        for heading, group in groups
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times, durations, counts and links, said the way people say them.
+"""Times, durations, counts, labels and links as text for people.
 
 The browser keeps relative times and running durations up to date with the same rules
 (`assets/times.js`); a test compares the two.
@@ -18,7 +18,7 @@ MONTH, YEAR = 30 * DAY, 365 * DAY
 
 
 @dataclass(frozen=True)
-class Moment:
+class Timestamp:
     """A point in time for a `<time>` element."""
 
     iso: str
@@ -27,12 +27,12 @@ class Moment:
     clock: str
 
 
-def moment(seconds: int, now: datetime) -> Moment | None:
-    """What to show for a time of the wire; nothing when it is not set."""
+def timestamp(seconds: int, now: datetime) -> Timestamp | None:
+    """A Unix time for a page; None if it is not set."""
     if seconds <= 0:
         return None
     at = from_unix(seconds)
-    return Moment(
+    return Timestamp(
         iso=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         exact=at.strftime("%Y-%m-%d %H:%M:%S UTC"),
         relative=ago(to_unix(now) - seconds),
@@ -41,7 +41,7 @@ def moment(seconds: int, now: datetime) -> Moment | None:
 
 
 def ago(seconds: int) -> str:
-    """How long ago something was; a clock that is ahead counts as now."""
+    """How long ago something happened; a future time counts as now."""
     if seconds < 10:
         return "just now"
     if seconds < MINUTE:
@@ -68,8 +68,8 @@ def duration(seconds: int) -> str:
     return f"{seconds // DAY}d {seconds % DAY // HOUR:02}h"
 
 
-def day(seconds: int, now: datetime, zone: tzinfo) -> str:
-    """The heading of a day in the reader's zone."""
+def day_heading(seconds: int, now: datetime, zone: tzinfo) -> str:
+    """The heading for a day in the user's time zone."""
     at, today = from_unix(seconds).astimezone(zone).date(), now.astimezone(zone).date()
     match (today - at).days:
         case 0:
@@ -80,17 +80,13 @@ def day(seconds: int, now: datetime, zone: tzinfo) -> str:
             return f"{at:%A}, {at.day} {at:%B %Y}"
 
 
-def plural(number: int, noun: str, nouns: str = "") -> str:
-    """`1 stage`, `2 stages`."""
-    return f"{count(number)} {noun if number == 1 else nouns or noun + 's'}"
+def plural(number: int, noun: str) -> str:
+    """`1 stage`, `2 stages`; exact up to 9,999, in thousands above."""
+    count = f"{number:,}" if number < 10_000 else f"{number // 1000:,}k+"
+    return f"{count} {noun if number == 1 else noun + 's'}"
 
 
-def count(number: int) -> str:
-    """Exact up to 9,999; nobody reads a larger number digit by digit."""
-    return f"{number:,}" if number < 10_000 else f"{number // 1000:,}k+"
-
-
-def joined(words: Sequence[str], last: str = "and") -> str:
+def join_words(words: Sequence[str], last: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
     if len(words) < 2:
         return "".join(words)
@@ -107,7 +103,7 @@ def sentence(text: str) -> str:
 
 
 def safe_link(url: str) -> str:
-    """The address when a browser may follow it, else nothing: data must not bring a script."""
+    """The URL if it is http(s), else an empty text: links from data must not run scripts."""
     url = url.strip()
     if not url or any(ord(c) <= 32 for c in url):
         return ""
@@ -118,17 +114,17 @@ def safe_link(url: str) -> str:
     if parts.scheme in ("http", "https"):
         return url if parts.hostname else ""
     host = url.split("/", 1)[0]
-    looks_like_a_host = "." in host and ":" not in host and "@" not in host
-    return f"https://{url}" if not parts.scheme and looks_like_a_host else ""
+    is_host = "." in host and ":" not in host and "@" not in host
+    return f"https://{url}" if not parts.scheme and is_host else ""
 
 
 def label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """`key: value`, in the order of the keys."""
+    """`key: value`, sorted by key."""
     return tuple(f"{key}: {labels[key]}" for key in sorted(labels))
 
 
 def initials(name: str) -> str:
-    """Two letters that stand for a person; pictures from other hosts are never loaded."""
+    """Two letters instead of an avatar; images of other hosts are never loaded."""
     words = re.split(r"[-_.\s]+", name.strip())
     if len(words) > 1 and words[0] and words[1]:
         return (words[0][0] + words[1][0]).upper()

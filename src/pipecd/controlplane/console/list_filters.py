@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters in the address: the address of a list is its state.
+"""Filters of lists in the URL: the URL of a list is its state.
 
-Names and numbers are those of the upstream console, so that bookmarks keep working; ours are added.
+Parameters and numbers are those of the upstream console, so that bookmarks keep working; we add
+some of our own.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
-from pipecd.controlplane.console.status_badge import deployment_mark, kind_word, sync_mark
+from pipecd.controlplane.console.deploy_targets import KIND_NAMES
+from pipecd.controlplane.console.status_badge import deployment_badge, sync_badge
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.application import ApplicationKind, SyncStatus
@@ -21,15 +23,15 @@ from pipecd.model.deployment import DeploymentStatus
 
 E = TypeVar("E", bound=IntEnum)
 
-SIZES = (20, 50, 100)
-SORTS = ("status", "name", "deployed", "updated")
-# What belongs to one visit and not to the view.
-_PASSING = ("project", "cmd")
+PAGE_SIZES = (20, 50, 100)
+SORT_KEYS = ("status", "name", "deployed", "updated")
+# Parameters that a link to the same list does not carry on.
+_ONE_TIME_PARAMS = ("project", "cmd")
 
 
 @dataclass(frozen=True)
-class Chip:
-    """A filter that is on; `href` is the same view without it."""
+class FilterChip:
+    """An active filter; `href` is the same list without it."""
 
     text: str
     href: str
@@ -37,7 +39,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class ApplicationQuery:
-    """Which applications are wanted, in which order, and which page of them."""
+    """Filters, order and page of the list of applications."""
 
     enabled: bool | None
     kinds: tuple[int, ...]
@@ -52,7 +54,7 @@ class ApplicationQuery:
     size: int
 
     def filter(self, project: str) -> ApplicationFilter:
-        """What the store can find; status, text and order are for the view."""
+        """What the datastore filters; `application_list` applies status, text and order."""
         return ApplicationFilter(
             project=project,
             enabled=self.enabled,
@@ -65,20 +67,20 @@ class ApplicationQuery:
 
 @dataclass(frozen=True)
 class DeploymentQuery:
-    """Which deployments are wanted, and from where on."""
+    """Filters of the list of deployments, and the cursor of the page."""
 
-    statuses: tuple[int, ...]
-    kinds: tuple[int, ...]
-    application_id: str
-    application_name: str
-    piped_id: str
-    labels: Mapping[str, str]
-    text: str
-    waiting: bool
-    before: str
+    statuses: tuple[int, ...] = ()
+    kinds: tuple[int, ...] = ()
+    application_id: str = ""
+    application_name: str = ""
+    piped_id: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    text: str = ""
+    waiting: bool = False
+    before: str = ""
 
     def filter(self, project: str) -> DeploymentFilter:
-        """What the store can find; the rest is looked through by the view."""
+        """What the datastore filters; `matches` checks the rest."""
         statuses = self.statuses
         if self.waiting:
             statuses = (int(DeploymentStatus.RUNNING),)
@@ -92,78 +94,78 @@ class DeploymentQuery:
         )
 
 
-def read_applications(params: QueryParams) -> ApplicationQuery:
+def parse_application_query(params: QueryParams) -> ApplicationQuery:
     sort = params.get("sort", "")
-    size = params.get("size", "")
+    size = _number(params.get("size", ""), 0)
     return ApplicationQuery(
         enabled={"enabled": True, "disabled": False}.get(params.get("activeStatus", "")),
-        kinds=_numbers(params, "kind", ApplicationKind),
-        statuses=_numbers(params, "syncStatus", SyncStatus),
+        kinds=_enum_values(params, "kind", ApplicationKind),
+        statuses=_enum_values(params, "syncStatus", SyncStatus),
         name=params.get("name", ""),
         piped_id=params.get("pipedId", ""),
-        labels=labels(params),
+        labels=parse_labels(params),
         text=params.get("q", "").strip(),
-        sort=sort if sort in SORTS else "",
+        sort=sort if sort in SORT_KEYS else "",
         descending=params.get("dir", "") == "desc",
         page=max(_number(params.get("page", ""), 1), 1),
-        size=_number(size, 0) if _number(size, 0) in SIZES else 50,
+        size=size if size in PAGE_SIZES else 50,
     )
 
 
-def read_deployments(params: QueryParams) -> DeploymentQuery:
+def parse_deployment_query(params: QueryParams) -> DeploymentQuery:
     return DeploymentQuery(
-        statuses=_numbers(params, "status", DeploymentStatus),
-        kinds=_numbers(params, "kind", ApplicationKind),
+        statuses=_enum_values(params, "status", DeploymentStatus),
+        kinds=_enum_values(params, "kind", ApplicationKind),
         application_id=params.get("applicationId", ""),
         application_name=params.get("applicationName", ""),
         piped_id=params.get("pipedId", ""),
-        labels=labels(params),
+        labels=parse_labels(params),
         text=params.get("q", "").strip(),
         waiting=params.get("waiting", "") == "approval",
         before=params.get("before", ""),
     )
 
 
-def labels(params: QueryParams) -> dict[str, str]:
-    """The pairs of `labels[n]=key:value`; what is no pair does not count."""
+def parse_labels(params: QueryParams) -> dict[str, str]:
+    """The pairs of `labels[n]=key:value`; anything else is ignored."""
     texts = [value for key, value in params.multi_items() if re.fullmatch(r"labels\[\d+\]", key)]
     pairs = (text.split(":") for text in texts)
     return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2 and pair[0]}
 
 
 @dataclass(frozen=True)
-class Address:
-    """Where a reader is; `restart` names what a change of anything else takes back."""
+class PageUrl:
+    """The URL of the current page; any change of it drops the parameters in `reset`."""
 
     path: str
     params: QueryParams
-    restart: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
 
-    def to(self, **changes: str | int) -> str:
-        """The address of the same view with some of its state changed; an empty text takes away."""
-        return self._without({*changes, *self.restart, *_PASSING}, changes)
+    def with_params(self, **changes: str | int) -> str:
+        """The URL with changed parameters; an empty text removes one."""
+        return self._without({*changes, *self.reset, *_ONE_TIME_PARAMS}, changes)
 
-    def chips(self, names: Mapping[str, str]) -> tuple[Chip, ...]:
-        """The filters that are on; `names` says what pipeds and applications are called."""
-        found: list[Chip] = []
+    def chips(self, names: Mapping[str, str]) -> tuple[FilterChip, ...]:
+        """The active filters; `names` maps ids of pipeds and applications to their names."""
+        chips: list[FilterChip] = []
         for key, value in self.params.multi_items():
             text = _chip_text(key, value, names)
             if text and value:
-                href = self._without({key, *self.restart, *_PASSING}, {})
-                found.append(Chip(text, href))
-        return tuple(found)
+                href = self._without({key, *self.reset, *_ONE_TIME_PARAMS}, {})
+                chips.append(FilterChip(text, href))
+        return tuple(chips)
 
-    def _without(self, gone: set[str], new: Mapping[str, str | int]) -> str:
-        kept = [(key, value) for key, value in self.params.multi_items() if value]
-        pairs = [pair for pair in kept if pair[0] not in gone]
-        pairs += [(key, str(value)) for key, value in new.items() if value != ""]
+    def _without(self, dropped: set[str], added: Mapping[str, str | int]) -> str:
+        current = [(key, value) for key, value in self.params.multi_items() if value]
+        pairs = [pair for pair in current if pair[0] not in dropped]
+        pairs += [(key, str(value)) for key, value in added.items() if value != ""]
         return f"{self.path}?{urlencode(pairs)}" if pairs else self.path
 
 
 def _chip_text(key: str, value: str, names: Mapping[str, str]) -> str:
     if key.startswith("labels["):
         return value
-    words = {
+    texts = {
         "q": f"“{value}”",
         "name": f"name: {value}",
         "applicationName": f"application: {value}",
@@ -171,40 +173,41 @@ def _chip_text(key: str, value: str, names: Mapping[str, str]) -> str:
         "pipedId": f"piped: {names.get(value, value[:8])}",
         "activeStatus": value,
         "waiting": "waiting for approval",
-        "kind": _words(value, ApplicationKind),
-        "syncStatus": _words(value, SyncStatus),
-        "status": _words(value, DeploymentStatus),
+        "kind": _enum_text(value, ApplicationKind),
+        "syncStatus": _enum_text(value, SyncStatus),
+        "status": _enum_text(value, DeploymentStatus),
     }
-    return words.get(key, "")
+    return texts.get(key, "")
 
 
-def _words(value: str, kind: type[IntEnum]) -> str:
-    members = (kind(number) for number in _listed(value, kind))
-    return " or ".join(_word(member).lower() for member in members)
+def _enum_text(value: str, kind: type[IntEnum]) -> str:
+    members = (kind(number) for number in _split_numbers(value, kind))
+    return " or ".join(_member_text(member).lower() for member in members)
 
 
-def _word(member: IntEnum) -> str:
+def _member_text(member: IntEnum) -> str:
     match member:
         case ApplicationKind():
-            return kind_word(member)
+            return KIND_NAMES[member]
         case SyncStatus():
-            return sync_mark(member).word
+            return sync_badge(member).text
         case DeploymentStatus():
-            return deployment_mark(member).word
+            return deployment_badge(member).text
         case _:
             return member.name
 
 
-def _numbers(params: QueryParams, key: str, kind: type[E]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(n for value in params.getlist(key) for n in _listed(value, kind)))
+def _enum_values(params: QueryParams, key: str, kind: type[E]) -> tuple[int, ...]:
+    values = (n for value in params.getlist(key) for n in _split_numbers(value, kind))
+    return tuple(dict.fromkeys(values))
 
 
-def _listed(value: str, kind: type[IntEnum]) -> tuple[int, ...]:
-    """The numbers of a list with commas that mean something."""
-    known = {int(member) for member in kind}
+def _split_numbers(value: str, kind: type[IntEnum]) -> tuple[int, ...]:
+    """The numbers of a comma-separated list that are members of the enum."""
+    members = {int(member) for member in kind}
     numbers = (_number(part, -1) for part in value.split(","))
-    return tuple(number for number in numbers if number in known)
+    return tuple(number for number in numbers if number in members)
 
 
-def _number(text: str, otherwise: int) -> int:
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else otherwise
+def _number(text: str, default: int) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else default

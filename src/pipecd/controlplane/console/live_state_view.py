@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs for an application, as a tree of lines, whoever reported it in whatever form."""
+"""View model of the live state of an application: a tree of resources, of v0 and v1 pipeds."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,84 +7,83 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from pipecd.controlplane.console.formatting import Moment, moment, plural
-from pipecd.controlplane.console.status_badge import Mark, health_mark
+from pipecd.controlplane.console.formatting import Timestamp, plural, timestamp
+from pipecd.controlplane.console.status_badge import Badge, health_badge
 from pipecd.proto.model import livestate_pb2 as pb
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
 
-_First: TypeAlias = (
+_V0ResourceState: TypeAlias = (
     pb.KubernetesResourceState
     | pb.CloudRunResourceState
     | pb.ECSResourceState
     | pb.LambdaResourceState
 )
-# More lines than this say less.
-MOST_SHOWN = 200
-# Deeper ones are drawn at the edge.
-_DEEPEST = 6
-# These are said in columns of their own.
-_SAID = ("Kind", "Namespace")
+MAX_RESOURCES = 200
+# Deeper resources are indented as far as this.
+_MAX_DEPTH = 6
+# Metadata with columns of their own.
+_COLUMNS = ("Kind", "Namespace")
 
 
 @dataclass(frozen=True)
-class LiveResource:
-    """One line of the tree; `depth` says how far it is drawn to the right."""
+class ResourceRow:
+    """One row of the tree; `depth` is its indentation."""
 
     id: str
     name: str
     kind: str
-    place: str
-    mark: Mark
+    location: str
+    badge: Badge
     text: str
-    facts: tuple[tuple[str, str], ...]
+    metadata: tuple[tuple[str, str], ...]
     depth: int
-    created: Moment | None
+    created: Timestamp | None
 
 
 @dataclass(frozen=True)
-class LiveTree:
-    """Everything that runs, and how it is as a whole."""
+class LiveStateView:
+    """All live resources, and the health of the application."""
 
-    mark: Mark
+    badge: Badge
     summary: str
-    resources: tuple[LiveResource, ...]
+    resources: tuple[ResourceRow, ...]
     omitted: int
-    seen: Moment | None
+    updated: Timestamp | None
 
 
-def live_tree(snapshot: ApplicationLiveStateSnapshot, now: datetime) -> LiveTree:
-    """The tree in a report of any piped."""
-    lines = [_line(resource, depth, now) for resource, depth in _in_order(_resources(snapshot))]
-    return LiveTree(
-        # The first generation calls OTHER what the second calls UNHEALTHY.
-        mark=health_mark(min(snapshot.health_status, ResourceState.UNHEALTHY)),
-        summary=plural(len(lines), "resource"),
-        resources=tuple(lines[:MOST_SHOWN]),
-        omitted=max(0, len(lines) - MOST_SHOWN),
-        seen=moment(snapshot.version.timestamp, now),
+def live_state_view(snapshot: ApplicationLiveStateSnapshot, now: datetime) -> LiveStateView:
+    """The view of a snapshot of any piped."""
+    rows = [_row(resource, depth, now) for resource, depth in _tree_order(_resources(snapshot))]
+    return LiveStateView(
+        # v0 calls OTHER what v1 calls UNHEALTHY.
+        badge=health_badge(min(snapshot.health_status, ResourceState.UNHEALTHY)),
+        summary=plural(len(rows), "resource"),
+        resources=tuple(rows[:MAX_RESOURCES]),
+        omitted=max(0, len(rows) - MAX_RESOURCES),
+        updated=timestamp(snapshot.version.timestamp, now),
     )
 
 
 def _resources(snapshot: ApplicationLiveStateSnapshot) -> list[ResourceState]:
-    """The resources of both generations in the form of the second."""
-    placed = (*snapshot.kubernetes.resources, *snapshot.cloudrun.resources)
+    """The resources of v0 and v1 in the form of v1."""
+    namespaced = (*snapshot.kubernetes.resources, *snapshot.cloudrun.resources)
     functions: pb.LambdaApplicationLiveState = getattr(snapshot, "lambda")
-    found = list(snapshot.application_live_state.resources)
-    for each in placed:
+    resources = list(snapshot.application_live_state.resources)
+    for each in namespaced:
         metadata = {"API Version": each.api_version, "Namespace": each.namespace}
-        found.append(_as_second(each, metadata))
-    found += (_as_second(each, {}) for each in (*snapshot.ecs.resources, *functions.resources))
-    return found
+        resources.append(_to_v1(each, metadata))
+    resources += (_to_v1(each, {}) for each in (*snapshot.ecs.resources, *functions.resources))
+    return resources
 
 
-def _as_second(resource: _First, metadata: Mapping[str, str]) -> ResourceState:
+def _to_v1(resource: _V0ResourceState, metadata: Mapping[str, str]) -> ResourceState:
     return ResourceState(
         id=resource.id,
         parent_ids=resource.parent_ids,
         name=resource.name,
         resource_type=resource.kind,
         resource_metadata=metadata,
-        # The states of health have the same numbers in all of them.
+        # The health statuses have the same numbers in all of them.
         health_status=ResourceState.HealthStatus.ValueType(resource.health_status),
         health_description=resource.health_description,
         created_at=resource.created_at,
@@ -92,47 +91,47 @@ def _as_second(resource: _First, metadata: Mapping[str, str]) -> ResourceState:
     )
 
 
-def _in_order(resources: Sequence[ResourceState]) -> Iterator[tuple[ResourceState, int]]:
-    """Each resource once, below its first parent; those in a circle come last."""
+def _tree_order(resources: Sequence[ResourceState]) -> Iterator[tuple[ResourceState, int]]:
+    """Each resource once, below its first parent, with its depth; cycles come last."""
     by_key = {(each.deploy_target, each.id): each for each in resources}
-    below: defaultdict[tuple[str, str], list[ResourceState]] = defaultdict(list)
+    children: defaultdict[tuple[str, str], list[ResourceState]] = defaultdict(list)
     roots: list[ResourceState] = []
-    for each in sorted(resources, key=_rank):
+    for each in sorted(resources, key=_sort_key):
         parents = [(each.deploy_target, id_) for id_ in each.parent_ids]
-        known = next((parent for parent in parents if parent in by_key), None)
-        (roots if known is None else below[known]).append(each)
-    told: set[tuple[str, str]] = set()
-    waiting = [(each, 0) for each in reversed(roots)]
-    rest = iter(sorted(resources, key=_rank))
+        parent = next((parent for parent in parents if parent in by_key), None)
+        (roots if parent is None else children[parent]).append(each)
+    visited: set[tuple[str, str]] = set()
+    pending = [(each, 0) for each in reversed(roots)]
+    remaining = iter(sorted(resources, key=_sort_key))
     while True:
-        while waiting:
-            each, depth = waiting.pop()
+        while pending:
+            each, depth = pending.pop()
             key = (each.deploy_target, each.id)
-            if key not in told:
-                told.add(key)
+            if key not in visited:
+                visited.add(key)
                 yield each, depth
-                waiting += [(child, depth + 1) for child in reversed(below[key])]
-        left = next((e for e in rest if (e.deploy_target, e.id) not in told), None)
+                pending += [(child, depth + 1) for child in reversed(children[key])]
+        left = next((e for e in remaining if (e.deploy_target, e.id) not in visited), None)
         if left is None:
             return
-        waiting.append((left, 0))
+        pending.append((left, 0))
 
 
-def _rank(resource: ResourceState) -> tuple[str, str, str, str]:
+def _sort_key(resource: ResourceState) -> tuple[str, str, str, str]:
     return resource.deploy_target, resource.resource_type, resource.name, resource.id
 
 
-def _line(resource: ResourceState, depth: int, now: datetime) -> LiveResource:
+def _row(resource: ResourceState, depth: int, now: datetime) -> ResourceRow:
     metadata = resource.resource_metadata
     namespace = metadata.get("Namespace", "")
-    return LiveResource(
+    return ResourceRow(
         id=f"{resource.deploy_target}/{resource.id}",
         name=resource.name,
         kind=metadata.get("Kind") or resource.resource_type,
-        place=" · ".join(part for part in (namespace, resource.deploy_target) if part),
-        mark=health_mark(resource.health_status),
+        location=" · ".join(part for part in (namespace, resource.deploy_target) if part),
+        badge=health_badge(resource.health_status),
         text=resource.health_description.strip(),
-        facts=tuple((key, metadata[key]) for key in sorted(metadata) if key not in _SAID),
-        depth=min(depth, _DEEPEST),
-        created=moment(resource.created_at, now),
+        metadata=tuple((key, metadata[key]) for key in sorted(metadata) if key not in _COLUMNS),
+        depth=min(depth, _MAX_DEPTH),
+        created=timestamp(resource.created_at, now),
     )

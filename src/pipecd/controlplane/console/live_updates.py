@@ -1,27 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One browser listening: signals of the bus become server-sent events.
+"""Live pages: signals of the bus become server-sent events for the browsers that follow them.
 
-An event says that something changed and the page fetches itself anew; only log lines carry their
-content. Losing one costs nothing: whoever connects is told to fetch first.
+An event says that something changed, and the page fetches itself again; only log lines carry
+their content. A lost event costs nothing, as a page also fetches itself after it connects.
 """
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import unquote
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.signal import Bus, Signal
-from pipecd.controlplane.bus.signal import Topic as Heard
-from pipecd.controlplane.console.live_topic import Topic
-from pipecd.controlplane.console.stage_log import Place
-from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
+from pipecd.controlplane.bus.signal import Topic as SignalTopic
+from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.console.stage_log import LogCursor, log_lines, parse_cursor
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable, UserMistake
 
-# What may have ended the session or taken a right.
-_DOUBTS = (Heard.PROJECT, Heard.EVERYTHING)
-
+MAX_TOPICS = 20
+MAX_STREAMS_PER_SESSION = 4
+_ONE = PageRequest(size=1)
+# Signals after which a session may have ended or a permission may be gone.
+_ACCESS_CHANGED = (SignalTopic.PROJECT, SignalTopic.EVERYTHING)
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -29,157 +41,238 @@ _HEADERS = [
 ]
 
 
+class TopicKind(Enum):
+    """The kinds of topics, by the word they begin with in `data-topics`."""
+
+    APPLICATIONS = "apps"
+    APPLICATION = "app"
+    DEPLOYMENTS = "deployments"
+    DEPLOYMENT = "dep"
+    PIPEDS = "pipeds"
+    COMMAND = "cmd"
+    LOG = "log"
+
+
+_SIGNALS_OF_LISTS = {
+    TopicKind.APPLICATIONS: SignalTopic.APPLICATION,
+    TopicKind.DEPLOYMENTS: SignalTopic.DEPLOYMENT,
+    TopicKind.PIPEDS: SignalTopic.PIPED,
+}
+_SIGNALS_OF_OBJECTS = {
+    TopicKind.APPLICATION: SignalTopic.APPLICATION,
+    TopicKind.DEPLOYMENT: SignalTopic.DEPLOYMENT,
+    TopicKind.COMMAND: SignalTopic.COMMAND,
+}
+
+
 @dataclass(frozen=True)
-class Pace:
-    """How often things are said, in seconds."""
+class Topic:
+    """Something that a page follows; `run` is set for a log."""
+
+    kind: TopicKind
+    id: str = ""
+    run: StageRun | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}:{self.id}" if self.id else self.kind.value
+
+    def matches(self, signal: Signal) -> bool:
+        """Whether the signal may concern the topic."""
+        if signal.topic is SignalTopic.EVERYTHING:
+            return True
+        if self.run is not None:
+            stage = f"{self.run.deployment_id}/{self.run.stage_id}"
+            return signal.topic is SignalTopic.STAGE_LOG and signal.id == stage
+        if self.kind in _SIGNALS_OF_LISTS:
+            return signal.topic is _SIGNALS_OF_LISTS[self.kind]
+        return signal.topic is _SIGNALS_OF_OBJECTS[self.kind] and signal.id == self.id
+
+
+def parse_topics(text: str) -> tuple[Topic, ...]:
+    """The topics of a text such as `dep:ID,log:ID:STAGE:0`; raises UserMistake if invalid."""
+    parts = [part for part in text.split(",") if part]
+    if not 0 < len(parts) <= MAX_TOPICS:
+        raise UserMistake(f"a stream follows 1 to {MAX_TOPICS} topics, not {len(parts)}")
+    topics = tuple(_parse_topic(part) for part in parts)
+    if sum(topic.run is not None for topic in topics) > 1:
+        raise UserMistake("a stream follows one log at most")
+    return topics
+
+
+def _parse_topic(text: str) -> Topic:
+    word, *rest = text.split(":")
+    try:
+        kind = TopicKind(word)
+    except ValueError as e:
+        raise UserMistake(f"there is no topic {word!r}") from e
+    if kind in _SIGNALS_OF_LISTS and not rest:
+        return Topic(kind)
+    if kind in _SIGNALS_OF_OBJECTS and len(rest) == 1 and rest[0]:
+        return Topic(kind, rest[0])
+    if kind is TopicKind.LOG and len(rest) in (2, 3):
+        retried = rest[2] if len(rest) == 3 else "0"
+        if retried.isascii() and retried.isdigit():
+            return Topic(kind, ":".join(rest), StageRun(rest[0], unquote(rest[1]), int(retried)))
+    raise UserMistake(f"the topic {text!r} is malformed")
+
+
+@dataclass(frozen=True)
+class StreamIntervals:
+    """The least time between events of a kind, in seconds."""
 
     changes: float = 0.5
-    lines: float = 0.1
-    beat: float = 15.0
+    log: float = 0.1
+    heartbeat: float = 15.0
 
 
 @dataclass(frozen=True)
-class Lines:
-    """New lines of a log as HTML, and where the reader stands after them."""
+class LogChunk:
+    """New lines of a log as HTML, and the cursor after them."""
 
     html: str
-    place: Place
+    cursor: LogCursor
     completed: bool
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Where a stream gets what it tells."""
+class StreamSources:
+    """What a stream reads from."""
 
     bus: Bus
-    # Raises when the reader may no longer hear of the topics.
-    check: Callable[[], Awaitable[None]]
-    lines: Callable[[Place], Awaitable[Lines]]
+    # Raises when the session has ended or the user may no longer see the topics.
+    authorize: Callable[[], Awaitable[None]]
+    read_log: Callable[[LogCursor], Awaitable[LogChunk]]
 
 
-class Voice:
-    """Says one thing at a time to a browser."""
+class SseWriter:
+    """Writes server-sent events to one HTTP response."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self._speaking = send, asyncio.Lock()
+        self._send, self._lock = send, asyncio.Lock()
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
 
-    async def say(self, event: str, data: str, id: str = "") -> None:
+    async def write(self, event: str, data: str, id: str = "") -> None:
         fields = [f"event: {event}", *([f"id: {id}"] if id else [])]
         fields += [f"data: {line}" for line in data.split("\n")]
         body = ("\n".join(fields) + "\n\n").encode()
-        async with self._speaking:
+        async with self._lock:
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
-    async def end(self, reason: str) -> None:
+    async def close(self, reason: str) -> None:
+        """Ends the response; the reason tells the browser whether to reconnect."""
         if reason:
-            await self.say("bye", reason)
+            await self.write("close", reason)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class EventStream:
-    """The answer to one listening browser; it ends when either side has enough."""
+    """The response to one browser; it ends when the browser disconnects or `close` is called."""
 
     def __init__(
-        self, project: str, topics: Sequence[Topic], place: Place, sources: Sources, pace: Pace
+        self,
+        project: str,
+        topics: Sequence[Topic],
+        cursor: LogCursor,
+        sources: StreamSources,
+        intervals: StreamIntervals,
     ) -> None:
-        self._project, self._topics, self._place = project, topics, place
-        self._sources, self._pace = sources, pace
+        self._project, self._topics, self._cursor = project, topics, cursor
+        self._sources, self._intervals = sources, intervals
         self._has_log = any(topic.run is not None for topic in topics)
-        self._changed: dict[str, None] = {}
-        self._something_changed, self._log_grew = asyncio.Event(), asyncio.Event()
-        self._in_doubt = asyncio.Event()
-        self._over, self._reason = asyncio.Event(), ""
+        self._changed_topics: dict[str, None] = {}
+        self._changed, self._log_grew = asyncio.Event(), asyncio.Event()
+        self._access_changed = asyncio.Event()
+        self._closed, self._close_reason = asyncio.Event(), ""
 
-    def end(self, reason: str) -> None:
-        """Says goodbye with the reason and ends."""
-        self._reason = self._reason or reason
-        self._over.set()
+    def close(self, reason: str) -> None:
+        """Ends the stream and sends the reason to the browser."""
+        self._close_reason = self._close_reason or reason
+        self._closed.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        voice = Voice(send)
-        await voice.begin()
+        writer = SseWriter(send)
+        await writer.start()
         async with (
             self._sources.bus.subscribe(project=self._project) as signals,
-            asyncio.TaskGroup() as tasks,
+            asyncio.TaskGroup() as group,
         ):
-            parts = [
-                tasks.create_task(part)
-                for part in (
-                    self._hear(signals),
-                    self._tell_changes(voice),
-                    self._tell_lines(voice),
-                    self._beat(voice),
-                    self._notice_departure(receive),
+            tasks = [
+                group.create_task(coroutine)
+                for coroutine in (
+                    self._receive_signals(signals),
+                    self._send_changes(writer),
+                    self._send_log(writer),
+                    self._send_heartbeats(writer),
+                    self._wait_for_disconnect(receive),
                 )
             ]
-            await self._over.wait()
-            for part in parts:
-                part.cancel()
-        await voice.end(self._reason)
+            await self._closed.wait()
+            for task in tasks:
+                task.cancel()
+        await writer.close(self._close_reason)
 
-    async def _hear(self, signals: AsyncIterator[Signal]) -> None:
+    async def _receive_signals(self, signals: AsyncIterator[Signal]) -> None:
         async for signal in signals:
-            if signal.topic in _DOUBTS:
-                self._in_doubt.set()
+            if signal.topic in _ACCESS_CHANGED:
+                self._access_changed.set()
             for topic in self._topics:
-                if not topic.hears(signal):
+                if not topic.matches(signal):
                     continue
                 if topic.run is not None:
                     self._log_grew.set()
                 else:
-                    self._changed[str(topic)] = None
-                    self._something_changed.set()
-        self.end("restarting")
+                    self._changed_topics[str(topic)] = None
+                    self._changed.set()
+        self.close("restarting")
 
-    async def _tell_changes(self, voice: Voice) -> None:
-        await voice.say("hello", "{}")
+    async def _send_changes(self, writer: SseWriter) -> None:
+        await writer.write("hello", "{}")
         while True:
-            await self._something_changed.wait()
-            self._something_changed.clear()
-            topics, self._changed = list(self._changed), {}
-            await voice.say("change", json.dumps({"topics": topics}))
-            await asyncio.sleep(self._pace.changes)
+            await self._changed.wait()
+            self._changed.clear()
+            topics, self._changed_topics = list(self._changed_topics), {}
+            await writer.write("change", json.dumps({"topics": topics}))
+            await asyncio.sleep(self._intervals.changes)
 
-    async def _tell_lines(self, voice: Voice) -> None:
+    async def _send_log(self, writer: SseWriter) -> None:
         while self._has_log:
             self._log_grew.clear()
             try:
-                lines = await self._sources.lines(self._place)
+                chunk = await self._sources.read_log(self._cursor)
             except PipecdError as e:
-                self.end(_goodbye(e))
+                self.close(_close_reason(e))
                 return
-            self._place = lines.place
-            if lines.html:
-                await voice.say("log", lines.html, id=str(lines.place))
-            if lines.completed:
-                await voice.say("log-end", "{}")
+            self._cursor = chunk.cursor
+            if chunk.html:
+                await writer.write("log", chunk.html, id=str(chunk.cursor))
+            if chunk.completed:
+                await writer.write("log-end", "{}")
                 return
-            await asyncio.sleep(self._pace.lines)
+            await asyncio.sleep(self._intervals.log)
             await self._log_grew.wait()
 
-    async def _beat(self, voice: Voice) -> None:
+    async def _send_heartbeats(self, writer: SseWriter) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pace.beat):
-                    await self._in_doubt.wait()
-            self._in_doubt.clear()
+                async with asyncio.timeout(self._intervals.heartbeat):
+                    await self._access_changed.wait()
+            self._access_changed.clear()
             try:
-                await self._sources.check()
+                await self._sources.authorize()
             except PipecdError as e:
-                self.end(_goodbye(e))
+                self.close(_close_reason(e))
                 return
-            await voice.say("beat", "{}")
+            await writer.write("heartbeat", "{}")
 
-    async def _notice_departure(self, receive: Receive) -> None:
+    async def _wait_for_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._over.set()
+        self._closed.set()
 
 
-def _goodbye(error: PipecdError) -> str:
+def _close_reason(error: PipecdError) -> str:
     match error:
         case Unauthenticated():
             return "signed-out"
@@ -187,3 +280,93 @@ def _goodbye(error: PipecdError) -> str:
             return "restarting"
         case _:
             return "denied"
+
+
+class LiveUpdates:
+    """The endpoint of the streams, and all streams that are open."""
+
+    def __init__(
+        self, context: PageContext, bus: Bus, intervals: StreamIntervals | None = None
+    ) -> None:
+        self._context, self._bus = context, bus
+        self._intervals = intervals or StreamIntervals()
+        self._open: defaultdict[str, list[EventStream]] = defaultdict(list)
+
+    def routes(self) -> list[Route]:
+        return [Route("/_/stream", self._context.page(self._stream), methods=["GET"])]
+
+    def open_streams(self) -> int:
+        """The number of open streams."""
+        return sum(map(len, self._open.values()))
+
+    async def _stream(self, request: Request, session: BrowserSession) -> ASGIApp:
+        topics = parse_topics(request.query_params.get("t", ""))
+        await self._authorize(topics, session)
+        # A browser that reconnects by itself sends the header; live.js sends the parameter.
+        after = request.headers.get("Last-Event-ID") or request.query_params.get("after", "")
+        run = next((topic.run for topic in topics if topic.run is not None), None)
+
+        async def read_log(cursor: LogCursor) -> LogChunk:
+            return await self._read_log(run, cursor, session.person)
+
+        stream = EventStream(
+            session.person.project,
+            topics,
+            parse_cursor(after),
+            StreamSources(self._bus, lambda: self._authorize(topics, session), read_log),
+            self._intervals,
+        )
+
+        async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+            streams = self._open[session.token]
+            streams.append(stream)
+            if len(streams) > MAX_STREAMS_PER_SESSION:
+                streams.pop(0).close("replaced")
+            try:
+                await stream(scope, receive, send)
+            finally:
+                if stream in streams:
+                    streams.remove(stream)
+                if not streams:
+                    self._open.pop(session.token, None)
+
+        return respond
+
+    async def _authorize(self, topics: tuple[Topic, ...], session: BrowserSession) -> None:
+        """Raises unless the session is still valid and its user may see every topic."""
+        cases = self._context.cases
+        person = await cases.sessions.person(session.token, afresh=True)
+        for topic in topics:
+            match topic.kind:
+                case TopicKind.APPLICATIONS:
+                    await cases.applications.listed(
+                        ApplicationFilter(person.project), _ONE, by=person
+                    )
+                case TopicKind.DEPLOYMENTS:
+                    await cases.deployments.listed(
+                        DeploymentFilter(person.project), _ONE, by=person
+                    )
+                case TopicKind.APPLICATION:
+                    await cases.applications.get(topic.id, by=person)
+                case TopicKind.DEPLOYMENT:
+                    await cases.deployments.get(topic.id, by=person)
+                case TopicKind.COMMAND:
+                    await cases.commands.get(topic.id, by=person)
+                case TopicKind.LOG:
+                    await cases.deployments.get(topic.id.split(":")[0], by=person)
+                case TopicKind.PIPEDS:
+                    # The event carries no data, and the page hides pipeds without permission.
+                    pass
+
+    async def _read_log(self, run: StageRun | None, cursor: LogCursor, person: User) -> LogChunk:
+        if run is None:
+            return LogChunk("", cursor, completed=True)
+        try:
+            part = await self._context.cases.logs.stage_log(run, cursor.index + 1, by=person)
+        except NotFound:
+            return LogChunk("", cursor, completed=False)
+        lines = log_lines(part.blocks, cursor)
+        if not lines:
+            return LogChunk("", cursor, part.completed)
+        html = self._context.renderer.render("log_lines.html", lines=lines)
+        return LogChunk(html, LogCursor(lines[-1].index, lines[-1].number), part.completed)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may come in: the session of a request, forged forms, the way back after signing in."""
+"""What the handlers of all pages share: the session of a request, rendering, forms and CSRF."""
 
+import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 from zoneinfo import ZoneInfo
 
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
@@ -21,31 +24,56 @@ from pipecd.controlplane.console.rendering import Renderer
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Labelled
 from pipecd.model.clock import Now
-from pipecd.model.errors import Denied, Unauthenticated
+from pipecd.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Denied,
+    NotFound,
+    Unauthenticated,
+    UserMistake,
+)
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.wire.credentials import SESSION_COOKIE
 
-_LONGEST_RETURN = 2048
+_MAX_RETURN_PATH = 2048
+_DUPLICATE_WINDOW = timedelta(seconds=3)
 
 
 @dataclass(frozen=True)
-class Visitor:
-    """A signed-in person and the secret that their forms must repeat."""
+class BrowserSession:
+    """A signed-in user and the session token of the browser."""
 
     person: User
     token: str = field(repr=False)
 
     @property
     def csrf(self) -> str:
-        """Known only to pages of this session, as no script can read the cookie it is made from."""
+        """The CSRF token of forms; scripts of other sites cannot read the cookie it is made of."""
         return hmac.digest(self.token.encode(), b"form of the console", "sha256").hex()
 
 
+@dataclass(frozen=True)
+class FormError:
+    """Why a form was rejected, and the values to show in it again."""
+
+    form: str
+    text: str
+    values: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, name: str, text: str, form: FormData) -> "FormError":
+        secret = ("csrf", "password")
+        return cls(name, text, {key: str(v) for key, v in form.items() if key not in secret})
+
+
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
-Page = Callable[[Request, Visitor], Awaitable[ASGIApp]]
+Handler = Callable[[Request, BrowserSession], Awaitable[ASGIApp]]
+ShowFormError = Callable[[Request, BrowserSession, FormError], Awaitable[Response]]
 
 
-class Door:
-    """What every page needs: the use cases, the templates, and a guard."""
+class PageContext:
+    """What every page needs: use cases, templates, the session check and the CSRF check."""
 
     def __init__(
         self,
@@ -57,98 +85,158 @@ class Door:
         proxies: Networks = (),
     ) -> None:
         self.cases, self.now, self.secure = cases, now, secure
-        self._renderer, self._proxies = renderer, proxies
+        self.renderer, self._proxies = renderer, proxies
+        self.deduplicator = FormDeduplicator(now)
 
-    def page(self, show: Page) -> Endpoint:
-        """A page for people who are signed in; others are led to the sign-in and back."""
+    def page(self, handler: Handler) -> Endpoint:
+        """An endpoint for signed-in users; others are sent to the sign-in page and back."""
 
         async def endpoint(request: Request) -> ASGIApp:
             try:
-                visitor = await self.visitor(request)
+                session = await self.authenticate(request)
             except Unauthenticated:
-                return self._lead_in(request)
-            return await show(request, visitor)
+                return self._redirect_to_sign_in(request)
+            return await handler(request, session)
 
         return endpoint
 
-    def action(self, act: Page) -> Endpoint:
-        """A form that changes something; refused unless one of our own pages sent it."""
+    def action(self, handler: Handler) -> Endpoint:
+        """An endpoint for a form that changes something; rejects forms of other sites."""
 
         async def endpoint(request: Request) -> ASGIApp:
-            check_origin(request)
+            reject_cross_site(request)
             try:
-                visitor = await self.visitor(request)
+                session = await self.authenticate(request)
             except Unauthenticated:
                 return RedirectResponse("/login", 303)
             form = await request.form()
-            if not hmac.compare_digest(str(form.get("csrf", "")).encode(), visitor.csrf.encode()):
+            if not hmac.compare_digest(str(form.get("csrf", "")).encode(), session.csrf.encode()):
                 raise Denied(
-                    "this form is not from your session", hint="reload the page and try again"
+                    "the CSRF token of this form does not belong to your session",
+                    hint="reload the page and try again",
                 )
-            return await act(request, visitor)
+            return await handler(request, session)
 
         return endpoint
 
-    async def visitor(self, request: Request) -> Visitor:
-        """Whoever is signed in, or Unauthenticated."""
+    def validated_action(self, name: str, handler: Handler, show_error: ShowFormError) -> Endpoint:
+        """Like `action`; when the form is rejected, shows its page again with the reason."""
+
+        async def validated(request: Request, session: BrowserSession) -> ASGIApp:
+            try:
+                return await handler(request, session)
+            except (UserMistake, AlreadyExists, Conflict, NotFound) as e:
+                error = FormError.of(name, e.message, await request.form())
+                return await show_error(request, session, error)
+
+        return self.action(validated)
+
+    async def authenticate(self, request: Request) -> BrowserSession:
+        """The session of a request; raises Unauthenticated without one."""
         token = request.cookies.get(SESSION_COOKIE, "")
         if not token:
             raise Unauthenticated("nobody is signed in")
-        visitor = Visitor(await self.cases.sessions.person(token), token)
-        request.state.visitor = visitor
-        return visitor
+        session = BrowserSession(await self.cases.sessions.person(token), token)
+        request.state.session = session
+        return session
 
-    def client(self, request: Request) -> str:
-        """The address of the machine that a request comes from."""
+    def client_address(self, request: Request) -> str:
+        """The IP address of the client, as trusted proxies report it."""
         peer = request.client.host if request.client else ""
-        told = ",".join(request.headers.getlist("X-Forwarded-For"))
-        return client_address(peer, told, self._proxies)
+        forwarded = ",".join(request.headers.getlist("X-Forwarded-For"))
+        return client_address(peer, forwarded, self._proxies)
 
-    async def may(self, person: User, permission: Permission, thing: Labelled | None = None) -> str:
-        """An empty text, or why the person may not do this to the thing, or to all of its kind."""
+    async def denied_reason(
+        self, person: User, permission: Permission, resource: Labelled | None = None
+    ) -> str:
+        """Why the person lacks the permission for a resource, or for all; empty if granted."""
         try:
             scope = await self.cases.access.scope(person, permission)
         except Denied:
-            covered = False
+            granted = False
         else:
-            covered = scope.is_everything if thing is None else scope.covers(thing.labels)
-        if covered:
+            granted = scope.is_everything if resource is None else scope.covers(resource.labels)
+        if granted:
             return ""
         roles = ", ".join(person.roles) or "no role"
         return f"Your roles ({roles}) do not allow this; ask an administrator of the project."
 
-    def show(
-        self, request: Request, template: str, *, status: int = 200, **context: Any
+    async def visible_pipeds(self, person: User) -> tuple[Piped, ...] | None:
+        """The pipeds of the project; None if the person may not list them."""
+        try:
+            return await self.cases.pipeds.listed(by=person)
+        except Denied:
+            return None
+
+    async def requested_command(self, request: Request, person: User) -> Command | None:
+        """The command in the `cmd` parameter, which redirects after a form carry."""
+        command_id = request.query_params.get("cmd", "")
+        if not command_id:
+            return None
+        try:
+            return await self.cases.commands.get(command_id, by=person)
+        except (NotFound, Denied):
+            return None
+
+    def public_url(self, request: Request) -> str:
+        """The base URL of the control plane, without a slash at the end."""
+        return (self.cases.address or str(request.base_url)).rstrip("/")
+
+    def render(
+        self, request: Request, template: str, *, status: int = 200, **values: Any
     ) -> HTMLResponse:
-        """The page, or only its main part when a script of ours asks for it."""
-        fragment = request.headers.get("HX-Request") == "true"
-        visitor: Visitor | None = getattr(request.state, "visitor", None)
-        html = self._renderer.render(
+        """The page, or only its `<main>` when live.js fetches it."""
+        is_fragment = request.headers.get("HX-Request") == "true"
+        session: BrowserSession | None = getattr(request.state, "session", None)
+        linked_project = request.query_params.get("project", "")
+        html = self.renderer.render(
             template,
-            layout="fragment.html" if fragment else "shell.html",
+            layout="fragment.html" if is_fragment else "layout.html",
             path=request.url.path,
-            person=visitor.person if visitor else None,
-            initials=initials(visitor.person.name) if visitor else "",
-            csrf=visitor.csrf if visitor else "",
-            other_project=_other_project(request, visitor),
+            person=session.person if session else None,
+            initials=initials(session.person.name) if session else "",
+            csrf=session.csrf if session else "",
+            other_project=(
+                linked_project if session and linked_project != session.person.project else ""
+            ),
             server_now=self.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
-            **context,
+            **values,
         )
         return HTMLResponse(html, status, headers={"Vary": "HX-Request, Cookie"})
 
-    def _lead_in(self, request: Request) -> Response:
+    def _redirect_to_sign_in(self, request: Request) -> Response:
         if request.headers.get("HX-Request") == "true":
             return HTMLResponse("", 401)
-        if needs_bounce(request):
-            return self.show(request, "bounce.html", to=_here(request))
-        return RedirectResponse(f"/login?return={quote(_here(request), safe='')}", 303)
+        target = path_and_query(request)
+        if needs_same_site_redirect(request):
+            return self.render(request, "redirect.html", target=target)
+        return RedirectResponse(f"/login?return={quote(target, safe='')}", 303)
 
 
-def needs_bounce(request: Request) -> bool:
-    """Whether the strict session cookie was held back because the link stood on another site.
+class FormDeduplicator:
+    """Runs a form once when a double click submits it several times within seconds."""
 
-    A page of ours that leads to the same address is not held back, so the question is asked again
-    from there before anyone is called signed out.
+    def __init__(self, now: Now) -> None:
+        self._now = now
+        self._results: dict[tuple[str, ...], tuple[datetime, str]] = {}
+        self._locks: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
+
+    async def run(self, key: tuple[str, ...], action: Callable[[], Awaitable[str]]) -> str:
+        """The result of the action, or the one it had for the same key within the window."""
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            oldest = self._now() - _DUPLICATE_WINDOW
+            self._results = {k: result for k, result in self._results.items() if result[0] > oldest}
+            if key not in self._results:
+                self._results[key] = (self._now(), await action())
+            return self._results[key][1]
+
+
+def needs_same_site_redirect(request: Request) -> bool:
+    """Whether the browser withheld the strict session cookie because of a link on another site.
+
+    A page of our own that redirects to the same address makes the request same-site, and the
+    browser sends the cookie.
     """
     headers = request.headers
     return (
@@ -158,36 +246,32 @@ def needs_bounce(request: Request) -> bool:
     )
 
 
-def check_origin(request: Request) -> None:
-    """Refuses a form that a page of another origin sent."""
+def reject_cross_site(request: Request) -> None:
+    """Raises Denied for a form that a page of another origin submitted."""
     if is_cross_site(request.headers):
         raise Denied(
-            "this form comes from another site", hint="open the page here and send it again"
+            "this form comes from another site",
+            hint="open the page on this control plane and submit the form there",
         )
 
 
 def safe_return(path: str) -> str:
-    """The path when it stays on this host, else nothing."""
-    inside = path.startswith("/") and not path.startswith(("//", "/\\"))
-    printable = all(32 < ord(c) < 127 for c in path)
-    return path if inside and printable and len(path) <= _LONGEST_RETURN else ""
+    """The path if it stays on this host, else an empty text."""
+    is_local = path.startswith("/") and not path.startswith(("//", "/\\"))
+    is_printable = all(32 < ord(c) < 127 for c in path)
+    return path if is_local and is_printable and len(path) <= _MAX_RETURN_PATH else ""
 
 
-def zone(request: Request) -> tzinfo:
-    """The time zone the browser told, UTC without one."""
+def path_and_query(request: Request) -> str:
+    """The address of a request on this host."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"{quote(request.url.path)}{query}"
+
+
+def browser_time_zone(request: Request) -> tzinfo:
+    """The time zone in the `tz` cookie that console.js sets; UTC without one."""
     name = request.cookies.get("tz", "")
     try:
         return ZoneInfo(name) if name else UTC
     except (KeyError, ValueError, OSError):
         return UTC
-
-
-def _here(request: Request) -> str:
-    query = f"?{request.url.query}" if request.url.query else ""
-    return f"{quote(request.url.path)}{query}"
-
-
-def _other_project(request: Request, visitor: Visitor | None) -> str:
-    """The project a link was meant for when it is not the one the visitor is in."""
-    wanted = request.query_params.get("project", "")
-    return wanted if visitor and wanted != visitor.person.project else ""

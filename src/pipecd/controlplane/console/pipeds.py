@@ -1,118 +1,225 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of pipeds: the list, and one of them with what is kept about it."""
+"""The pages of pipeds: the list, the page of one, and the forms that register and change them."""
 
+import re
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.console.command_notice import Notice
-from pipecd.controlplane.console.once import Once
-from pipecd.controlplane.console.page_context import Door, Visitor
-from pipecd.controlplane.console.pipeds_forms import PAGE, PipedForms
+from pipecd.controlplane.console.live_updates import MAX_TOPICS
+from pipecd.controlplane.console.page_context import (
+    BrowserSession,
+    Endpoint,
+    FormError,
+    Handler,
+    PageContext,
+)
 from pipecd.controlplane.console.pipeds_view import (
     PipedRow,
-    piped_page,
+    list_summary,
     piped_rows,
+    piped_view,
     restart_notice,
-    summary,
 )
-from pipecd.controlplane.console.project_settings_view import Problem
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.model.errors import Denied, NotFound
+from pipecd.model.errors import Denied, UserMistake
 from pipecd.proto.model.piped_pb2 import Piped
 
+LIST_PATH = "/settings/piped"
 _CREATE = Permission(Resource.PIPED, Action.CREATE)
 _UPDATE = Permission(Resource.PIPED, Action.UPDATE)
-# A stream follows 20 topics, and one of them is that of all pipeds.
-_MOST_RESTARTS = 19
+_VERSION = re.compile(r"v[A-Za-z0-9._+-]{1,127}")
+_PORTS = {"http": 80, "https": 443}
+
+Change = Callable[[str, FormData, User], Awaitable[None]]
 
 
 class PipedPages:
-    """What people see of pipeds."""
+    """Routes and handlers of the pages of pipeds."""
 
-    def __init__(self, door: Door, once: Once) -> None:
-        self._door = door
-        self._forms = PipedForms(door, once, self._shown)
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
 
     def routes(self) -> list[Route]:
+        page, piped = self._context.page, f"{LIST_PATH}/{{id}}"
+        forms: dict[str, Handler] = {
+            "restart": self._restart,
+            "keys": self._add_key,
+            "edit": self._change(self._edit),
+            "version": self._change(self._set_desired_version),
+            "enable": self._change(self._enable),
+            "disable": self._change(self._disable),
+            "keys/drop": self._change(self._delete_old_keys),
+        }
         return [
-            Route(PAGE, self._door.page(self._list), methods=["GET"]),
-            Route(f"{PAGE}/{{id}}", self._door.page(self._one), methods=["GET"]),
-            *self._forms.routes(),
+            Route(LIST_PATH, page(self._list), methods=["GET"]),
+            Route(piped, page(self._show), methods=["GET"]),
+            Route(LIST_PATH, self._form("add", self._register), methods=["POST"]),
+            *(
+                Route(f"{piped}/{name}", self._form(name, handler), methods=["POST"])
+                for name, handler in forms.items()
+            ),
         ]
 
-    async def _list(self, request: Request, visitor: Visitor) -> Response:
-        return await self._show_list(request, visitor, None)
+    def _form(self, name: str, handler: Handler) -> Endpoint:
+        async def show_error(
+            request: Request, session: BrowserSession, error: FormError
+        ) -> Response:
+            show = self._show if "id" in request.path_params else self._list
+            return await show(request, session, error)
 
-    async def _one(self, request: Request, visitor: Visitor) -> Response:
-        return await self._show_one(request, visitor, None)
+        return self._context.validated_action(name, handler, show_error)
 
-    async def _shown(self, request: Request, visitor: Visitor, problem: Problem) -> Response:
-        show = self._show_one if "id" in request.path_params else self._show_list
-        return await show(request, visitor, problem)
+    def _change(self, change: Change) -> Handler:
+        """A handler that applies the change and redirects to the page of the piped."""
 
-    async def _show_list(
-        self, request: Request, visitor: Visitor, problem: Problem | None
+        async def handler(request: Request, session: BrowserSession) -> Response:
+            piped_id = request.path_params["id"]
+            await change(piped_id, await request.form(), session.person)
+            return RedirectResponse(f"{LIST_PATH}/{piped_id}", 303)
+
+        return handler
+
+    async def _list(
+        self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
-        person, cases = visitor.person, self._door.cases
+        person, cases = session.person, self._context.cases
         pipeds = await cases.pipeds.listed(by=person)
-        rows = piped_rows(pipeds, await cases.pipeds.sights(pipeds, by=person), self._door.now())
-        return self._door.show(
+        sights = await cases.pipeds.sights(pipeds, by=person)
+        rows = piped_rows(pipeds, sights, self._context.now())
+        return self._context.render(
             request,
-            "settings_pipeds.html",
-            status=422 if problem else 200,
+            "pipeds.html",
+            status=422 if error else 200,
             rows=rows,
-            summary=summary(rows),
-            why_not=await self._door.may(person, _CREATE),
-            problem=problem,
-            topics=_topics(rows, problem),
+            summary=list_summary(rows),
+            disabled_reason=await self._context.denied_reason(person, _CREATE),
+            error=error,
+            topics=_topics(rows, error),
         )
 
-    async def _show_one(
-        self, request: Request, visitor: Visitor, problem: Problem | None
+    async def _show(
+        self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
-        person, cases = visitor.person, self._door.cases
+        person, cases = session.person, self._context.cases
         piped = await cases.pipeds.get(request.path_params["id"], by=person)
         sights = await cases.pipeds.sights((piped,), by=person)
-        page = piped_page(piped, sights[piped.id], self._door.now())
-        return self._door.show(
+        view = piped_view(piped, sights[piped.id], self._context.now())
+        command = await self._context.requested_command(request, person)
+        is_restart = command and command.HasField("restart_piped") and command.piped_id == piped.id
+        return self._context.render(
             request,
-            "settings_piped.html",
-            status=422 if problem else 200,
-            page=page,
-            applications=await self._applications(piped, person),
-            notice=await self._notice(request, piped, person),
-            why_not=await self._door.may(person, _UPDATE),
-            problem=problem,
-            topics=_topics((page.row,), problem),
+            "piped.html",
+            status=422 if error else 200,
+            view=view,
+            applications=await self._count_applications(piped, person),
+            notice=restart_notice(command, piped) if command and is_restart else None,
+            disabled_reason=await self._context.denied_reason(person, _UPDATE),
+            error=error,
+            topics=_topics((view.row,), error),
         )
 
-    async def _applications(self, piped: Piped, person: User) -> int | None:
-        """How many enabled ones it looks after; None for somebody who may not see them."""
-        wanted = ApplicationFilter(person.project, enabled=True, piped_id=piped.id)
+    async def _count_applications(self, piped: Piped, person: User) -> int | None:
+        """The number of its enabled applications; None if the person may not list them."""
+        of_piped = ApplicationFilter(person.project, enabled=True, piped_id=piped.id)
         try:
-            return len((await self._door.cases.applications.listed(wanted, by=person)).items)
+            found = await self._context.cases.applications.listed(of_piped, by=person)
         except Denied:
             return None
+        return len(found.items)
 
-    async def _notice(self, request: Request, piped: Piped, person: User) -> Notice | None:
-        """What became of the restart that the address names."""
-        id = request.query_params.get("cmd", "")
-        if not id:
-            return None
-        try:
-            command = await self._door.cases.commands.get(id, by=person)
-        except (NotFound, Denied):
-            return None
-        is_mine = command.HasField("restart_piped") and command.piped_id == piped.id
-        return restart_notice(command, piped) if is_mine else None
+    async def _restart(self, request: Request, session: BrowserSession) -> Response:
+        piped_id = request.path_params["id"]
+        command_id = await self._context.deduplicator.run(
+            (session.token, request.url.path),
+            lambda: self._context.cases.pipeds.restart(piped_id, by=session.person),
+        )
+        return RedirectResponse(f"{LIST_PATH}/{piped_id}?cmd={command_id}", 303)
+
+    async def _register(self, request: Request, session: BrowserSession) -> Response:
+        form = await request.form()
+        name, description = _required_name(form), _text(form, "description")
+
+        async def register() -> str:
+            registered = await self._context.cases.pipeds.register(
+                name, description, by=session.person
+            )
+            return f"{registered.id} {registered.key}"
+
+        key = (session.token, LIST_PATH, name)
+        piped_id, _, piped_key = (await self._context.deduplicator.run(key, register)).partition(
+            " "
+        )
+        return self._show_key(request, session, piped_id, piped_key)
+
+    async def _add_key(self, request: Request, session: BrowserSession) -> Response:
+        piped_id = request.path_params["id"]
+        # Without the deduplicator a double click would be told that there are two keys already,
+        # and the response with the key would be lost.
+        piped_key = await self._context.deduplicator.run(
+            (session.token, request.url.path),
+            lambda: self._context.cases.pipeds.add_key(piped_id, by=session.person),
+        )
+        return self._show_key(request, session, piped_id, piped_key)
+
+    def _show_key(
+        self, request: Request, session: BrowserSession, piped_id: str, piped_key: str
+    ) -> Response:
+        """The only response with the key; no URL leads to it."""
+        url = urlsplit(self._context.public_url(request))
+        return self._context.render(
+            request,
+            "piped_key.html",
+            id=piped_id,
+            key=piped_key,
+            encoded=b64encode(piped_key.encode()).decode(),
+            project=session.person.project,
+            api_address=(url.netloc if url.port else f"{url.netloc}:{_PORTS.get(url.scheme, 443)}"),
+            is_insecure=url.scheme == "http",
+            is_new="id" not in request.path_params,
+        )
+
+    async def _edit(self, piped_id: str, form: FormData, person: User) -> None:
+        name, description = _required_name(form), _text(form, "description")
+        await self._context.cases.pipeds.update(piped_id, name, description, by=person)
+
+    async def _set_desired_version(self, piped_id: str, form: FormData, person: User) -> None:
+        version = _text(form, "version")
+        if version and not _VERSION.fullmatch(version):
+            raise UserMistake(f"{version!r} is not a version; write it like v0.1.0.")
+        await self._context.cases.pipeds.desire_version(version, [piped_id], by=person)
+
+    async def _enable(self, piped_id: str, _form: FormData, person: User) -> None:
+        await self._context.cases.pipeds.enable(piped_id, by=person)
+
+    async def _disable(self, piped_id: str, _form: FormData, person: User) -> None:
+        await self._context.cases.pipeds.disable(piped_id, by=person)
+
+    async def _delete_old_keys(self, piped_id: str, _form: FormData, person: User) -> None:
+        await self._context.cases.pipeds.drop_old_keys(piped_id, by=person)
 
 
-def _topics(rows: tuple[PipedRow, ...], problem: Problem | None) -> str:
-    """What the page wants to hear of; one that tells of a mistake stays as it is."""
-    if problem:
+def _text(form: FormData, name: str) -> str:
+    return str(form.get(name, "")).strip()
+
+
+def _required_name(form: FormData) -> str:
+    name = _text(form, "name")
+    if not name:
+        raise UserMistake("Fill in the name.")
+    return name
+
+
+def _topics(rows: tuple[PipedRow, ...], error: FormError | None) -> str:
+    """What the page follows; a page with a form error must not replace itself."""
+    if error:
         return ""
     restarts = [f"cmd:{row.restart}" for row in rows if row.restart]
-    return ",".join(["pipeds", *restarts[:_MOST_RESTARTS]])
+    return ",".join(["pipeds", *restarts][:MAX_TOPICS])

@@ -1,105 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeds as their pages show them."""
-# Pipeds of the first generation carry their facts in fields that the wire calls deprecated.
+"""View models of pipeds: the list and the page of one."""
+# v0 pipeds report fields that the protobuf files call deprecated.
 # pyright: reportDeprecated=false
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pipecd.controlplane.console.command_notice import Notice, notice
-from pipecd.controlplane.console.formatting import Moment, joined, moment, plural
-from pipecd.controlplane.console.piped_status import agent
-from pipecd.controlplane.console.status_badge import Mark, Tone
+from pipecd.controlplane.console.command_notice import Notice, command_notice
+from pipecd.controlplane.console.formatting import Timestamp, join_words, plural, timestamp
+from pipecd.controlplane.console.status_badge import RESTARTING, Badge, Tone, piped_status
 from pipecd.controlplane.usecases.pipeds import MOST_KEYS, Sight
 from pipecd.model.command import CommandStatus
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
 
-_RESTARTING = Mark(Tone.RUN, "run", "Restarting")
-
 
 @dataclass(frozen=True)
 class PipedRow:
-    """A piped in a line; `wanted` is the version that it does not run yet."""
+    """One row of the list; `desired_version` is set while the piped runs another version."""
 
     id: str
     name: str
     description: str
-    mark: Mark
+    badge: Badge
     is_disabled: bool
     is_online: bool
     version: str
-    wanted: str
+    desired_version: str
     generation: str
-    places: tuple[str, ...]
+    platforms: tuple[str, ...]
     repositories: tuple[str, ...]
-    seen: Moment | None
-    started: Moment | None
+    seen: Timestamp | None
+    started: Timestamp | None
     restart: str
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a piped deploys with: a plugin and its targets, or a provider and its platform."""
+class PlatformRow:
+    """A v1 plugin and its deploy targets, or a v0 platform provider and its platform."""
 
     name: str
     details: str
 
 
 @dataclass(frozen=True)
-class Repository:
+class RepositoryRow:
     id: str
     remote: str
     branch: str
 
 
 @dataclass(frozen=True)
-class Key:
-    """A key by who made it and when; the key itself is known to the piped alone."""
+class KeyRow:
+    """Who created a key and when; the control plane only stores its hash."""
 
     creator: str
-    created: Moment | None
+    created: Timestamp | None
     is_newest: bool
 
 
 @dataclass(frozen=True)
-class PipedPage:
-    """Everything about one piped."""
+class PipedView:
+    """The page of one piped."""
 
     row: PipedRow
-    story: str
-    desired: str
-    places: tuple[Place, ...]
-    repositories: tuple[Repository, ...]
-    keys: tuple[Key, ...]
+    status_text: str
+    desired_version: str
+    platforms: tuple[PlatformRow, ...]
+    repositories: tuple[RepositoryRow, ...]
+    keys: tuple[KeyRow, ...]
     config: str
-    created: Moment | None
-    why_not_restart: str
+    created: Timestamp | None
+    restart_disabled_reason: str
 
     @property
-    def takes_key(self) -> bool:
+    def can_add_key(self) -> bool:
         return len(self.keys) < MOST_KEYS
 
 
 def piped_row(piped: Piped, sight: Sight, now: datetime) -> PipedRow:
-    """A piped in the list."""
+    """The row of a piped."""
     online = piped.status == Piped.ONLINE and not piped.disabled
-    known = agent(piped.id, (piped,)).mark
+    badge = piped_status(piped.id, (piped,)).badge
     return PipedRow(
         id=piped.id,
         name=piped.name,
         description=piped.desc,
-        mark=_RESTARTING if online and sight.restart else known,
+        badge=RESTARTING if online and sight.restart else badge,
         is_disabled=piped.disabled,
         is_online=online,
         version=piped.version,
-        wanted=piped.desired_version if piped.desired_version != piped.version else "",
+        desired_version=piped.desired_version if piped.desired_version != piped.version else "",
         generation=_generation(piped),
-        places=tuple(place.name for place in _places(piped)),
+        platforms=tuple(platform.name for platform in _platforms(piped)),
         repositories=tuple(repository.id for repository in piped.repositories),
-        seen=moment(sight.seen, now),
-        started=moment(piped.started_at, now),
+        seen=timestamp(sight.seen, now),
+        started=timestamp(piped.started_at, now),
         restart=sight.restart,
     )
 
@@ -107,94 +104,96 @@ def piped_row(piped: Piped, sight: Sight, now: datetime) -> PipedRow:
 def piped_rows(
     pipeds: Iterable[Piped], sights: Mapping[str, Sight], now: datetime
 ) -> tuple[PipedRow, ...]:
-    """The pipeds that are in use first, each part by name."""
+    """Enabled pipeds first, then disabled ones, each sorted by name."""
     rows = [piped_row(piped, sights[piped.id], now) for piped in pipeds]
     return tuple(sorted(rows, key=lambda row: (row.is_disabled, row.name.lower(), row.id)))
 
 
-def summary(rows: Iterable[PipedRow]) -> str:
-    """How the pipeds are, in a sentence; nothing when there is none."""
+def list_summary(rows: Iterable[PipedRow]) -> str:
+    """How many pipeds are online, offline and disabled; empty without pipeds."""
     rows = tuple(rows)
     if not rows:
         return ""
     online = sum(row.is_online for row in rows)
     disabled = sum(row.is_disabled for row in rows)
-    away = len(rows) - online - disabled
-    counts = ((online, "online"), (away, "offline"), (disabled, "disabled"))
-    parts = [f"{number} {word}" for number, word in counts if number]
-    return f"{plural(len(rows), 'piped')}: {joined(parts)}."
+    offline = len(rows) - online - disabled
+    counts = ((online, "online"), (offline, "offline"), (disabled, "disabled"))
+    parts = [f"{count} {status}" for count, status in counts if count]
+    return f"{plural(len(rows), 'piped')}: {join_words(parts)}."
 
 
-def piped_page(piped: Piped, sight: Sight, now: datetime) -> PipedPage:
-    """The page of a piped."""
+def piped_view(piped: Piped, sight: Sight, now: datetime) -> PipedView:
+    """The view of a piped."""
     row = piped_row(piped, sight, now)
     numbers = range(len(piped.keys))
     newest = max(numbers, key=lambda number: piped.keys[number].created_at, default=-1)
-    return PipedPage(
+    return PipedView(
         row=row,
-        story=_story(row),
-        desired=piped.desired_version,
-        places=_places(piped),
-        repositories=tuple(Repository(r.id, r.remote, r.branch) for r in piped.repositories),
+        status_text=_status_text(row),
+        desired_version=piped.desired_version,
+        platforms=_platforms(piped),
+        repositories=tuple(RepositoryRow(r.id, r.remote, r.branch) for r in piped.repositories),
         keys=tuple(
-            Key(key.creator, moment(key.created_at, now), number == newest)
+            KeyRow(key.creator, timestamp(key.created_at, now), number == newest)
             for number, key in enumerate(piped.keys)
         ),
         config=piped.config,
-        created=moment(piped.created_at, now),
-        why_not_restart=_why_not_restart(row),
+        created=timestamp(piped.created_at, now),
+        restart_disabled_reason=_restart_disabled_reason(row),
     )
 
 
 def restart_notice(command: Command, piped: Piped) -> Notice:
-    """What became of a restart: it has succeeded once the piped is there again."""
-    told = notice(command, agent(piped.id, (piped,)))
+    """The state of a restart, which is complete once the piped has reported again."""
+    notice = command_notice(command, piped_status(piped.id, (piped,)))
     if command.status != CommandStatus.SUCCEEDED:
-        return told
-    # Both times are those of the control plane.
+        return notice
+    # The clock of the control plane sets both times.
     if piped.started_at >= command.updated_at:
-        return replace(told, text=f"Piped {piped.name} has restarted and runs {piped.version}.")
+        return replace(notice, text=f"Piped {piped.name} has restarted and runs {piped.version}.")
     if piped.status == Piped.ONLINE:
-        text = f"Piped {piped.name} has ended as you asked and is starting anew."
-        return replace(told, mark=_RESTARTING, text=text)
+        text = f"Piped {piped.name} has stopped as requested and is starting again."
+        return replace(notice, badge=RESTARTING, text=text)
     text = (
-        f"Piped {piped.name} has ended as you asked and has not come back. Whatever runs it, such "
+        f"Piped {piped.name} has stopped as requested and has not come back. Its supervisor, such "
         "as the launcher, systemd or Kubernetes, has to start it again."
     )
-    return replace(told, mark=Mark(Tone.BAD, "warn", "away"), text=text)
+    return replace(notice, badge=Badge(Tone.BAD, "warn", "offline"), text=text)
 
 
-def _story(row: PipedRow) -> str:
+def _status_text(row: PipedRow) -> str:
     if row.is_disabled:
-        return "It is locked out: it gets no work and cannot report until it is enabled."
+        return "Disabled: it gets no work and its reports are rejected until it is enabled."
     if not row.started:
-        return "It has never been started. Give its id and key to a piped and run it."
+        return "Never started. Put its ID and key into a piped configuration and start it."
     if not row.is_online:
-        return "Nothing of what it looks after is deployed until it is back."
+        return "Its applications are not deployed until it is back."
     if row.restart:
-        return "It was asked to start anew."
-    if row.wanted:
-        return f"It is to run {row.wanted}, and its launcher sees to that."
-    return "It is at work."
+        return "A restart is requested."
+    if row.desired_version:
+        return f"Its launcher is requested to run version {row.desired_version}."
+    return "It is connected and ready."
 
 
-def _why_not_restart(row: PipedRow) -> str:
+def _restart_disabled_reason(row: PipedRow) -> str:
     if row.is_disabled:
-        return "A disabled piped hears of nothing."
+        return "A disabled piped receives no commands."
     if not row.is_online:
-        return "It is offline, so it would not hear of it."
-    return "It was asked to start anew already." if row.restart else ""
+        return "It is offline and receives no commands."
+    return "A restart is requested already." if row.restart else ""
 
 
 def _generation(piped: Piped) -> str:
-    """A piped of the first generation has providers; ours names the plugins behind them, too."""
+    """v0 if the piped reports providers, next to which ours reports the plugins behind them."""
     if piped.platform_providers or piped.cloud_providers:
         return "v0"
     return "v1" if piped.plugins else ""
 
 
-def _places(piped: Piped) -> tuple[Place, ...]:
+def _platforms(piped: Piped) -> tuple[PlatformRow, ...]:
     if _generation(piped) == "v0":
         providers = (*piped.platform_providers, *piped.cloud_providers)
-        return tuple(Place(provider.name, provider.type) for provider in providers)
-    return tuple(Place(plugin.name, ", ".join(plugin.deploy_targets)) for plugin in piped.plugins)
+        return tuple(PlatformRow(provider.name, provider.type) for provider in providers)
+    return tuple(
+        PlatformRow(plugin.name, ", ".join(plugin.deploy_targets)) for plugin in piped.plugins
+    )

@@ -1,30 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of a deployment: in which columns they stand and what each of them says."""
+"""View models of the stages of a deployment: the columns of the pipeline, and approvals."""
+# v0 stages use fields that the protobuf files call deprecated.
+# pyright: reportDeprecated=false
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipecd.controlplane.console.formatting import duration, joined, moment, sentence
-from pipecd.controlplane.console.generation import is_rollback, is_shown
-from pipecd.controlplane.console.status_badge import Mark, stage_mark
+from pipecd.controlplane.console.formatting import duration, join_words, sentence, timestamp
+from pipecd.controlplane.console.status_badge import Badge, stage_badge
 from pipecd.controlplane.usecases.deployments import approvers_of
 from pipecd.model.clock import to_unix
 from pipecd.model.deployment import (
     APPROVED_USERS_KEY,
     DISPLAY_KEY,
+    ROLLBACK_STAGE,
     ManualOperation,
     StageStatus,
 )
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
-_APPROVED = (APPROVED_USERS_KEY, "ApprovedBy")
-_SHARES = (("Primary", "primary"), ("Canary", "canary"), ("Baseline", "baseline"))
+_APPROVED_KEYS = (APPROVED_USERS_KEY, "ApprovedBy")
+_VARIANTS = (("Primary", "primary"), ("Canary", "canary"), ("Baseline", "baseline"))
 
 
 @dataclass(frozen=True)
 class Elapsed:
-    """How long something took; `since` is set while it runs, for the browser to count on."""
+    """A duration; `since` is set while it still grows, so that times.js can update it."""
 
     text: str
     since: str = ""
@@ -32,14 +34,14 @@ class Elapsed:
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage of the pipeline."""
+    """One stage of the pipeline; `detail` is a short text below its name."""
 
     id: str
     name: str
     desc: str
     status: str
-    mark: Mark
-    line: str
+    badge: Badge
+    detail: str
     elapsed: Elapsed | None
     reason: str
     started: bool
@@ -48,8 +50,8 @@ class StageView:
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """Stages in columns, one after the other; stages of one column run side by side."""
+class PipelineView:
+    """Stages in columns, one after the other; the stages of a column run in parallel."""
 
     columns: tuple[tuple[StageView, ...], ...]
     rollback: tuple[StageView, ...]
@@ -61,34 +63,50 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Approval:
-    """What a stage that waits for a person wants; an empty `why_not` means that the reader may."""
+class ApprovalView:
+    """A stage that waits for approval; the user may approve if `disabled_reason` is empty."""
 
     stage: StageView
-    leads_to: str
+    next_step: str
     approvers: tuple[str, ...]
     approved_by: tuple[str, ...]
-    why_not: str = ""
+    disabled_reason: str = ""
 
 
-def is_waiting(stage: PipelineStage) -> bool:
-    """Whether the stage stands still until a person approves."""
-    asks = stage.available_operation == ManualOperation.APPROVE or stage.name == "WAIT_APPROVAL"
-    return stage.status == StageStatus.RUNNING and asks
+def is_waiting_for_approval(stage: PipelineStage) -> bool:
+    """Whether the stage is running and waits for an approval."""
+    approvable = stage.available_operation == ManualOperation.APPROVE
+    return stage.status == StageStatus.RUNNING and (approvable or stage.name == "WAIT_APPROVAL")
 
 
 def is_skippable(stage: PipelineStage) -> bool:
-    """Whether a person may end the running stage early."""
-    offers = stage.available_operation == ManualOperation.SKIP or stage.name == "ANALYSIS"
-    return stage.status == StageStatus.RUNNING and offers
+    """Whether the stage is running and a user may skip the rest of it."""
+    skippable = stage.available_operation == ManualOperation.SKIP
+    return stage.status == StageStatus.RUNNING and (skippable or stage.name == "ANALYSIS")
 
 
-def waits_for_approval(deployment: Deployment) -> bool:
-    return any(is_waiting(stage) for stage in deployment.stages)
+def is_shown(stage: PipelineStage) -> bool:
+    """Whether the pipeline shows the stage; rollback and predefined ones only once started."""
+    started = stage.status != StageStatus.NOT_STARTED_YET
+    return started or not (stage.rollback or (stage.predefined and not stage.visible))
 
 
-def pipeline(deployment: Deployment, now: datetime) -> Pipeline:
-    """Everything to draw, each stage exactly once."""
+def is_rollback(stage: PipelineStage) -> bool:
+    """Whether it is a rollback stage, which v0 tells by its name only."""
+    return stage.rollback or stage.name == ROLLBACK_STAGE or stage.name.endswith("_ROLLBACK")
+
+
+def is_quick_sync(stage: PipelineStage) -> bool:
+    """Whether a deployment that consists of this stage is a quick sync."""
+    return stage.predefined or stage.name.endswith("_SYNC")
+
+
+def has_pending_approval(deployment: Deployment) -> bool:
+    return any(is_waiting_for_approval(stage) for stage in deployment.stages)
+
+
+def pipeline_view(deployment: Deployment, now: datetime) -> PipelineView:
+    """The stages to show, each exactly once."""
     shown = [stage for stage in deployment.stages if is_shown(stage)]
     forward = [stage for stage in shown if not is_rollback(stage)]
     layers, has_cycle = _layers(forward)
@@ -99,36 +117,38 @@ def pipeline(deployment: Deployment, now: datetime) -> Pipeline:
         for layer in range(depth)
     )
     rollback = tuple(views[stage.id] for stage in shown if is_rollback(stage))
-    return Pipeline(columns, rollback, has_cycle)
+    return PipelineView(columns, rollback, has_cycle)
 
 
 def _layers(stages: Sequence[PipelineStage]) -> tuple[dict[str, int], bool]:
-    """The longest way from a first stage to each; what is left over waits for itself."""
+    """The column of each stage, by its longest path from a first stage; whether there is a cycle.
+
+    The stages of a cycle share the last column.
+    """
     layers: dict[str, int] = {}
     waiting = {stage.id: {r for r in stage.requires if r != stage.id} for stage in stages}
-    known = set(waiting)
+    ids = set(waiting)
     while waiting:
         ready = [id for id, requires in waiting.items() if not requires & waiting.keys()]
         if not ready:
             last = max(layers.values(), default=-1) + 1
             return layers | dict.fromkeys(waiting, last), True
         for id in ready:
-            required = waiting.pop(id) & known
+            required = waiting.pop(id) & ids
             layers[id] = max((layers[r] + 1 for r in required), default=0)
     return layers, False
 
 
 def stage_view(stage: PipelineStage, deployment: Deployment, now: datetime) -> StageView:
     status = StageStatus(stage.status)
-    elapsed = _elapsed(stage, deployment, now)
     return StageView(
         id=stage.id,
         name=stage.name,
         desc=stage.desc,
         status=status.name,
-        mark=stage_mark(status, waiting=is_waiting(stage)),
-        line=_line(stage, status),
-        elapsed=elapsed,
+        badge=stage_badge(status, waiting=is_waiting_for_approval(stage)),
+        detail=_detail(stage, status),
+        elapsed=_elapsed(stage, deployment, now),
         reason=sentence(stage.status_reason),
         started=status is not StageStatus.NOT_STARTED_YET,
         running=status is StageStatus.RUNNING,
@@ -137,7 +157,7 @@ def stage_view(stage: PipelineStage, deployment: Deployment, now: datetime) -> S
 
 
 def started_at(stage: PipelineStage, deployment: Deployment) -> int:
-    """When a stage began: the wire does not say it, but the end of what it waited for does."""
+    """When a stage started: the API does not say, so it is the end of the stages it requires."""
     before = set(stage.requires)
     if is_rollback(stage):
         before = {other.id for other in deployment.stages if not is_rollback(other)}
@@ -149,26 +169,26 @@ def _elapsed(stage: PipelineStage, deployment: Deployment, now: datetime) -> Ela
     start = started_at(stage, deployment)
     status = StageStatus(stage.status)
     if status is StageStatus.RUNNING:
-        at = moment(start, now)
+        at = timestamp(start, now)
         return Elapsed(duration(to_unix(now) - start), at.iso if at else "")
     if status.is_completed and status is not StageStatus.SKIPPED and stage.completed_at:
         return Elapsed(duration(stage.completed_at - start))
     return None
 
 
-def _line(stage: PipelineStage, status: StageStatus) -> str:
-    """What the stage itself has to tell, in a few words."""
-    parts = [_told(stage.metadata), _traffic(stage.metadata)]
+def _detail(stage: PipelineStage, status: StageStatus) -> str:
+    """What the metadata of the stage says, and the status where the icon does not suffice."""
+    parts = [_display_text(stage.metadata), _traffic(stage.metadata)]
     if status is StageStatus.NOT_STARTED_YET:
         parts.append("not started")
     elif status in (StageStatus.SKIPPED, StageStatus.CANCELLED, StageStatus.EXITED):
-        parts.append(stage_mark(status).word.lower())
+        parts.append(stage_badge(status).text.lower())
     return " · ".join(part for part in parts if part)
 
 
-def _told(metadata: Mapping[str, str]) -> str:
-    if told := metadata.get(DISPLAY_KEY):
-        return told.replace("SkippedBy:", "Skipped by:")
+def _display_text(metadata: Mapping[str, str]) -> str:
+    if text := metadata.get(DISPLAY_KEY):
+        return text.replace("SkippedBy:", "Skipped by:")
     if approved := metadata.get("ApprovedBy"):
         return f"Approved by: {approved}"
     if skipped := metadata.get("SkippedBy"):
@@ -179,40 +199,38 @@ def _told(metadata: Mapping[str, str]) -> str:
 def _traffic(metadata: Mapping[str, str]) -> str:
     if promoted := metadata.get("promote-percentage"):
         return f"{promoted} % promoted"
-    shares = [(word, metadata.get(f"{key}-percentage", "")) for word, key in _SHARES]
-    return ", ".join(f"{word} {share} %" for word, share in shares if share)
+    shares = [(variant, metadata.get(f"{key}-percentage", "")) for variant, key in _VARIANTS]
+    return ", ".join(f"{variant} {share} %" for variant, share in shares if share)
 
 
 def approved_by(stage: PipelineStage) -> tuple[str, ...]:
-    """Who has approved so far."""
-    text = next(filter(None, (stage.metadata.get(key) for key in _APPROVED)), "")
+    """The users who have approved the stage."""
+    text = next(filter(None, (stage.metadata.get(key) for key in _APPROVED_KEYS)), "")
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def approvals(deployment: Deployment, reader: str, now: datetime) -> tuple[Approval, ...]:
-    """One for each stage that waits for a person, with the reason why the reader may not."""
-    return tuple(
-        Approval(
-            stage=stage_view(stage, deployment, now),
-            leads_to=_leads_to(stage, deployment),
-            approvers=(names := approvers_of(stage)),
-            approved_by=(given := approved_by(stage)),
-            why_not=_why_not(reader, names, given),
+def approval_views(deployment: Deployment, user: str, now: datetime) -> tuple[ApprovalView, ...]:
+    """One for each stage that waits for approval, as this user sees it."""
+    views: list[ApprovalView] = []
+    for stage in filter(is_waiting_for_approval, deployment.stages):
+        approvers, approved = approvers_of(stage), approved_by(stage)
+        disabled_reason = ""
+        if user in approved:
+            disabled_reason = "You have approved already."
+        elif approvers and user not in approvers:
+            disabled_reason = f"You are signed in as {user}, who is not one of the approvers."
+        following = [other.name for other in deployment.stages if stage.id in other.requires]
+        views.append(
+            ApprovalView(
+                stage=stage_view(stage, deployment, now),
+                next_step=(
+                    f"continue with {join_words(following)}"
+                    if following
+                    else "finish the deployment"
+                ),
+                approvers=approvers,
+                approved_by=approved,
+                disabled_reason=disabled_reason,
+            )
         )
-        for stage in deployment.stages
-        if is_waiting(stage)
-    )
-
-
-def _leads_to(stage: PipelineStage, deployment: Deployment) -> str:
-    """The names of the stages that start next, or what happens without any."""
-    following = [one.name for one in deployment.stages if stage.id in one.requires]
-    return f"continue with {joined(following)}" if following else "finish the deployment"
-
-
-def _why_not(reader: str, approvers: Sequence[str], given: Sequence[str]) -> str:
-    if reader in given:
-        return "You have approved already."
-    if approvers and reader not in approvers:
-        return f"You are signed in as {reader}, who is not one of the approvers."
-    return ""
+    return tuple(views)

@@ -1,103 +1,223 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a project: its pipeds, who may enter it, and how its Git hosts tell of pushes."""
+"""The settings of a project: static admin, single sign-on, roles, groups and the webhook."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from pipecd.controlplane.console import pipeds_forms as pipeds
-from pipecd.controlplane.console.applications import pipeds_of
-from pipecd.controlplane.console.formatting import Moment, moment
-from pipecd.controlplane.console.once import Once
-from pipecd.controlplane.console.page_context import Door, Visitor
-from pipecd.controlplane.console.pipeds import PipedPages
-from pipecd.controlplane.console.project_settings_forms import PAGE, ProjectForms
-from pipecd.controlplane.console.project_settings_view import FIELDS, Problem
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.rbac_policy import parse_policies
+from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console import pipeds
+from pipecd.controlplane.console.page_context import (
+    BrowserSession,
+    Endpoint,
+    FormError,
+    PageContext,
+)
+from pipecd.controlplane.console.project_settings_view import (
+    GITHUB,
+    OIDC,
+    SSO_FIELDS,
+    ProjectSettingsView,
+    WebhookView,
+    project_settings_view,
+    webhook_view,
+)
 from pipecd.controlplane.usecases.projects import CLIENT
-from pipecd.controlplane.usecases.webhooks import WebhookSettings
-from pipecd.model.errors import Denied
+from pipecd.controlplane.usecases.sso import CALLBACK
+from pipecd.model.errors import Conflict, Denied, UserMistake
+from pipecd.proto.model.project_pb2 import ProjectSSOConfig
+
+PATH = "/settings/project"
+_UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
+_MAX_SESSION_HOURS = 24 * 365
+
+Change = Callable[[FormData, User], Awaitable[None]]
 
 
-@dataclass(frozen=True)
-class WebhookView:
-    """The webhook of a project, ready to be shown to an administrator."""
+class ProjectSettingsPages:
+    """Routes and handlers of the project settings."""
 
-    url: str
-    settings: WebhookSettings | None
-    created: Moment | None = None
-    previous_until: Moment | None = None
-    arrived: Moment | None = None
-
-
-class SettingsPages:
-    """What people see and change of their project."""
-
-    def __init__(self, door: Door, once: Once) -> None:
-        self._door, self._once = door, once
-        self._forms = ProjectForms(door, self._again)
-        self._pipeds = PipedPages(door, once)
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
 
     def routes(self) -> list[Route]:
+        page, action = self._context.page, self._context.action
+        forms: dict[str, Change] = {
+            "admin": self._set_admin,
+            "admin/enable": self._enable_admin,
+            "admin/disable": self._disable_admin,
+            f"sso/{GITHUB}": self._set_github,
+            f"sso/{OIDC}": self._set_oidc,
+            "sso/remove": self._remove_sso,
+            "roles": self._add_role,
+            "roles/update": self._update_role,
+            "roles/delete": self._delete_role,
+            "groups": self._add_group,
+            "groups/delete": self._delete_group,
+        }
         return [
-            Route("/settings", self._door.page(self._first), methods=["GET"]),
-            Route(PAGE, self._door.page(self._project), methods=["GET"]),
-            Route(f"{PAGE}/webhook", self._door.action(self._rotate), methods=["POST"]),
-            Route(f"{PAGE}/webhook/remove", self._door.action(self._remove), methods=["POST"]),
-            *self._forms.routes(),
-            *self._pipeds.routes(),
+            Route("/settings", page(self._redirect_to_first), methods=["GET"]),
+            Route(PATH, page(self._show), methods=["GET"]),
+            Route(f"{PATH}/webhook", action(self._rotate_webhook_secret), methods=["POST"]),
+            Route(f"{PATH}/webhook/remove", action(self._remove_webhook), methods=["POST"]),
+            *(
+                Route(f"{PATH}/{name}", self._form(name, change), methods=["POST"])
+                for name, change in forms.items()
+            ),
         ]
 
-    async def _first(self, _request: Request, visitor: Visitor) -> Response:
-        sees_pipeds = await pipeds_of(self._door, visitor.person) is not None
-        return RedirectResponse(pipeds.PAGE if sees_pipeds else PAGE, 303)
+    def _form(self, name: str, change: Change) -> Endpoint:
+        async def handler(request: Request, session: BrowserSession) -> Response:
+            await change(await request.form(), session.person)
+            return RedirectResponse(f"{PATH}#{name.partition('/')[0]}", 303)
 
-    async def _project(self, request: Request, visitor: Visitor) -> Response:
-        return await self._shown(request, visitor, None)
+        return self._context.validated_action(name, handler, self._show)
 
-    async def _again(self, request: Request, visitor: Visitor, problem: Problem) -> Response:
-        return await self._shown(request, visitor, problem)
+    async def _redirect_to_first(self, _request: Request, session: BrowserSession) -> Response:
+        """Redirects to the pipeds, or to the project if the person may not list pipeds."""
+        lists_pipeds = await self._context.visible_pipeds(session.person) is not None
+        return RedirectResponse(pipeds.LIST_PATH if lists_pipeds else PATH, 303)
 
-    async def _shown(self, request: Request, visitor: Visitor, problem: Problem | None) -> Response:
-        return self._door.show(
+    async def _show(
+        self, request: Request, session: BrowserSession, error: FormError | None = None
+    ) -> Response:
+        return self._context.render(
             request,
-            "settings.html",
-            status=422 if problem else 200,
-            webhook=await self._webhook(request, visitor),
-            project=await self._forms.view(request, visitor),
-            problem=problem,
-            sso_fields=FIELDS,
+            "project_settings.html",
+            status=422 if error else 200,
+            webhook=await self._webhook(request, session.person),
+            project=await self._project(request, session.person),
+            error=error,
+            sso_fields=SSO_FIELDS,
             secret_fields=CLIENT,
         )
 
-    async def _webhook(self, request: Request, visitor: Visitor) -> WebhookView | None:
-        person, now = visitor.person, self._door.now()
+    async def _project(self, request: Request, person: User) -> ProjectSettingsView | None:
+        """The settings; None if the person may not see them."""
+        cases = self._context.cases
         try:
-            settings = await self._door.cases.webhooks.settings(by=person)
+            project = await cases.projects.get(by=person)
         except Denied:
             return None
-        address = self._door.cases.address or str(request.base_url)
-        url = f"{address.rstrip('/')}/webhooks/{quote(person.project)}"
-        if settings is None:
-            return WebhookView(url, None)
-        return WebhookView(
-            url,
-            settings,
-            created=moment(settings.created_at, now),
-            previous_until=moment(settings.previous_until, now),
-            arrived=moment(settings.last.at, now) if settings.last else None,
+        disabled_reason = ""
+        if cases.projects.is_declared(person.project):
+            disabled_reason = (
+                "This project is declared in the configuration file of the control plane."
+            )
+        elif await self._context.denied_reason(person, _UPDATE):
+            disabled_reason = (
+                "Only users who may update the project can change its settings; "
+                "ask an administrator."
+            )
+        return project_settings_view(
+            project,
+            callback=self._context.public_url(request) + CALLBACK,
+            disabled_reason=disabled_reason,
         )
 
-    async def _rotate(self, request: Request, visitor: Visitor) -> Response:
-        async def deed() -> str:
-            await self._door.cases.webhooks.rotate(by=visitor.person)
-            return PAGE
+    async def _webhook(self, request: Request, person: User) -> WebhookView | None:
+        """The webhook; None if the person may not see it."""
+        try:
+            settings = await self._context.cases.webhooks.settings(by=person)
+        except Denied:
+            return None
+        url = f"{self._context.public_url(request)}/webhooks/{quote(person.project)}"
+        return webhook_view(url, settings, self._context.now())
 
-        # A second secret within a moment would end the grace of the first one at once.
-        return RedirectResponse(await self._once.do((visitor.token, PAGE), deed), 303)
+    async def _rotate_webhook_secret(self, request: Request, session: BrowserSession) -> Response:
+        async def rotate() -> str:
+            await self._context.cases.webhooks.rotate(by=session.person)
+            return PATH
 
-    async def _remove(self, _request: Request, visitor: Visitor) -> Response:
-        await self._door.cases.webhooks.remove(by=visitor.person)
-        return RedirectResponse(PAGE, 303)
+        # A second rotation would end the validity of the first secret at once.
+        path = await self._context.deduplicator.run((session.token, PATH), rotate)
+        return RedirectResponse(path, 303)
+
+    async def _remove_webhook(self, _request: Request, session: BrowserSession) -> Response:
+        await self._context.cases.webhooks.remove(by=session.person)
+        return RedirectResponse(PATH, 303)
+
+    async def _set_admin(self, form: FormData, person: User) -> None:
+        username, password = _required(form, "username"), _required(form, "password")
+        await self._context.cases.projects.set_static_admin(username, password, by=person)
+
+    async def _enable_admin(self, _form: FormData, person: User) -> None:
+        await self._context.cases.projects.enable_static_admin(by=person)
+
+    async def _disable_admin(self, form: FormData, person: User) -> None:
+        project = await self._context.cases.projects.get(by=person)
+        has_sso = project.HasField("sso") or project.shared_sso_name
+        if not has_sso and str(form.get("confirm", "")) != person.project:
+            raise Conflict(
+                "Nobody could sign in any more, as single sign-on is not set up. "
+                f"Type {person.project} to disable the static admin anyway."
+            )
+        await self._context.cases.projects.disable_static_admin(by=person)
+
+    async def _set_github(self, form: FormData, person: User) -> None:
+        sso = ProjectSSOConfig(
+            provider=ProjectSSOConfig.Provider.GITHUB, session_ttl=_session_hours(form)
+        )
+        sso.github.CopyFrom(ProjectSSOConfig.GitHub(**_sso_values(form, GITHUB)))
+        await self._context.cases.projects.set_sso(sso, by=person)
+
+    async def _set_oidc(self, form: FormData, person: User) -> None:
+        sso = ProjectSSOConfig(
+            provider=ProjectSSOConfig.Provider.OIDC, session_ttl=_session_hours(form)
+        )
+        values = _sso_values(form, OIDC)
+        scopes = values.pop("scopes").split()
+        sso.oidc.CopyFrom(ProjectSSOConfig.Oidc(scopes=scopes, **values))
+        await self._context.cases.projects.set_sso(sso, by=person)
+
+    async def _remove_sso(self, _form: FormData, person: User) -> None:
+        await self._context.cases.projects.remove_sso(by=person)
+
+    async def _add_role(self, form: FormData, person: User) -> None:
+        policies = parse_policies(_required(form, "policies"))
+        await self._context.cases.roles.add(_required(form, "name"), policies, by=person)
+
+    async def _update_role(self, form: FormData, person: User) -> None:
+        policies = parse_policies(_required(form, "policies"))
+        await self._context.cases.roles.update(_required(form, "name"), policies, by=person)
+
+    async def _delete_role(self, form: FormData, person: User) -> None:
+        await self._context.cases.roles.delete(_required(form, "name"), by=person)
+
+    async def _add_group(self, form: FormData, person: User) -> None:
+        group, role = _required(form, "group"), _required(form, "role")
+        await self._context.cases.roles.add_group(group, role, by=person)
+
+    async def _delete_group(self, form: FormData, person: User) -> None:
+        await self._context.cases.roles.delete_group(_required(form, "group"), by=person)
+
+
+def _required(form: FormData, name: str) -> str:
+    value = str(form.get(name, "")).strip()
+    if not value:
+        raise UserMistake(f"Fill in the {name}.")
+    return value
+
+
+def _session_hours(form: FormData) -> int:
+    text = str(form.get("hours", "")).strip() or "0"
+    is_number = text.isascii() and text.isdigit() and len(text) <= 5
+    if not is_number or int(text) > _MAX_SESSION_HOURS:
+        raise UserMistake("The session lifetime must be a whole number of hours, a year at most.")
+    return int(text)
+
+
+def _sso_values(form: FormData, provider: str) -> dict[str, str]:
+    """The values of the form; an empty id or secret means that the stored one stays."""
+    values = {name: str(form.get(name, "")).strip() for name in SSO_FIELDS[provider]}
+    for name, value in values.items():
+        is_url = name.endswith(("_url", "_endpoint", "issuer", "_uri"))
+        if is_url and value and not value.startswith(("https://", "http://")):
+            raise UserMistake(f"{SSO_FIELDS[provider][name]} must begin with https:// or http://.")
+    return values

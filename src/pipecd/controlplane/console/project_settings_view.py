@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A project as its settings page shows it."""
+"""View models of the project settings: static admin, single sign-on, roles, groups, webhook."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from pipecd.controlplane.auth.rbac_policy import render_policies
+from pipecd.controlplane.console.formatting import Timestamp, timestamp
+from pipecd.controlplane.usecases.webhooks import WebhookSettings
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 
 GITHUB, OIDC = "github", "oidc"
-# The fields of a sign-in as the form names them, and what they are called.
-FIELDS: Mapping[str, Mapping[str, str]] = {
+# The form fields of each single sign-on provider, and their labels.
+SSO_FIELDS: Mapping[str, Mapping[str, str]] = {
     GITHUB: {
         "client_id": "Client ID",
         "client_secret": "Client secret",
@@ -35,17 +38,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What was wrong with a form, and what was typed into it."""
-
-    form: str
-    text: str
-    typed: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(frozen=True)
-class SignInView:
-    """How people sign in through another site; `provider` is empty when they cannot."""
+class SsoView:
+    """The single sign-on of the project, or the name of a shared one."""
 
     provider: str = ""
     shared: str = ""
@@ -66,29 +60,31 @@ class RoleView:
 
 
 @dataclass(frozen=True)
-class ProjectView:
-    """The settings of a project; `why_not` says why the visitor cannot change them."""
+class ProjectSettingsView:
+    """The settings of a project; the user may change them if `disabled_reason` is empty."""
 
     id: str
     description: str
     username: str
     is_admin_disabled: bool
-    sign_in: SignInView
+    sso: SsoView
     roles: tuple[RoleView, ...]
     groups: tuple[tuple[str, str], ...]
     callback: str
-    why_not: str = ""
+    disabled_reason: str = ""
 
 
-def project_view(project: Project, *, callback: str, why_not: str) -> ProjectView:
-    """What to show of a project that has its roles and groups but no secrets."""
+def project_settings_view(
+    project: Project, *, callback: str, disabled_reason: str
+) -> ProjectSettingsView:
+    """The view of a project; `project` has roles and groups but no secrets."""
     groups = tuple((group.sso_group, group.role) for group in project.user_groups)
-    return ProjectView(
+    return ProjectSettingsView(
         id=project.id,
         description=project.desc,
         username=project.static_admin.username,
         is_admin_disabled=project.static_admin_disabled,
-        sign_in=_sign_in(project),
+        sso=_sso(project),
         roles=tuple(
             RoleView(
                 role.name,
@@ -100,20 +96,41 @@ def project_view(project: Project, *, callback: str, why_not: str) -> ProjectVie
         ),
         groups=groups,
         callback=callback,
-        why_not=why_not,
+        disabled_reason=disabled_reason,
     )
 
 
-def _sign_in(project: Project) -> SignInView:
+def _sso(project: Project) -> SsoView:
     if project.shared_sso_name:
-        return SignInView(shared=project.shared_sso_name)
+        return SsoView(shared=project.shared_sso_name)
     if not project.HasField("sso"):
-        return SignInView()
+        return SsoView()
     provider = GITHUB if project.sso.provider == ProjectSSOConfig.Provider.GITHUB else OIDC
     stored = getattr(project.sso, provider)
-    values = {name: _text(getattr(stored, name)) for name in FIELDS[provider]}
-    return SignInView(provider, "", project.sso.session_ttl, values)
+    raw = {name: getattr(stored, name) for name in SSO_FIELDS[provider]}
+    # Scopes are a list.
+    values = {name: v if isinstance(v, str) else " ".join(v) for name, v in raw.items()}
+    return SsoView(provider, "", project.sso.session_ttl, values)
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else " ".join(value)  # type: ignore[arg-type]
+@dataclass(frozen=True)
+class WebhookView:
+    """The webhook of a project; `settings` is None before it is created."""
+
+    url: str
+    settings: WebhookSettings | None
+    created: Timestamp | None = None
+    previous_until: Timestamp | None = None
+    last_push: Timestamp | None = None
+
+
+def webhook_view(url: str, settings: WebhookSettings | None, now: datetime) -> WebhookView:
+    if settings is None:
+        return WebhookView(url, None)
+    return WebhookView(
+        url,
+        settings,
+        created=timestamp(settings.created_at, now),
+        previous_until=timestamp(settings.previous_until, now),
+        last_push=timestamp(settings.last.at, now) if settings.last else None,
+    )

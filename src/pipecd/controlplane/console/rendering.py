@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates and assets: what turns a view into bytes for a browser."""
+"""Jinja templates, and the static assets under versioned URLs."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,28 +12,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-_HERE = Path(__file__).parent
-_STYLES = ("tokens.css", "shell.css", "pages.css")
+_DIRECTORY = Path(__file__).parent
+_STYLES = ("tokens.css", "layout.css", "pages.css")
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_FOR_EVER = "public, max-age=31536000, immutable"
+_IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A file as it is sent."""
+    """The content of a file and its media type."""
 
     content: bytes
     media_type: str
 
 
 class Assets:
-    """All files of the console under one address that changes with their content."""
+    """The files in `assets/`, served under a version that changes with their content."""
 
-    def __init__(self, folder: Path = _HERE / "assets") -> None:
-        found = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-        # One sheet is one request; the parts exist for the people who write them.
-        styles = b"\n".join(found.pop(name) for name in _STYLES)
-        files = {**found, "console.css": styles}
+    def __init__(self, directory: Path = _DIRECTORY / "assets") -> None:
+        files = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+        # Browsers get one style sheet in one request.
+        files["console.css"] = b"\n".join(files.pop(name) for name in _STYLES)
         self._files = {
             name: Asset(content, _TYPES[Path(name).suffix]) for name, content in files.items()
         }
@@ -43,7 +42,7 @@ class Assets:
         self.version = digest.hexdigest()[:12]
 
     def url(self, name: str) -> str:
-        """The address of a file; a name that does not exist is a mistake of ours."""
+        """The URL of a file; a name that does not exist is a bug in a template."""
         if name not in self._files:
             raise KeyError(name)
         return f"/assets/{self.version}/{name}"
@@ -58,13 +57,13 @@ class Assets:
         asset = self._files.get(request.path_params["name"])
         if asset is None:
             raise HTTPException(404)
-        current = request.path_params["version"] == self.version
-        caching = _FOR_EVER if current else "no-cache"
+        is_current = request.path_params["version"] == self.version
+        cache_control = _IMMUTABLE if is_current else "no-cache"
         return Response(
-            asset.content, media_type=asset.media_type, headers={"Cache-Control": caching}
+            asset.content, media_type=asset.media_type, headers={"Cache-Control": cache_control}
         )
 
-    async def _favicon(self, request: Request) -> Response:
+    async def _favicon(self, _request: Request) -> Response:
         icon = self._files["favicon.svg"]
         return Response(
             icon.content,
@@ -74,11 +73,11 @@ class Assets:
 
 
 class Renderer:
-    """The templates of the console."""
+    """Renders the templates in `templates/`."""
 
     def __init__(self, assets: Assets) -> None:
         self._environment = Environment(
-            loader=FileSystemLoader(_HERE / "templates"),
+            loader=FileSystemLoader(_DIRECTORY / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signing in and out."""
+"""Signing in and out: the sign-in page, passwords of static admins, single sign-on, cookies."""
+
+from typing import Literal, TypeAlias
+from urllib.parse import quote, unquote, urlencode
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
@@ -8,125 +11,260 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.sessions import DEFAULT_TTL
 from pipecd.controlplane.auth.throttle import Throttle
-from pipecd.controlplane.console.cookies import ERROR, STATE, Cookies, remembered
 from pipecd.controlplane.console.page_context import (
-    Door,
-    check_origin,
-    needs_bounce,
+    PageContext,
+    needs_same_site_redirect,
+    path_and_query,
+    reject_cross_site,
     safe_return,
 )
 from pipecd.controlplane.usecases.sessions import ATTEMPTS_PER_MINUTE
-from pipecd.controlplane.usecases.sso import SignInOptions, SingleSignOn
+from pipecd.controlplane.usecases.sso import AuthCallback, SignInOptions, SingleSignOn
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unauthenticated, Unavailable
 from pipecd.wire.credentials import SESSION_COOKIE
 
+SameSite: TypeAlias = Literal["Strict", "Lax"]
+
+STATE_COOKIE = "state"
+ERROR_COOKIE = "error"
+RETURN_COOKIE = "return"
+PROJECTS_COOKIE = "projects"
+_ERROR_SECONDS = 600
+_STATE_SECONDS = 1800
+_YEAR_SECONDS = 365 * 24 * 3600
+_MAX_RECENT_PROJECTS = 10
+# More than for passwords: there is nothing to guess, and many users share one address.
+_SSO_ATTEMPTS_PER_MINUTE = 60
 _REQUIRED = (
     ("project", "Missing project id"),
     ("username", "Missing username"),
     ("password", "Missing password"),
 )
+# Upstream's messages, which clients read from the error cookie, as our page words them.
+_PAGE_MESSAGES = {
+    "Missing project id": "Enter the name of your project.",
+    "Missing username": "Enter your username.",
+    "Missing password": "Enter your password.",
+    "Unable to login": "The username or the password is wrong.",
+    "Static admin is disabling": "This project does not allow signing in with a password.",
+    "Too many attempts to login": "Too many attempts. Wait a minute, then try again.",
+    "Method not allowed": "Sign in with the form below.",
+    "Invalid SSO configuration: missing SSO configuration in project data": (
+        "This project has no single sign-on. Sign in with a password."
+    ),
+}
 
 
-class SignIn:
-    """The sign-in page, the endpoint of the static administrator, and the way out."""
+class SignInPages:
+    """The sign-in page, the endpoints of both ways to sign in, and signing out.
 
-    def __init__(self, door: Door, sso: SingleSignOn) -> None:
-        self._door, self._sso = door, sso
-        self._cookies = Cookies(secure=door.secure)
-        self._attempts = Throttle(ATTEMPTS_PER_MINUTE, now=door.now)
+    The endpoints below `/auth` are upstream's. Clients other than our own form, which sends a
+    `return` field, get errors as upstream's console does: in a cookie and a redirect to `/`.
+    """
+
+    def __init__(self, context: PageContext, sso: SingleSignOn) -> None:
+        self._context, self._sso = context, sso
+        self._cookies = Cookies(secure=context.secure)
+        self._password_attempts = Throttle(ATTEMPTS_PER_MINUTE, now=context.now)
+        self._sso_attempts = Throttle(_SSO_ATTEMPTS_PER_MINUTE, now=context.now)
 
     def routes(self) -> list[Route]:
         return [
-            Route("/", self._front, methods=["GET"]),
-            Route("/login", self._form, methods=["GET"]),
-            Route("/auth/login/static", self._enter, methods=["GET", "POST"]),
-            Route("/auth/logout", self._leave, methods=["GET", "POST"]),
+            Route("/", self._sign_in_page, methods=["GET"]),
+            Route("/login", self._sign_in_page, methods=["GET"]),
+            Route("/auth/login/static", self._sign_in_with_password, methods=["GET", "POST"]),
+            Route("/auth/login", self._start_sso, methods=["GET", "POST"]),
+            Route("/auth/callback", self._sso_callback, methods=["GET"]),
+            Route("/auth/logout", self._sign_out, methods=["GET", "POST"]),
         ]
 
-    async def _front(self, request: Request) -> Response:
-        return await self._form(request)
-
-    async def _form(self, request: Request) -> Response:
+    async def _sign_in_page(self, request: Request) -> Response:
         query = request.query_params
-        back = safe_return(query.get("return", ""))
+        return_path = safe_return(query.get("return", ""))
         project = query.get("project", "")
         try:
-            visitor = await self._door.visitor(request)
+            session = await self._context.authenticate(request)
         except Unauthenticated:
-            if needs_bounce(request):
-                return self._door.show(request, "bounce.html", to=_again(request))
+            if needs_same_site_redirect(request):
+                return self._context.render(
+                    request, "redirect.html", target=path_and_query(request)
+                )
         else:
-            elsewhere = "switch" in query or project not in ("", visitor.person.project)
-            if request.url.path == "/" or not elsewhere:
-                return RedirectResponse(back or "/applications", 302)
-        told = request.cookies.get(ERROR, "").strip('"')
-        answer = await self._page(request, {"project": project, "return": back}, told)
-        if told:
-            self._cookies.clear(answer, ERROR)
-        return answer
+            switches = "switch" in query or project not in ("", session.person.project)
+            if request.url.path == "/" or not switches:
+                return RedirectResponse(return_path or "/applications", 302)
+        message = request.cookies.get(ERROR_COOKIE, "").strip('"')
+        response = await self._form(request, {"project": project, "return": return_path}, message)
+        if message:
+            self._cookies.clear(response, ERROR_COOKIE)
+        return response
 
-    async def _enter(self, request: Request) -> Response:
+    async def _sign_in_with_password(self, request: Request) -> Response:
         if request.method != "POST":
-            return await self._refuse(request, FormData(), "", "Method not allowed")
-        check_origin(request)
+            return await self._reject_password(request, FormData(), "", "Method not allowed")
+        reject_cross_site(request)
         form = await request.form()
         values = {name: str(form.get(name, "")) for name, _ in _REQUIRED}
         for name, message in _REQUIRED:
             if not values[name]:
-                return await self._refuse(request, form, name, message)
-        client = f"{self._door.client(request)}\0{values['project']}"
+                return await self._reject_password(request, form, name, message)
+        client = f"{self._context.client_address(request)}\0{values['project']}"
         try:
-            self._attempts.attempt(client, "Too many attempts to login")
-            signed_in = await self._door.cases.sessions.sign_in(**values)
+            self._password_attempts.attempt(client, "Too many attempts to login")
+            signed_in = await self._context.cases.sessions.sign_in(**values)
         except (Unauthenticated, NotFound, Denied, Unavailable) as e:
-            return await self._refuse(request, form, _field_of(e), e.message)
-        self._attempts.succeeded(client)
-        answer = RedirectResponse(safe_return(str(form.get("return", ""))) or "/", 302)
-        self._cookies.sign_in(answer, signed_in.token, int(DEFAULT_TTL.total_seconds()))
-        self._cookies.remember(request, answer, values["project"])
-        return answer
+            return await self._reject_password(request, form, _field_of(e), e.message)
+        self._password_attempts.succeeded(client)
+        response = RedirectResponse(safe_return(str(form.get("return", ""))) or "/", 302)
+        seconds = int(DEFAULT_TTL.total_seconds())
+        self._cookies.set(response, SESSION_COOKIE, signed_in.token, seconds)
+        self._cookies.add_recent_project(request, response, values["project"])
+        return response
 
-    async def _leave(self, request: Request) -> Response:
+    async def _sign_out(self, request: Request) -> Response:
         if request.method == "POST":
-            check_origin(request)
-        answer = RedirectResponse("/", 302)
-        self._cookies.clear(answer, SESSION_COOKIE, STATE)
-        return answer
+            reject_cross_site(request)
+        response = RedirectResponse("/", 302)
+        self._cookies.clear(response, SESSION_COOKIE, STATE_COOKIE)
+        return response
 
-    async def _refuse(self, request: Request, form: FormData, field: str, message: str) -> Response:
-        """Our own form is shown again; other clients are told as upstream tells them."""
+    async def _start_sso(self, request: Request) -> Response:
+        if request.method != "POST":
+            return self._reject_sso("Method not allowed")
+        reject_cross_site(request)
+        form = await request.form()
+        project = str(form.get("project", ""))
+        if not project:
+            return self._reject_sso("Missing project id", form)
+        try:
+            client = f"{self._context.client_address(request)}\0{project}"
+            self._sso_attempts.attempt(client, "Too many attempts to login")
+            redirect = await self._sso.begin(project)
+        except PipecdError as e:
+            return self._reject_sso(e.message, form)
+        response: Response = RedirectResponse(redirect.url, 302)
         if "return" in form:
-            return await self._page(request, form, message, field)
-        answer = RedirectResponse("/", 303)
-        self._cookies.tell(answer, message)
-        return answer
+            # The policy `form-action 'self'` of our pages applies to redirects of a form as well.
+            response = self._context.render(request, "redirect.html", target=redirect.url)
+        self._cookies.set(response, STATE_COOKIE, redirect.state, _STATE_SECONDS, same_site="Lax")
+        return_path = safe_return(str(form.get("return", "")))
+        seconds = _STATE_SECONDS if return_path else 0
+        self._cookies.set(response, RETURN_COOKIE, return_path, seconds, same_site="Lax")
+        return response
 
-    async def _page(
+    async def _sso_callback(self, request: Request) -> Response:
+        query, cookies = request.query_params, request.cookies
+        callback = AuthCallback(
+            state=query.get("state", ""),
+            project=query.get("project", ""),
+            code=query.get("code", ""),
+            error=query.get("error", ""),
+            cookie=cookies.get(STATE_COOKIE, ""),
+        )
+        try:
+            result = await self._sso.finish(callback)
+        except PipecdError as e:
+            response = self._reject_sso(e.message, same_site="Lax")
+            self._cookies.clear(response, STATE_COOKIE)
+            return response
+        response = RedirectResponse(safe_return(cookies.get(RETURN_COOKIE, "")) or "/", 302)
+        seconds = int(result.ttl.total_seconds())
+        # Browsers do not send a strict cookie after a redirect chain that another site began.
+        self._cookies.set(response, SESSION_COOKIE, result.token, seconds, same_site="Lax")
+        self._cookies.clear(response, STATE_COOKIE, RETURN_COOKIE)
+        self._cookies.add_recent_project(request, response, result.person.project)
+        return response
+
+    async def _reject_password(
+        self, request: Request, form: FormData, field: str, message: str
+    ) -> Response:
+        if "return" in form:
+            return await self._form(request, form, message, field)
+        response = RedirectResponse("/", 303)
+        self._cookies.set(response, ERROR_COOKIE, message, _ERROR_SECONDS)
+        return response
+
+    def _reject_sso(
+        self, message: str, form: FormData | None = None, *, same_site: SameSite = "Strict"
+    ) -> Response:
+        target = "/"
+        if form is not None and "return" in form:
+            values = {name: str(form.get(name, "")) for name in ("project", "return")}
+            target = f"/login?{urlencode(values)}"
+        response = RedirectResponse(target, 303)
+        self._cookies.set(response, ERROR_COOKIE, message, _ERROR_SECONDS, same_site=same_site)
+        return response
+
+    async def _form(
         self, request: Request, values: "FormData | dict[str, str]", message: str, field: str = ""
     ) -> Response:
         project = str(values.get("project", ""))
         status = 422 if field or (message and request.method == "POST") else 200
-        offer: SignInOptions | None = None
+        options: SignInOptions | None = None
         if project and field != "project":
             try:
-                offer = await self._sso.options(project)
+                options = await self._sso.options(project)
             except NotFound as e:
                 message, field = message or e.message, "project"
-        return self._door.show(
+        if message.startswith("Unable to find project"):
+            message = f"{message}. Check its spelling, or ask the operator of this control plane."
+        return self._context.render(
             request,
-            "login.html",
+            "sign_in.html",
             status=status,
             project=project,
-            offer=offer,
-            others=[name for name in remembered(request) if name != project],
+            options=options,
+            recent_projects=[name for name in recent_projects(request) if name != project],
             username=str(values.get("username", "")),
-            back=safe_return(str(values.get("return", ""))),
-            message=_in_words(message),
+            return_path=safe_return(str(values.get("return", ""))),
+            message=_PAGE_MESSAGES.get(message, message),
             field=field,
         )
 
 
+class Cookies:
+    """Sets and clears the cookies of signing in; `secure` ones are sent over TLS only."""
+
+    def __init__(self, *, secure: bool) -> None:
+        self._secure = secure
+
+    def set(
+        self,
+        response: Response,
+        name: str,
+        value: str,
+        seconds: int,
+        *,
+        same_site: SameSite = "Strict",
+    ) -> None:
+        """Sets a cookie; browsers also send a lax one after links and redirects of other sites."""
+        allowed = "".join(c for c in value if " " <= c <= "~" and c not in '";\\')
+        quoted = f'"{allowed}"' if " " in allowed or "," in allowed else allowed
+        parts = [f"{name}={quoted}", "Path=/", f"Max-Age={seconds}", f"SameSite={same_site}"]
+        # Scripts may read errors only, as in upstream's console.
+        parts += [] if name == ERROR_COOKIE else ["HttpOnly"]
+        parts += ["Secure"] if self._secure else []
+        response.headers.append("Set-Cookie", "; ".join(parts))
+
+    def clear(self, response: Response, *names: str) -> None:
+        for name in names:
+            self.set(response, name, "", 0)
+
+    def add_recent_project(self, request: Request, response: Response, project: str) -> None:
+        """Puts the project first among those that the sign-in page offers in this browser."""
+        names = [project, *(name for name in recent_projects(request) if name != project)]
+        value = "+".join(quote(name, safe="") for name in names[:_MAX_RECENT_PROJECTS])
+        self.set(response, PROJECTS_COOKIE, value, _YEAR_SECONDS, same_site="Lax")
+
+
+def recent_projects(request: Request) -> list[str]:
+    """The projects that users of this browser signed in to, the latest one first."""
+    names = request.cookies.get(PROJECTS_COOKIE, "").split("+")
+    return [unquote(name) for name in names[:_MAX_RECENT_PROJECTS] if name]
+
+
 def _field_of(error: PipecdError) -> str:
+    """The form field that an error is shown beside."""
     match error:
         case NotFound():
             return "project"
@@ -134,27 +272,3 @@ def _field_of(error: PipecdError) -> str:
             return "password"
         case _:
             return ""
-
-
-def _in_words(message: str) -> str:
-    """What upstream says in few words, with what to do about it."""
-    more = {
-        "Missing project id": "Enter the name of your project.",
-        "Missing username": "Enter your username.",
-        "Missing password": "Enter your password.",
-        "Unable to login": "The username or the password is wrong.",
-        "Static admin is disabling": "This project does not allow signing in with a password.",
-        "Too many attempts to login": "Too many attempts. Wait a minute, then try again.",
-        "Method not allowed": "Sign in with the form below.",
-        "Invalid SSO configuration: missing SSO configuration in project data": (
-            "This project has no single sign-on. Sign in with a password."
-        ),
-    }
-    if message.startswith("Unable to find project"):
-        return f"{message}. Check its spelling, or ask whoever runs this control plane."
-    return more.get(message, message)
-
-
-def _again(request: Request) -> str:
-    query = f"?{request.url.query}" if request.url.query else ""
-    return f"{request.url.path}{query}"

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from pipecd.controlplane.console.ansi import ansi_html, plain
+from pipecd.controlplane.console.ansi import ansi_html, strip_ansi
 from pipecd.model.clock import from_unix
 from pipecd.model.severity import LogSeverity
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
-WINDOW = 1000
+TAIL_LINES = 1000
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a reader of a log stands: the index of the last block read and its number."""
+class LogCursor:
+    """The position of a reader: index and line number of the last block read."""
 
     index: int = -1
     number: int = 0
@@ -25,12 +25,12 @@ class Place:
         return f"{self.index}:{self.number}"
 
 
-def read_place(text: str) -> Place:
-    """A place as it comes back from the browser; anything else is the beginning."""
+def parse_cursor(text: str) -> LogCursor:
+    """A cursor that the browser sent back; anything invalid means the start of the log."""
     index, _, number = text.partition(":")
     if index.isascii() and number.isascii() and index.isdigit() and number.isdigit():
-        return Place(int(index), int(number))
-    return Place()
+        return LogCursor(int(index), int(number))
+    return LogCursor()
 
 
 @dataclass(frozen=True)
@@ -47,42 +47,42 @@ class LogLine:
 
 
 @dataclass(frozen=True)
-class LogWindow:
-    """The end of a log; `earlier` says how many lines stand before it."""
+class LogView:
+    """A part of a log; `omitted` lines precede it, and reading continues after `cursor`."""
 
     lines: tuple[LogLine, ...]
-    earlier: int
-    place: Place
+    omitted: int
+    cursor: LogCursor
     completed: bool
 
 
-def log_lines(blocks: Iterable[LogBlock], after: Place) -> tuple[LogLine, ...]:
-    """The blocks that follow a place."""
+def log_lines(blocks: Iterable[LogBlock], after: LogCursor) -> tuple[LogLine, ...]:
+    """The lines after a cursor."""
     new = [block for block in blocks if block.index > after.index]
     return tuple(_line(block, number) for number, block in enumerate(new, after.number + 1))
 
 
-def log_window(blocks: Iterable[LogBlock], *, completed: bool, size: int = WINDOW) -> LogWindow:
+def log_tail(blocks: Iterable[LogBlock], *, completed: bool, size: int = TAIL_LINES) -> LogView:
     """The last lines of a whole log."""
     whole = list(blocks)
-    earlier = max(len(whole) - size, 0)
-    place = Place(whole[-1].index, len(whole)) if whole else Place()
-    start = Place(whole[earlier - 1].index, earlier) if earlier else Place()
-    return LogWindow(log_lines(whole[earlier:], start), earlier, place, completed)
+    omitted = max(len(whole) - size, 0)
+    cursor = LogCursor(whole[-1].index, len(whole)) if whole else LogCursor()
+    start = LogCursor(whole[omitted - 1].index, omitted) if omitted else LogCursor()
+    return LogView(log_lines(whole[omitted:], start), omitted, cursor, completed)
 
 
-def log_rest(blocks: Iterable[LogBlock], after: Place, *, completed: bool) -> LogWindow:
-    """What follows a place."""
+def log_after(blocks: Iterable[LogBlock], after: LogCursor, *, completed: bool) -> LogView:
+    """The lines after a cursor, as a view."""
     lines = log_lines(blocks, after)
-    place = Place(lines[-1].index, lines[-1].number) if lines else after
-    return LogWindow(lines, 0, place, completed)
+    cursor = LogCursor(lines[-1].index, lines[-1].number) if lines else after
+    return LogView(lines, 0, cursor, completed)
 
 
 def log_text(blocks: Iterable[LogBlock], *, ansi: bool) -> str:
-    """The log as a text file."""
+    """The log as a text file, with or without ANSI escape sequences."""
     return "".join(
         f"{from_unix(block.created_at):%Y-%m-%dT%H:%M:%SZ} "
-        f"{block.log if ansi else plain(block.log)}".rstrip("\n")
+        f"{block.log if ansi else strip_ansi(block.log)}".rstrip("\n")
         + "\n"
         for block in blocks
     )

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a status looks: always a tone, an icon and a word, never a colour alone."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pipecd.model.application import ApplicationKind, SyncStatus
+from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.livestate_pb2 import ResourceState
+from pipecd.proto.model.piped_pb2 import Piped
 
 
 class Tone(StrEnum):
-    """What a colour means here."""
+    """What a colour means; the values are CSS classes."""
 
     OK = "ok"
     RUN = "run"
@@ -21,77 +23,124 @@ class Tone(StrEnum):
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A status as people see it; `icon` is a symbol of the sprite."""
+class Badge:
+    """A status as the pages show it; `icon` is a symbol of `assets/icons.svg`."""
 
     tone: Tone
     icon: str
-    word: str
+    text: str
 
 
-WAITING = Mark(Tone.WAIT, "clock", "Waiting for approval")
-DEPLOYED = Mark(Tone.OK, "check", "Deployed")
-NEVER_DEPLOYED = Mark(Tone.OFF, "dots", "Never deployed")
+WAITING_FOR_APPROVAL = Badge(Tone.WAIT, "clock", "Waiting for approval")
+DEPLOYED = Badge(Tone.OK, "check", "Deployed")
+NEVER_DEPLOYED = Badge(Tone.OFF, "dots", "Never deployed")
+RESTARTING = Badge(Tone.RUN, "run", "Restarting")
 
 _DEPLOYMENT = {
-    DeploymentStatus.PENDING: Mark(Tone.OFF, "dots", "Pending"),
-    DeploymentStatus.PLANNED: Mark(Tone.OFF, "dots", "Planned"),
-    DeploymentStatus.RUNNING: Mark(Tone.RUN, "run", "Running"),
-    DeploymentStatus.ROLLING_BACK: Mark(Tone.BAD, "back", "Rolling back"),
-    DeploymentStatus.SUCCESS: Mark(Tone.OK, "check", "Succeeded"),
-    DeploymentStatus.FAILURE: Mark(Tone.BAD, "cross", "Failed"),
-    DeploymentStatus.CANCELLED: Mark(Tone.OFF, "stop", "Cancelled"),
+    DeploymentStatus.PENDING: Badge(Tone.OFF, "dots", "Pending"),
+    DeploymentStatus.PLANNED: Badge(Tone.OFF, "dots", "Planned"),
+    DeploymentStatus.RUNNING: Badge(Tone.RUN, "run", "Running"),
+    DeploymentStatus.ROLLING_BACK: Badge(Tone.BAD, "back", "Rolling back"),
+    DeploymentStatus.SUCCESS: Badge(Tone.OK, "check", "Succeeded"),
+    DeploymentStatus.FAILURE: Badge(Tone.BAD, "cross", "Failed"),
+    DeploymentStatus.CANCELLED: Badge(Tone.OFF, "stop", "Cancelled"),
 }
 _STAGE = {
-    StageStatus.NOT_STARTED_YET: Mark(Tone.OFF, "dot", "Not started"),
-    StageStatus.RUNNING: Mark(Tone.RUN, "run", "Running"),
-    StageStatus.SUCCESS: Mark(Tone.OK, "check", "Succeeded"),
-    StageStatus.FAILURE: Mark(Tone.BAD, "cross", "Failed"),
-    StageStatus.CANCELLED: Mark(Tone.OFF, "stop", "Cancelled"),
-    StageStatus.SKIPPED: Mark(Tone.OFF, "skip", "Skipped"),
-    StageStatus.EXITED: Mark(Tone.OK, "check", "Ended early"),
+    StageStatus.NOT_STARTED_YET: Badge(Tone.OFF, "dot", "Not started"),
+    StageStatus.RUNNING: Badge(Tone.RUN, "run", "Running"),
+    StageStatus.SUCCESS: Badge(Tone.OK, "check", "Succeeded"),
+    StageStatus.FAILURE: Badge(Tone.BAD, "cross", "Failed"),
+    StageStatus.CANCELLED: Badge(Tone.OFF, "stop", "Cancelled"),
+    StageStatus.SKIPPED: Badge(Tone.OFF, "skip", "Skipped"),
+    StageStatus.EXITED: Badge(Tone.OK, "check", "Ended early"),
 }
 _SYNC = {
-    SyncStatus.UNKNOWN: Mark(Tone.OFF, "question", "Not compared"),
-    SyncStatus.SYNCED: Mark(Tone.OK, "check", "Synced"),
-    SyncStatus.DEPLOYING: Mark(Tone.RUN, "run", "Deploying"),
-    SyncStatus.OUT_OF_SYNC: Mark(Tone.WAIT, "differ", "Out of sync"),
-    SyncStatus.INVALID_CONFIG: Mark(Tone.BAD, "warn", "Invalid configuration"),
+    SyncStatus.UNKNOWN: Badge(Tone.OFF, "question", "Unknown"),
+    SyncStatus.SYNCED: Badge(Tone.OK, "check", "Synced"),
+    SyncStatus.DEPLOYING: Badge(Tone.RUN, "run", "Deploying"),
+    SyncStatus.OUT_OF_SYNC: Badge(Tone.WAIT, "differ", "Out of sync"),
+    SyncStatus.INVALID_CONFIG: Badge(Tone.BAD, "warn", "Invalid configuration"),
 }
-_HEALTH: Mapping[int, Mark] = {
-    ResourceState.UNKNOWN: Mark(Tone.OFF, "question", "Health unknown"),
-    ResourceState.HEALTHY: Mark(Tone.OK, "check", "Healthy"),
-    ResourceState.UNHEALTHY: Mark(Tone.BAD, "cross", "Unhealthy"),
-}
-_KIND = {
-    ApplicationKind.KUBERNETES: "Kubernetes",
-    ApplicationKind.TERRAFORM: "Terraform",
-    ApplicationKind.LAMBDA: "Lambda",
-    ApplicationKind.CLOUDRUN: "Cloud Run",
-    ApplicationKind.ECS: "ECS",
+_HEALTH: Mapping[int, Badge] = {
+    ResourceState.UNKNOWN: Badge(Tone.OFF, "question", "Health unknown"),
+    ResourceState.HEALTHY: Badge(Tone.OK, "check", "Healthy"),
+    ResourceState.UNHEALTHY: Badge(Tone.BAD, "cross", "Unhealthy"),
 }
 
 
-def deployment_mark(status: DeploymentStatus, *, waiting: bool = False) -> Mark:
-    """`waiting` says that a person has to approve something before it goes on."""
-    return WAITING if waiting and status is DeploymentStatus.RUNNING else _DEPLOYMENT[status]
+def deployment_badge(status: DeploymentStatus, *, waiting: bool = False) -> Badge:
+    """The badge of a deployment; `waiting` means that a stage waits for an approval."""
+    is_waiting = waiting and status is DeploymentStatus.RUNNING
+    return WAITING_FOR_APPROVAL if is_waiting else _DEPLOYMENT[status]
 
 
-def stage_mark(status: StageStatus, *, waiting: bool = False) -> Mark:
-    """`waiting` says that the running stage waits for a person."""
-    return WAITING if waiting and status is StageStatus.RUNNING else _STAGE[status]
+def stage_badge(status: StageStatus, *, waiting: bool = False) -> Badge:
+    """The badge of a stage; `waiting` means that it waits for an approval."""
+    return WAITING_FOR_APPROVAL if waiting and status is StageStatus.RUNNING else _STAGE[status]
 
 
-def sync_mark(status: SyncStatus) -> Mark:
-    """Whether what runs is what Git says."""
+def sync_badge(status: SyncStatus) -> Badge:
+    """The badge of a sync status."""
     return _SYNC[status]
 
 
-def kind_word(kind: ApplicationKind) -> str:
-    """The platform of an application of the first generation."""
-    return _KIND[kind]
-
-
-def health_mark(status: int) -> Mark:
-    """How a resource is; what a later version calls otherwise is not known."""
+def health_badge(status: int) -> Badge:
+    """The badge of a resource's health; a status of a later version counts as unknown."""
     return _HEALTH.get(status) or _HEALTH[ResourceState.UNKNOWN]
+
+
+def sync_status(application: Application) -> SyncStatus:
+    """The sync status to show; a running deployment takes precedence over drift detection."""
+    if application.deploying:
+        return SyncStatus.DEPLOYING
+    try:
+        return SyncStatus(application.sync_state.status)
+    except ValueError:
+        return SyncStatus.UNKNOWN
+
+
+def application_badge(application: Application) -> Badge:
+    """The sync status; if that is unknown, the result of the latest deployment."""
+    status = sync_status(application)
+    latest = application.most_recently_triggered_deployment.deployment_id
+    if status is not SyncStatus.UNKNOWN:
+        return sync_badge(status)
+    if not latest:
+        return NEVER_DEPLOYED
+    succeeded = application.most_recently_successful_deployment.deployment_id == latest
+    return DEPLOYED if succeeded else sync_badge(status)
+
+
+@dataclass(frozen=True)
+class PipedStatus:
+    """The piped of an application or deployment, and whether it is working.
+
+    `name` is the start of the id if the piped is removed or hidden from the user.
+    """
+
+    id: str
+    name: str
+    badge: Badge
+    is_unavailable: bool
+    # Whether the user can open its page.
+    has_page: bool = True
+
+
+def piped_status(piped_id: str, pipeds: Iterable[Piped] | None) -> PipedStatus:
+    """The status of one of the project's pipeds; None if the user may not list them."""
+    if pipeds is None:
+        hidden = Badge(Tone.OFF, "dot", "Not shown")
+        return PipedStatus(piped_id, piped_id[:8], hidden, is_unavailable=False, has_page=False)
+    piped = next((piped for piped in pipeds if piped.id == piped_id), None)
+    if piped is None:
+        removed = Badge(Tone.OFF, "dot", "Not registered")
+        return PipedStatus(piped_id, piped_id[:8], removed, is_unavailable=True, has_page=False)
+    if piped.disabled:
+        badge, is_unavailable = Badge(Tone.OFF, "dot", "Disabled"), True
+    elif piped.status == Piped.ONLINE:
+        badge, is_unavailable = Badge(Tone.OK, "dot", "Online"), False
+    elif piped.status == Piped.OFFLINE:
+        badge, is_unavailable = Badge(Tone.BAD, "dot", "Offline"), True
+    else:
+        badge, is_unavailable = Badge(Tone.OFF, "dot", "Not seen"), False
+    return PipedStatus(piped.id, piped.name, badge, is_unavailable)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real browser, and a page of it that tolerates no complaint."""
+"""A real browser whose pages must not cause errors."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -26,10 +26,10 @@ async def chromium(anyio_backend: str) -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def open_page(
-    chromium: Browser, site: str, cases: UseCases, admin: User
+    chromium: Browser, console_url: str, cases: UseCases, admin: User
 ) -> AsyncIterator[Open]:
-    """Opens a page as the administrator; what the browser complains about fails the test."""
-    complaints: list[str] = []
+    """Opens a page as the administrator; script and policy errors fail the test."""
+    errors: list[str] = []
     async with AsyncExitStack() as opened:
 
         async def opens(path: str, *, person: User | None = admin, **options: Any) -> Page:
@@ -39,29 +39,27 @@ async def open_page(
             if person is not None:
                 token = cases.sessions.issue(person)
                 await context.add_cookies(
-                    [{"name": "token", "value": token, "url": site, "sameSite": "Strict"}]
+                    [{"name": "token", "value": token, "url": console_url, "sameSite": "Strict"}]
                 )
             page = await context.new_page()
-            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on("pageerror", lambda error: errors.append(str(error)))
             page.on(
                 "console",
-                lambda said: (
-                    complaints.append(said.text) if "Content Security" in said.text else None
-                ),
+                lambda said: errors.append(said.text) if "Content Security" in said.text else None,
             )
             page.on(
                 "request",
                 lambda asked: (
-                    complaints.append(asked.url)
-                    if not asked.url.startswith((site, "data:"))
+                    errors.append(asked.url)
+                    if not asked.url.startswith((console_url, "data:"))
                     else None
                 ),
             )
-            await page.goto(path if path.startswith("data:") else site + path)
+            await page.goto(path if path.startswith("data:") else console_url + path)
             return page
 
         yield opens
-    assert complaints == []
+    assert errors == []
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applications found in Git are added in a real browser."""
+"""Adding applications in a real browser."""
 
 import asyncio
 import time
@@ -51,7 +51,7 @@ async def running_piped(plane: Any, remote: str, workspace: Path) -> AsyncGenera
         task.cancel()
 
 
-async def test_what_is_pushed_is_found_added_and_deployed(
+async def test_a_pushed_application_is_found_added_and_deployed(
     chromium: Browser, start_plane: Any, tmp_path: Path
 ) -> None:
     origin = Origin.begin(tmp_path / "origin")
@@ -71,7 +71,7 @@ async def test_what_is_pushed_is_found_added_and_deployed(
             await page.fill(f"#{key}", value)
         await page.keyboard.press("Enter")
         await page.get_by_test_id("add-application").click()
-        await expect(page.get_by_test_id("empty")).to_contain_text("Pipeds found nothing to add")
+        await expect(page.get_by_test_id("empty")).to_contain_text("No unregistered applications")
         await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
 
         origin.commit({"cart/app.pipecd.yaml": WAITING_CART + "  labels: {env: dev}\n"}, "a cart")
@@ -90,7 +90,7 @@ async def test_what_is_pushed_is_found_added_and_deployed(
         await expect(row).to_have_count(0)
 
 
-async def test_news_leave_a_half_filled_form_alone(
+async def test_an_update_keeps_a_half_filled_form(
     open_page: Open, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
 ) -> None:
     meta.plugins.append(Piped.Plugin(name="kubernetes", deploy_targets=["eu", "us"]))
@@ -108,7 +108,7 @@ async def test_news_leave_a_half_filled_form_alone(
     await expect(page.get_by_label("Directory")).to_be_focused()
 
 
-async def test_a_mistake_stays_until_somebody_acts(
+async def test_a_form_error_stays_until_the_next_submit(
     open_page: Open, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
 ) -> None:
     meta.plugins.append(Piped.Plugin(name="kubernetes", deploy_targets=["eu", "us"]))
@@ -117,7 +117,7 @@ async def test_a_mistake_stays_until_somebody_acts(
     page = await open_page(PAGE)
     await page.get_by_role("button", name="Add cart").click()
     wrong = page.get_by_test_id("found-row").get_by_test_id("form-error")
-    await expect(wrong).to_have_text("Choose where it is deployed to.")
+    await expect(wrong).to_have_text("Choose a deploy target.")
     await expect(page.get_by_test_id("conn-dot")).to_be_hidden()
     await page.get_by_test_id("found-row").get_by_label("eu").check()
     await page.get_by_role("button", name="Add cart").click()
@@ -143,6 +143,6 @@ async def test_adding_works_without_scripts(
     await page.get_by_role("button", name="Choose").click()
     await page.get_by_label("Name", exact=True).fill("shop")
     await page.get_by_label("Directory").fill("apps/shop")
-    await page.get_by_role("button", name="Add by hand").click()
+    await page.get_by_role("button", name="Add manually").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("shop")
     await expect(page.locator("dl.facts")).to_contain_text("prod")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that follow what happens, in a real browser."""
+"""Live updates in a real browser."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -59,7 +59,7 @@ async def test_a_new_line_is_there_within_300_ms(
     assert sorted(waits)[len(waits) // 2] < 0.3
 
 
-async def test_a_picked_stage_stays_picked(
+async def test_a_selected_stage_stays_selected(
     open_page: Open, running: Deployment, reports: Any
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
@@ -80,7 +80,7 @@ async def test_a_picked_stage_stays_picked(
     )
 
 
-async def test_a_cut_stream_comes_back_and_misses_nothing(
+async def test_a_lost_connection_is_reopened_without_gaps(
     open_page: Open, running: Deployment, reports: Any, bus: MemoryBus
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
@@ -97,7 +97,7 @@ async def test_a_cut_stream_comes_back_and_misses_nothing(
     await expect(page.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "FAILURE")
 
 
-async def test_a_hidden_page_does_not_listen(
+async def test_a_hidden_page_closes_its_stream(
     open_page: Open, running: Deployment, bus: MemoryBus
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
@@ -112,18 +112,18 @@ async def test_a_hidden_page_does_not_listen(
     await live(page).to_have_text("Live")
 
 
-async def test_without_a_stream_the_page_asks_again_and_again(
-    open_page: Open, site: str, running: Deployment, reports: Any
+async def test_without_a_stream_the_page_polls(
+    open_page: Open, console_url: str, running: Deployment, reports: Any
 ) -> None:
     page = await open_page("/applications")
     await page.route("**/_/stream*", lambda route: route.abort())
-    await page.goto(f"{site}/deployments/{running.id}")
+    await page.goto(f"{console_url}/deployments/{running.id}")
     await live(page).to_have_text("Polling", timeout=15_000)
     await reports.lines(running, "s1", "line 2")
     await expect(page.locator("#L2 code")).to_have_text("line 2", timeout=15_000)
 
 
-async def test_being_offline_is_said_and_passes(open_page: Open, running: Deployment) -> None:
+async def test_an_offline_browser_shows_a_banner(open_page: Open, running: Deployment) -> None:
     page = await open_page(f"/deployments/{running.id}")
     await live(page).to_have_text("Live")
     await page.context.set_offline(True)
@@ -133,7 +133,7 @@ async def test_being_offline_is_said_and_passes(open_page: Open, running: Deploy
     await live(page).to_have_text("Live")
 
 
-async def test_an_update_closes_no_menu_and_takes_no_focus(
+async def test_an_update_keeps_menus_and_focus(
     open_page: Open, running: Deployment, reports: Any
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
@@ -170,7 +170,7 @@ async def test_approving_from_one_browser_is_seen_in_another(
     await expect(other.get_by_test_id("approval-card")).to_have_count(0)
 
 
-async def test_new_rows_wait_until_they_are_asked_for(
+async def test_new_rows_are_shown_on_request(
     *,
     open_page: Open,
     running: Deployment,
@@ -189,7 +189,7 @@ async def test_new_rows_wait_until_they_are_asked_for(
     await expect(page.get_by_test_id("dep-row")).to_have_count(2)
 
 
-async def test_a_row_that_no_longer_matches_goes(
+async def test_a_row_that_no_longer_matches_is_removed(
     open_page: Open, running: Deployment, reports: Any
 ) -> None:
     page = await open_page("/deployments?status=2")
@@ -200,7 +200,7 @@ async def test_a_row_that_no_longer_matches_goes(
     await expect(page.get_by_test_id("empty")).to_be_visible()
 
 
-async def test_the_log_can_be_searched_and_left_alone(
+async def test_the_log_can_be_searched_and_followed(
     open_page: Open, running: Deployment, reports: Any
 ) -> None:
     await reports.lines(running, "s1", *(f"line {n}" for n in range(2, 200)))
@@ -210,10 +210,10 @@ async def test_the_log_can_be_searched_and_left_alone(
     at_end = "e => e.scrollHeight - e.scrollTop - e.clientHeight < 4"
     assert await lines.evaluate(at_end)
     await page.get_by_label("Find in log").fill("line 19")
-    await expect(page.locator("[data-found]")).to_have_text("1 of 11")
+    await expect(page.locator("[data-match-count]")).to_have_text("1 of 11")
     await expect(page.locator("#L19")).to_be_in_viewport()
     await page.get_by_label("Find in log").press("Enter")
-    await expect(page.locator("[data-found]")).to_have_text("2 of 11")
+    await expect(page.locator("[data-match-count]")).to_have_text("2 of 11")
     await expect(page.locator("#L190")).to_be_in_viewport()
     await page.get_by_label("Find in log").press("Shift+Enter")
     await reports.lines(running, "s1", "line 200")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeds watched and steered in a real browser."""
+"""The pages of pipeds in a real browser."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,7 +24,7 @@ async def is_live(page: Page) -> None:
     await page.evaluate("window.same = true")
 
 
-async def test_a_restart_is_seen_from_the_request_to_the_return(
+async def test_a_restart_is_followed_on_both_pages(
     *,
     open_page: Open,
     cases: UseCases,
@@ -47,7 +47,7 @@ async def test_a_restart_is_seen_from_the_request_to_the_return(
     (command,) = await cases.commands.unhandled_of(by=piped)
     advance(5)
     await cases.commands.handled(Handled(command.id, CommandStatus.SUCCEEDED, 1), by=piped)
-    await expect(notice).to_contain_text("is starting anew")
+    await expect(notice).to_contain_text("is starting again")
     await expect(watched.get_by_test_id("piped-status")).to_have_text("Online")
     advance(5)
     meta.version = "v0.51.0"
@@ -58,7 +58,7 @@ async def test_a_restart_is_seen_from_the_request_to_the_return(
     assert await watched.evaluate("window.same") is True
 
 
-async def test_who_comes_and_goes_is_seen_and_what_is_typed_stays(
+async def test_status_updates_keep_typed_text(
     *,
     open_page: Open,
     cases: UseCases,
@@ -86,7 +86,7 @@ async def test_the_key_of_a_new_piped_stays_on_its_page(
 ) -> None:
     page = await open_page(PAGE)
     await page.get_by_label("Name").fill("prod")
-    await page.get_by_role("button", name="Add and show its key").click()
+    await page.get_by_role("button", name="Add and show the key").click()
     key = page.get_by_test_id("piped-key")
     await expect(key).to_be_visible()
     # What happens elsewhere does not take it away.
@@ -99,7 +99,7 @@ async def test_the_key_of_a_new_piped_stays_on_its_page(
     await expect(key).to_have_count(0)
 
 
-async def test_a_piped_is_steered_without_scripts(
+async def test_a_piped_is_changed_without_scripts(
     open_page: Open, cases: UseCases, piped: PipedCaller, reports: Any
 ) -> None:
     await reports.online()
@@ -111,7 +111,7 @@ async def test_a_piped_is_steered_without_scripts(
     await expect(page.get_by_test_id("form-error")).to_contain_text("write it like v0.1.0")
     await page.get_by_label("Version, empty").fill("v0.51.0")
     await page.get_by_test_id("version-form").get_by_role("button").click()
-    await expect(page.get_by_test_id("piped-version")).to_contain_text("v0.51.0 is wanted")
+    await expect(page.get_by_test_id("piped-version")).to_contain_text("v0.51.0 is requested")
     await page.get_by_test_id("restart").click()
     await page.get_by_role("button", name="Restart dev").click()
     await expect(page.get_by_test_id("notice")).to_be_visible()

@@ -1,6 +1,6 @@
-// Makes a part of the page equal to a new one while touching as little as possible, so that focus,
-// scroll positions, open menus and selected text stay.
-function attributes(from, to) {
+// Updates a part of the page to a new version with as few changes as possible, so that focus, scroll
+// positions, open menus and selected text stay.
+function morphAttributes(from, to) {
   for (const { name } of [...from.attributes]) {
     if (name !== "open" && !to.hasAttribute(name)) from.removeAttribute(name);
   }
@@ -9,24 +9,24 @@ function attributes(from, to) {
   }
 }
 
-function children(from, to) {
-  const named = new Map([...from.children].filter((c) => c.id).map((c) => [c.id, c]));
+function morphChildren(from, to) {
+  const byId = new Map([...from.children].filter((c) => c.id).map((c) => [c.id, c]));
   let next = from.firstChild;
-  for (const want of [...to.childNodes]) {
-    const alike = (node) => node && node.nodeName === want.nodeName && (node.id ?? "") === (want.id ?? "");
-    const have = want.id ? named.get(want.id) : alike(next) ? next : null;
-    if (have && alike(have)) {
-      if (have === next) next = next.nextSibling;
-      else from.insertBefore(have, next);
-      morph(have, want);
+  for (const target of [...to.childNodes]) {
+    const matches = (node) => node && node.nodeName === target.nodeName && (node.id ?? "") === (target.id ?? "");
+    const existing = target.id ? byId.get(target.id) : matches(next) ? next : null;
+    if (existing && matches(existing)) {
+      if (existing === next) next = next.nextSibling;
+      else from.insertBefore(existing, next);
+      morph(existing, target);
     } else {
-      from.insertBefore(want, next);
+      from.insertBefore(target, next);
     }
   }
   while (next) {
-    const gone = next;
+    const removed = next;
     next = next.nextSibling;
-    gone.remove();
+    removed.remove();
   }
 }
 
@@ -36,18 +36,18 @@ export function morph(from, to) {
     from.nodeValue = to.nodeValue;
     return;
   }
-  if (from.dataset.keep !== undefined && from.dataset.keep === to.dataset.keep) return;
-  attributes(from, to);
-  children(from, to);
+  if (from.dataset.preserve !== undefined && from.dataset.preserve === to.dataset.preserve) return;
+  morphAttributes(from, to);
+  morphChildren(from, to);
 }
 
-// Rows of a list change in place or go; new ones wait until they are asked for, so that little jumps.
+// Updates and removes rows of a list; returns the number of new ones, which a button shows on request.
 export function morphRows(from, to) {
-  const wanted = new Map([...to.querySelectorAll("tr[id]")].map((row) => [row.id, row]));
+  const newRows = new Map([...to.querySelectorAll("tr[id]")].map((row) => [row.id, row]));
   for (const row of from.querySelectorAll("tr[id]")) {
-    if (!wanted.has(row.id)) row.remove();
-    else morph(row, wanted.get(row.id).cloneNode(true));
-    wanted.delete(row.id);
+    if (!newRows.has(row.id)) row.remove();
+    else morph(row, newRows.get(row.id).cloneNode(true));
+    newRows.delete(row.id);
   }
-  return wanted.size;
+  return newRows.size;
 }

@@ -1,6 +1,6 @@
-// Relative times and running durations, kept up to date with the rules of the server.
+// Updates relative times and running durations, by the same rules as formatting.py.
 const UNITS = [[31536000, "year"], [2592000, "month"], [86400, "day"]];
-const two = (number) => String(number).padStart(2, "0");
+const pad = (number) => String(number).padStart(2, "0");
 
 export function ago(seconds) {
   if (seconds < 10) return "just now";
@@ -15,12 +15,12 @@ export function ago(seconds) {
 export function duration(seconds) {
   const s = Math.max(seconds, 0);
   if (s < 60) return `${s}s`;
-  if (s < 3600) return `${Math.floor(s / 60)}m ${two(s % 60)}s`;
-  if (s < 86400) return `${Math.floor(s / 3600)}h ${two(Math.floor((s % 3600) / 60))}m`;
-  return `${Math.floor(s / 86400)}d ${two(Math.floor((s % 86400) / 3600))}h`;
+  if (s < 3600) return `${Math.floor(s / 60)}m ${pad(s % 60)}s`;
+  if (s < 86400) return `${Math.floor(s / 3600)}h ${pad(Math.floor((s % 3600) / 60))}m`;
+  return `${Math.floor(s / 86400)}d ${pad(Math.floor((s % 86400) / 3600))}h`;
 }
 
-// The clock of the server counts: that of the browser may be wrong.
+// Times are relative to the clock of the server, as that of the browser may be wrong.
 const offset = Date.parse(document.documentElement.dataset.now ?? new Date()) - Date.now();
 
 function tick() {
@@ -30,6 +30,6 @@ function tick() {
   for (const span of document.querySelectorAll("[data-since]")) write(span, duration(since(span.dataset.since)));
 }
 
-export function keepTimes() {
+export function startClock() {
   if (!new URLSearchParams(location.search).has("freeze")) setInterval(tick, 1000);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Visits of people: by keyboard, on narrow screens, without scripts, from other sites."""
+"""All pages in a real browser: by keyboard, on narrow screens, without scripts."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
-from pipecd.controlplane.console import formatting as words
+from pipecd.controlplane.console import formatting
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.command import CommandKind
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.browser
 Open = Callable[..., Awaitable[Page]]
 
 
-async def test_signing_in_with_the_keyboard_leads_where_one_wanted(
+async def test_signing_in_with_the_keyboard_returns_to_the_page(
     open_page: Open, static_admin: StaticAdmin, deployment: Deployment
 ) -> None:
     page = await open_page(f"/deployments/{deployment.id}", person=None)
@@ -42,9 +42,9 @@ async def test_signing_in_with_the_keyboard_leads_where_one_wanted(
 
 
 async def test_a_link_on_another_site_opens_the_page_signed_in(
-    open_page: Open, site: str, running: Deployment
+    open_page: Open, console_url: str, running: Deployment
 ) -> None:
-    link = f"{site}/deployments/{running.id}?stage=s1"
+    link = f"{console_url}/deployments/{running.id}?stage=s1"
     page = await open_page(f"data:text/html,{quote(f'<a href={link}>go</a>')}")
     await page.get_by_text("go").click()
     await expect(page.get_by_test_id("pipeline")).to_be_visible()
@@ -91,7 +91,7 @@ async def test_every_page_fits_and_has_its_names(
     width: int,
     theme: str,
     open_page: Open,
-    site: str,
+    console_url: str,
     running: Deployment,
     application: Application,
 ) -> None:
@@ -108,7 +108,7 @@ async def test_every_page_fits_and_has_its_names(
         "/settings/project",
         "/nowhere",
     ):
-        await page.goto(site + path)
+        await page.goto(console_url + path)
         found = await page.evaluate(CHECK)
         assert found == {"overflow": 0, "unnamed": [], "headings": 1, "landmarks": 3}, path
 
@@ -128,7 +128,7 @@ CHECK = """() => {
 }"""
 
 
-async def test_the_keyboard_is_enough(open_page: Open, running: Deployment) -> None:
+async def test_keyboard_shortcuts(open_page: Open, running: Deployment) -> None:
     page = await open_page("/applications")
     await page.keyboard.press("g")
     await page.keyboard.press("d")
@@ -145,18 +145,18 @@ async def test_the_keyboard_is_enough(open_page: Open, running: Deployment) -> N
     await page.wait_for_url("**/applications?q=cart")
 
 
-async def test_browser_and_server_tell_times_alike(open_page: Open) -> None:
+async def test_browser_and_server_format_times_alike(open_page: Open) -> None:
     page = await open_page("/applications")
     script = await page.locator("script[type=module]").get_attribute("src")
     seconds = [0, 9, 10, 59, 60, 3599, 3600, 86399, 86400, 86400 * 29, 86400 * 65, 86400 * 800]
-    told = await page.evaluate(
+    formatted = await page.evaluate(
         """async ([address, all]) => {
             const { ago, duration } = await import(address.replace("console.js", "times.js"));
             return all.map((s) => [ago(s), duration(s)]);
         }""",
         [script, seconds],
     )
-    assert told == [[words.ago(s), words.duration(s)] for s in seconds]
+    assert formatted == [[formatting.ago(s), formatting.duration(s)] for s in seconds]
 
 
 async def test_times_tick(
