@@ -162,7 +162,7 @@ class Walk:
                     page = (await web.get(one)).text
                     found = button.search(page)
                     if found and found[1] not in self.approved:
-                        assert "It goes on once admin approves" in page
+                        assert "Waiting for approval by admin" in page
                         return found[1], found[2]
                 await asyncio.sleep(0.05)
 

@@ -45,11 +45,11 @@ async def console_url(cases: UseCases, bus: MemoryBus, now: Now) -> AsyncIterato
 async def open_browser(
     console_url: str, cases: UseCases
 ) -> AsyncIterator[Callable[..., httpx2.AsyncClient]]:
-    """Opens HTTP clients with the session of a person, or without a session."""
+    """Opens HTTP clients with the session of a user, or without a session."""
     async with AsyncExitStack() as opened:
 
-        def open_browser_of(person: User | None = None) -> httpx2.AsyncClient:
-            cookies = {"token": cases.sessions.issue(person)} if person else {}
+        def open_browser_of(user: User | None = None) -> httpx2.AsyncClient:
+            cookies = {"token": cases.sessions.issue(user)} if user else {}
             client = httpx2.AsyncClient(base_url=console_url, cookies=cookies)
             opened.push_async_callback(client.aclose)
             return client

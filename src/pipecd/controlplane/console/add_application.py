@@ -73,9 +73,9 @@ class AddApplicationPages:
         piped_id: str,
         error: FormError | None = None,
     ) -> Response:
-        person, text = session.person, request.query_params.get("q", "").strip()
-        pipeds = await self._context.visible_pipeds(person)
-        unregistered = await self._unregistered(person, pipeds)
+        user, text = session.user, request.query_params.get("q", "").strip()
+        pipeds = await self._context.visible_pipeds(user)
+        unregistered = await self._unregistered(user, pipeds)
         matching = search(unregistered, text)
         shown = matching[:MAX_ROWS]
         if error:
@@ -94,7 +94,7 @@ class AddApplicationPages:
                     info,
                     pipeds,
                     options,
-                    await self._context.denied_reason(person, _CREATE, info) or hidden,
+                    await self._context.denied_reason(user, _CREATE, info) or hidden,
                 )
                 for info in shown
             ],
@@ -103,7 +103,7 @@ class AddApplicationPages:
             text=text,
             empty=why_empty(pipeds),
             pipeds=[piped for piped in pipeds or () if not piped.disabled],
-            manual=await self._manual_form(piped_id, pipeds, person),
+            manual=await self._manual_form(piped_id, pipeds, user),
             error=error,
             selected=frozenset(map(str, form.getlist("target"))),
             no_target=NO_TARGET,
@@ -112,19 +112,19 @@ class AddApplicationPages:
         )
 
     async def _unregistered(
-        self, person: User, pipeds: tuple[Piped, ...] | None
+        self, user: User, pipeds: tuple[Piped, ...] | None
     ) -> tuple[ApplicationInfo, ...]:
-        infos = await self._context.cases.application_reports.unregistered_of(by=person)
+        infos = await self._context.cases.application_reports.unregistered_of(by=user)
         if not infos:
             return ()
-        return unregistered_applications(infos, await self._applications(person), pipeds)
+        return unregistered_applications(infos, await self._applications(user), pipeds)
 
-    async def _applications(self, person: User) -> tuple[Application, ...]:
-        of_project = ApplicationFilter(person.project)
-        return (await self._context.cases.applications.listed(of_project, by=person)).items
+    async def _applications(self, user: User) -> tuple[Application, ...]:
+        of_project = ApplicationFilter(user.project)
+        return (await self._context.cases.applications.listed(of_project, by=user)).items
 
     async def _manual_form(
-        self, piped_id: str, pipeds: tuple[Piped, ...] | None, person: User
+        self, piped_id: str, pipeds: tuple[Piped, ...] | None, user: User
     ) -> ManualForm | None:
         """The form for the given piped, else for one with repositories; None without pipeds."""
         enabled = [piped for piped in pipeds or () if not piped.disabled]
@@ -135,7 +135,7 @@ class AddApplicationPages:
             piped_status(piped.id, pipeds),
             tuple(repository.id for repository in piped.repositories),
             target_options(piped),
-            await self._context.denied_reason(person, _CREATE, Application()),
+            await self._context.denied_reason(user, _CREATE, Application()),
         )
 
     async def _add(self, request: Request, session: BrowserSession) -> Response:
@@ -146,8 +146,8 @@ class AddApplicationPages:
 
         async def add() -> str:
             create = self._manual_application if is_manual else self._found_application
-            application = await create(form, session.person)
-            return await self._context.cases.applications.add(application, by=session.person)
+            application = await create(form, session.user)
+            return await self._context.cases.applications.add(application, by=session.user)
 
         key = (session.token, PATH, *file, *targets)
         try:
@@ -158,11 +158,11 @@ class AddApplicationPages:
             return await self._render(request, session, file.piped, error)
         return RedirectResponse(f"/applications/{application_id}?added=1", 303)
 
-    async def _found_application(self, form: FormData, person: User) -> Application:
+    async def _found_application(self, form: FormData, user: User) -> Application:
         """The application to register from what a piped found in Git."""
         file = _file(form)
-        pipeds = await self._context.visible_pipeds(person)
-        unregistered = await self._unregistered(person, pipeds)
+        pipeds = await self._context.visible_pipeds(user)
+        unregistered = await self._unregistered(user, pipeds)
         info = next((info for info in unregistered if file_of(info) == file), None)
         if info is None:
             raise Conflict(
@@ -179,7 +179,7 @@ class AddApplicationPages:
         application.labels.update(info.labels)
         return application
 
-    async def _manual_application(self, form: FormData, person: User) -> Application:
+    async def _manual_application(self, form: FormData, user: User) -> Application:
         """The application to register from the fields of the manual form."""
         file, name = _file(form), _field(form, "name")
         if not name:
@@ -189,10 +189,10 @@ class AddApplicationPages:
         path, config = _directory(file.path), file.name or filename.DEFAULT
         if "/" in config:
             raise UserMistake("The file name must not contain a slash; use Directory for its path.")
-        options = _options_of(file.piped, await self._context.visible_pipeds(person))
+        options = _options_of(file.piped, await self._context.visible_pipeds(user))
         file = ApplicationFile(file.piped, file.repository, path, config)
         application = _application(file, name, options.select(_targets(form)))
-        for other in await self._applications(person):
+        for other in await self._applications(user):
             if _is_duplicate(other, application):
                 raise Conflict(f"This application is already registered as {other.name}.")
         return application

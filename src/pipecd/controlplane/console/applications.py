@@ -43,10 +43,10 @@ class ApplicationPages:
         ]
 
     async def _list(self, request: Request, session: BrowserSession) -> Response:
-        person, cases = session.person, self._context.cases
+        user, cases = session.user, self._context.cases
         query = parse_application_query(request.query_params)
-        found = await cases.applications.listed(query.filter(person.project), by=person)
-        pipeds = await self._context.visible_pipeds(person) or ()
+        found = await cases.applications.listed(query.filter(user.project), by=user)
+        pipeds = await self._context.visible_pipeds(user) or ()
         url = PageUrl(request.url.path, request.query_params, reset=("page",))
         return self._context.render(
             request,
@@ -61,17 +61,15 @@ class ApplicationPages:
         )
 
     async def _show(self, request: Request, session: BrowserSession) -> Response:
-        person, now = session.person, self._context.now()
-        application = await self._context.cases.applications.get(
-            request.path_params["id"], by=person
-        )
+        user, now = session.user, self._context.now()
+        application = await self._context.cases.applications.get(request.path_params["id"], by=user)
         if application.deleted:
             raise NotFound("Application is not found")
-        pipeds = await self._context.visible_pipeds(person)
+        pipeds = await self._context.visible_pipeds(user)
         piped = piped_status(application.piped_id, pipeds)
-        recent = await self._recent_deployments(application.id, person)
+        recent = await self._recent_deployments(application.id, user)
         view = application_view(application, piped, now)
-        command = await self._context.requested_command(request, person)
+        command = await self._context.requested_command(request, user)
         notice = command and command_notice(command, piped_status(command.piped_id, pipeds))
         if "added" in request.query_params and not recent:
             notice = notice or added_notice(piped)
@@ -83,29 +81,27 @@ class ApplicationPages:
             "application.html",
             view=view,
             recent=tuple(deployment_row(deployment, now) for deployment in recent),
-            live_state=await self._live_state(application.id, person),
+            live_state=await self._live_state(application.id, user),
             notice=notice,
             disabled_reason=(
                 view.sync_disabled_reason
-                or await self._context.denied_reason(person, _UPDATE, application)
+                or await self._context.denied_reason(user, _UPDATE, application)
             ),
             topics=",".join(topics[:MAX_TOPICS]),
         )
 
-    async def _live_state(self, application_id: str, person: User) -> LiveStateView | None:
+    async def _live_state(self, application_id: str, user: User) -> LiveStateView | None:
         try:
-            snapshot = await self._context.cases.livestate.get(application_id, by=person)
+            snapshot = await self._context.cases.livestate.get(application_id, by=user)
         except NotFound:
             return None
         return live_state_view(snapshot, self._context.now())
 
-    async def _recent_deployments(
-        self, application_id: str, person: User
-    ) -> tuple[Deployment, ...]:
-        """The newest deployments; none if the person may not list them."""
-        of_application = DeploymentFilter(project=person.project, application_ids=(application_id,))
+    async def _recent_deployments(self, application_id: str, user: User) -> tuple[Deployment, ...]:
+        """The newest deployments; none if the user may not list them."""
+        of_application = DeploymentFilter(project=user.project, application_ids=(application_id,))
         try:
-            found = await self._context.cases.deployments.listed(of_application, _RECENT, by=person)
+            found = await self._context.cases.deployments.listed(of_application, _RECENT, by=user)
         except Denied:
             return ()
         return tuple(sorted(found.items, key=lambda d: -d.created_at))
@@ -121,6 +117,6 @@ class ApplicationPages:
         sync = self._context.cases.applications.sync
         command_id = await self._context.deduplicator.run(
             (session.token, request.url.path, strategy.name),
-            lambda: sync(application_id, strategy, by=session.person),
+            lambda: sync(application_id, strategy, by=session.user),
         )
         return RedirectResponse(f"/applications/{application_id}?cmd={command_id}", 303)

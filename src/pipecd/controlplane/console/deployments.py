@@ -76,10 +76,10 @@ class DeploymentPages:
         ]
 
     async def _list(self, request: Request, session: BrowserSession) -> Response:
-        person = session.person
+        user = session.user
         query = parse_deployment_query(request.query_params)
-        found, cursor = await self._search(query, person)
-        pipeds = await self._context.visible_pipeds(person) or ()
+        found, cursor = await self._search(query, user)
+        pipeds = await self._context.visible_pipeds(user) or ()
         names = {piped.id: piped.name for piped in pipeds}
         names |= {d.application_id: d.application_name for d in found}
         url = PageUrl(request.url.path, request.query_params, reset=("before",))
@@ -98,14 +98,14 @@ class DeploymentPages:
         )
 
     async def _search(
-        self, query: DeploymentQuery, person: User
+        self, query: DeploymentQuery, user: User
     ) -> tuple[tuple[Deployment, ...], str]:
         """A page of matching deployments, and the cursor of the next page."""
         found: list[Deployment] = []
         cursor = query.before
         for _ in range(_MAX_READS):
             part = await self._context.cases.deployments.listed(
-                query.filter(person.project), PageRequest(_PAGE_SIZE, cursor), by=person
+                query.filter(user.project), PageRequest(_PAGE_SIZE, cursor), by=user
             )
             found += (d for d in part.items if matches(d, query))
             cursor = part.cursor
@@ -114,14 +114,14 @@ class DeploymentPages:
         return tuple(found), cursor
 
     async def _show(self, request: Request, session: BrowserSession) -> Response:
-        person, params = session.person, request.query_params
-        deployment = await self._context.cases.deployments.get(request.path_params["id"], by=person)
-        pipeds = await self._context.visible_pipeds(person)
+        user, params = session.user, request.query_params
+        deployment = await self._context.cases.deployments.get(request.path_params["id"], by=user)
+        pipeds = await self._context.visible_pipeds(user)
         piped = piped_status(deployment.piped_id, pipeds)
-        view = deployment_view(deployment, piped, person.name, self._context.now())
+        view = deployment_view(deployment, piped, user.name, self._context.now())
         stage = selected_stage(view, params.get("stage", ""))
-        log = await self._log(request, deployment, stage, person)
-        command = await self._context.requested_command(request, person)
+        log = await self._log(request, deployment, stage, user)
+        command = await self._context.requested_command(request, user)
         notice = command and command_notice(command, piped_status(command.piped_id, pipeds))
         return self._context.render(
             request,
@@ -130,26 +130,26 @@ class DeploymentPages:
             stage=stage,
             is_selected=bool(stage and params.get("stage", "") == stage.id),
             log=log,
-            chain=await self._chain(deployment, person),
+            chain=await self._chain(deployment, user),
             wraps=params.get("wrap", "1") != "0",
             notice=notice,
-            disabled_reason=await self._context.denied_reason(person, _UPDATE, deployment),
+            disabled_reason=await self._context.denied_reason(user, _UPDATE, deployment),
             url=PageUrl(f"/deployments/{deployment.id}", params, reset=("lines",)),
             topics=_topics(view, stage, log, notice),
         )
 
-    async def _chain(self, deployment: Deployment, person: User) -> ChainView | None:
-        """The deployment chain, if there is one and the person may see it."""
+    async def _chain(self, deployment: Deployment, user: User) -> ChainView | None:
+        """The deployment chain, if there is one and the user may see it."""
         if not deployment.deployment_chain_id:
             return None
         try:
-            chain = await self._context.cases.chains.get(deployment.deployment_chain_id, by=person)
+            chain = await self._context.cases.chains.get(deployment.deployment_chain_id, by=user)
         except (Denied, NotFound):
             return None
         return chain_view(chain, deployment.deployment_chain_block_index)
 
     async def _log(
-        self, request: Request, deployment: Deployment, stage: StageView | None, person: User
+        self, request: Request, deployment: Deployment, stage: StageView | None, user: User
     ) -> LogView | None:
         """The end of the log, or only new lines if live.js says in `HX-Log` what it has."""
         if stage is None:
@@ -158,28 +158,28 @@ class DeploymentPages:
         log_id, _, cursor = request.headers.get("HX-Log", "").partition(" ")
         if unquote(log_id) == f"{stage.id}:{stage.retried_count}":
             after = parse_cursor(cursor)
-            part = await self._read_log(run, after, person)
+            part = await self._read_log(run, after, user)
             return log_after(part.blocks, after, completed=part.completed)
-        part = await self._read_log(run, LogCursor(), person)
+        part = await self._read_log(run, LogCursor(), user)
         requested = request.query_params.get("lines", "")
         size = int(requested) if requested.isascii() and requested.isdigit() else TAIL_LINES
         size = min(max(size, TAIL_LINES), _MAX_LINES)
         return log_tail(part.blocks, completed=part.completed, size=size)
 
-    async def _read_log(self, run: StageRun, after: LogCursor, person: User) -> StageLogPart:
+    async def _read_log(self, run: StageRun, after: LogCursor, user: User) -> StageLogPart:
         try:
-            return await self._context.cases.logs.stage_log(run, after.index + 1, by=person)
+            return await self._context.cases.logs.stage_log(run, after.index + 1, by=user)
         except NotFound:
             return StageLogPart((), completed=False)
 
     async def _raw_log(self, request: Request, session: BrowserSession) -> Response:
         deployment_id, stage_id = request.path_params["id"], request.path_params["stage"]
-        deployment = await self._context.cases.deployments.get(deployment_id, by=session.person)
+        deployment = await self._context.cases.deployments.get(deployment_id, by=session.user)
         stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)
         if stage is None:
             raise NotFound("the deployment has no such stage")
         run = StageRun(deployment_id, stage_id, stage.retried_count)
-        part = await self._read_log(run, LogCursor(), session.person)
+        part = await self._read_log(run, LogCursor(), session.user)
         text = log_text(part.blocks, ansi=request.query_params.get("ansi") == "1")
         return PlainTextResponse(text)
 
@@ -193,20 +193,20 @@ class DeploymentPages:
         return await self._send_command(
             request,
             session,
-            lambda: cancel(deployment_id, with_rollback, without_rollback, by=session.person),
+            lambda: cancel(deployment_id, with_rollback, without_rollback, by=session.user),
             mode,
         )
 
     async def _approve(self, request: Request, session: BrowserSession) -> Response:
         approve, ids = self._context.cases.deployments.approve, request.path_params
         return await self._send_command(
-            request, session, lambda: approve(ids["id"], ids["stage"], by=session.person)
+            request, session, lambda: approve(ids["id"], ids["stage"], by=session.user)
         )
 
     async def _skip(self, request: Request, session: BrowserSession) -> Response:
         skip, ids = self._context.cases.deployments.skip, request.path_params
         return await self._send_command(
-            request, session, lambda: skip(ids["id"], ids["stage"], by=session.person)
+            request, session, lambda: skip(ids["id"], ids["stage"], by=session.user)
         )
 
     async def _send_command(

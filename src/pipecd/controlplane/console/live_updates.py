@@ -307,10 +307,10 @@ class LiveUpdates:
         run = next((topic.run for topic in topics if topic.run is not None), None)
 
         async def read_log(cursor: LogCursor) -> LogChunk:
-            return await self._read_log(run, cursor, session.person)
+            return await self._read_log(run, cursor, session.user)
 
         stream = EventStream(
-            session.person.project,
+            session.user.project,
             topics,
             parse_cursor(after),
             StreamSources(self._bus, lambda: self._authorize(topics, session), read_log),
@@ -335,34 +335,30 @@ class LiveUpdates:
     async def _authorize(self, topics: tuple[Topic, ...], session: BrowserSession) -> None:
         """Raises unless the session is still valid and its user may see every topic."""
         cases = self._context.cases
-        person = await cases.sessions.person(session.token, afresh=True)
+        user = await cases.sessions.person(session.token, afresh=True)
         for topic in topics:
             match topic.kind:
                 case TopicKind.APPLICATIONS:
-                    await cases.applications.listed(
-                        ApplicationFilter(person.project), _ONE, by=person
-                    )
+                    await cases.applications.listed(ApplicationFilter(user.project), _ONE, by=user)
                 case TopicKind.DEPLOYMENTS:
-                    await cases.deployments.listed(
-                        DeploymentFilter(person.project), _ONE, by=person
-                    )
+                    await cases.deployments.listed(DeploymentFilter(user.project), _ONE, by=user)
                 case TopicKind.APPLICATION:
-                    await cases.applications.get(topic.id, by=person)
+                    await cases.applications.get(topic.id, by=user)
                 case TopicKind.DEPLOYMENT:
-                    await cases.deployments.get(topic.id, by=person)
+                    await cases.deployments.get(topic.id, by=user)
                 case TopicKind.COMMAND:
-                    await cases.commands.get(topic.id, by=person)
+                    await cases.commands.get(topic.id, by=user)
                 case TopicKind.LOG:
-                    await cases.deployments.get(topic.id.split(":")[0], by=person)
+                    await cases.deployments.get(topic.id.split(":")[0], by=user)
                 case TopicKind.PIPEDS:
                     # The event carries no data, and the page hides pipeds without permission.
                     pass
 
-    async def _read_log(self, run: StageRun | None, cursor: LogCursor, person: User) -> LogChunk:
+    async def _read_log(self, run: StageRun | None, cursor: LogCursor, user: User) -> LogChunk:
         if run is None:
             return LogChunk("", cursor, completed=True)
         try:
-            part = await self._context.cases.logs.stage_log(run, cursor.index + 1, by=person)
+            part = await self._context.cases.logs.stage_log(run, cursor.index + 1, by=user)
         except NotFound:
             return LogChunk("", cursor, completed=False)
         lines = log_lines(part.blocks, cursor)

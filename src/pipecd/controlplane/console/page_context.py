@@ -44,7 +44,7 @@ _DUPLICATE_WINDOW = timedelta(seconds=3)
 class BrowserSession:
     """A signed-in user and the session token of the browser."""
 
-    person: User
+    user: User
     token: str = field(repr=False)
 
     @property
@@ -147,34 +147,34 @@ class PageContext:
         return client_address(peer, forwarded, self._proxies)
 
     async def denied_reason(
-        self, person: User, permission: Permission, resource: Labelled | None = None
+        self, user: User, permission: Permission, resource: Labelled | None = None
     ) -> str:
-        """Why the person lacks the permission for a resource, or for all; empty if granted."""
+        """Why the user lacks the permission for a resource, or for all; empty if granted."""
         try:
-            scope = await self.cases.access.scope(person, permission)
+            scope = await self.cases.access.scope(user, permission)
         except Denied:
             granted = False
         else:
             granted = scope.is_everything if resource is None else scope.covers(resource.labels)
         if granted:
             return ""
-        roles = ", ".join(person.roles) or "no role"
+        roles = ", ".join(user.roles) or "no role"
         return f"Your roles ({roles}) do not allow this; ask an administrator of the project."
 
-    async def visible_pipeds(self, person: User) -> tuple[Piped, ...] | None:
-        """The pipeds of the project; None if the person may not list them."""
+    async def visible_pipeds(self, user: User) -> tuple[Piped, ...] | None:
+        """The pipeds of the project; None if the user may not list them."""
         try:
-            return await self.cases.pipeds.listed(by=person)
+            return await self.cases.pipeds.listed(by=user)
         except Denied:
             return None
 
-    async def requested_command(self, request: Request, person: User) -> Command | None:
+    async def requested_command(self, request: Request, user: User) -> Command | None:
         """The command in the `cmd` parameter, which redirects after a form carry."""
         command_id = request.query_params.get("cmd", "")
         if not command_id:
             return None
         try:
-            return await self.cases.commands.get(command_id, by=person)
+            return await self.cases.commands.get(command_id, by=user)
         except (NotFound, Denied):
             return None
 
@@ -193,11 +193,11 @@ class PageContext:
             template,
             layout="fragment.html" if is_fragment else "layout.html",
             path=request.url.path,
-            person=session.person if session else None,
-            initials=initials(session.person.name) if session else "",
+            user=session.user if session else None,
+            initials=initials(session.user.name) if session else "",
             csrf=session.csrf if session else "",
             other_project=(
-                linked_project if session and linked_project != session.person.project else ""
+                linked_project if session and linked_project != session.user.project else ""
             ),
             server_now=self.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
             **values,

@@ -82,7 +82,7 @@ class PipedPages:
 
         async def handler(request: Request, session: BrowserSession) -> Response:
             piped_id = request.path_params["id"]
-            await change(piped_id, await request.form(), session.person)
+            await change(piped_id, await request.form(), session.user)
             return RedirectResponse(f"{LIST_PATH}/{piped_id}", 303)
 
         return handler
@@ -90,9 +90,9 @@ class PipedPages:
     async def _list(
         self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
-        person, cases = session.person, self._context.cases
-        pipeds = await cases.pipeds.listed(by=person)
-        sights = await cases.pipeds.sights(pipeds, by=person)
+        user, cases = session.user, self._context.cases
+        pipeds = await cases.pipeds.listed(by=user)
+        sights = await cases.pipeds.sights(pipeds, by=user)
         rows = piped_rows(pipeds, sights, self._context.now())
         return self._context.render(
             request,
@@ -100,7 +100,7 @@ class PipedPages:
             status=422 if error else 200,
             rows=rows,
             summary=list_summary(rows),
-            disabled_reason=await self._context.denied_reason(person, _CREATE),
+            disabled_reason=await self._context.denied_reason(user, _CREATE),
             error=error,
             topics=_topics(rows, error),
         )
@@ -108,29 +108,29 @@ class PipedPages:
     async def _show(
         self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
-        person, cases = session.person, self._context.cases
-        piped = await cases.pipeds.get(request.path_params["id"], by=person)
-        sights = await cases.pipeds.sights((piped,), by=person)
+        user, cases = session.user, self._context.cases
+        piped = await cases.pipeds.get(request.path_params["id"], by=user)
+        sights = await cases.pipeds.sights((piped,), by=user)
         view = piped_view(piped, sights[piped.id], self._context.now())
-        command = await self._context.requested_command(request, person)
+        command = await self._context.requested_command(request, user)
         is_restart = command and command.HasField("restart_piped") and command.piped_id == piped.id
         return self._context.render(
             request,
             "piped.html",
             status=422 if error else 200,
             view=view,
-            applications=await self._count_applications(piped, person),
+            applications=await self._count_applications(piped, user),
             notice=restart_notice(command, piped) if command and is_restart else None,
-            disabled_reason=await self._context.denied_reason(person, _UPDATE),
+            disabled_reason=await self._context.denied_reason(user, _UPDATE),
             error=error,
             topics=_topics((view.row,), error),
         )
 
-    async def _count_applications(self, piped: Piped, person: User) -> int | None:
-        """The number of its enabled applications; None if the person may not list them."""
-        of_piped = ApplicationFilter(person.project, enabled=True, piped_id=piped.id)
+    async def _count_applications(self, piped: Piped, user: User) -> int | None:
+        """The number of its enabled applications; None if the user may not list them."""
+        of_piped = ApplicationFilter(user.project, enabled=True, piped_id=piped.id)
         try:
-            found = await self._context.cases.applications.listed(of_piped, by=person)
+            found = await self._context.cases.applications.listed(of_piped, by=user)
         except Denied:
             return None
         return len(found.items)
@@ -139,7 +139,7 @@ class PipedPages:
         piped_id = request.path_params["id"]
         command_id = await self._context.deduplicator.run(
             (session.token, request.url.path),
-            lambda: self._context.cases.pipeds.restart(piped_id, by=session.person),
+            lambda: self._context.cases.pipeds.restart(piped_id, by=session.user),
         )
         return RedirectResponse(f"{LIST_PATH}/{piped_id}?cmd={command_id}", 303)
 
@@ -149,7 +149,7 @@ class PipedPages:
 
         async def register() -> str:
             registered = await self._context.cases.pipeds.register(
-                name, description, by=session.person
+                name, description, by=session.user
             )
             return f"{registered.id} {registered.key}"
 
@@ -165,7 +165,7 @@ class PipedPages:
         # and the response with the key would be lost.
         piped_key = await self._context.deduplicator.run(
             (session.token, request.url.path),
-            lambda: self._context.cases.pipeds.add_key(piped_id, by=session.person),
+            lambda: self._context.cases.pipeds.add_key(piped_id, by=session.user),
         )
         return self._show_key(request, session, piped_id, piped_key)
 
@@ -180,30 +180,30 @@ class PipedPages:
             id=piped_id,
             key=piped_key,
             encoded=b64encode(piped_key.encode()).decode(),
-            project=session.person.project,
+            project=session.user.project,
             api_address=(url.netloc if url.port else f"{url.netloc}:{_PORTS.get(url.scheme, 443)}"),
             is_insecure=url.scheme == "http",
             is_new="id" not in request.path_params,
         )
 
-    async def _edit(self, piped_id: str, form: FormData, person: User) -> None:
+    async def _edit(self, piped_id: str, form: FormData, user: User) -> None:
         name, description = _required_name(form), _text(form, "description")
-        await self._context.cases.pipeds.update(piped_id, name, description, by=person)
+        await self._context.cases.pipeds.update(piped_id, name, description, by=user)
 
-    async def _set_desired_version(self, piped_id: str, form: FormData, person: User) -> None:
+    async def _set_desired_version(self, piped_id: str, form: FormData, user: User) -> None:
         version = _text(form, "version")
         if version and not _VERSION.fullmatch(version):
             raise UserMistake(f"{version!r} is not a version; write it like v0.1.0.")
-        await self._context.cases.pipeds.desire_version(version, [piped_id], by=person)
+        await self._context.cases.pipeds.desire_version(version, [piped_id], by=user)
 
-    async def _enable(self, piped_id: str, _form: FormData, person: User) -> None:
-        await self._context.cases.pipeds.enable(piped_id, by=person)
+    async def _enable(self, piped_id: str, _form: FormData, user: User) -> None:
+        await self._context.cases.pipeds.enable(piped_id, by=user)
 
-    async def _disable(self, piped_id: str, _form: FormData, person: User) -> None:
-        await self._context.cases.pipeds.disable(piped_id, by=person)
+    async def _disable(self, piped_id: str, _form: FormData, user: User) -> None:
+        await self._context.cases.pipeds.disable(piped_id, by=user)
 
-    async def _delete_old_keys(self, piped_id: str, _form: FormData, person: User) -> None:
-        await self._context.cases.pipeds.drop_old_keys(piped_id, by=person)
+    async def _delete_old_keys(self, piped_id: str, _form: FormData, user: User) -> None:
+        await self._context.cases.pipeds.drop_old_keys(piped_id, by=user)
 
 
 def _text(form: FormData, name: str) -> str:

@@ -74,14 +74,14 @@ class ProjectSettingsPages:
 
     def _form(self, name: str, change: Change) -> Endpoint:
         async def handler(request: Request, session: BrowserSession) -> Response:
-            await change(await request.form(), session.person)
+            await change(await request.form(), session.user)
             return RedirectResponse(f"{PATH}#{name.partition('/')[0]}", 303)
 
         return self._context.validated_action(name, handler, self._show)
 
     async def _redirect_to_first(self, _request: Request, session: BrowserSession) -> Response:
-        """Redirects to the pipeds, or to the project if the person may not list pipeds."""
-        lists_pipeds = await self._context.visible_pipeds(session.person) is not None
+        """Redirects to the pipeds, or to the project if the user may not list pipeds."""
+        lists_pipeds = await self._context.visible_pipeds(session.user) is not None
         return RedirectResponse(pipeds.LIST_PATH if lists_pipeds else PATH, 303)
 
     async def _show(
@@ -91,26 +91,26 @@ class ProjectSettingsPages:
             request,
             "project_settings.html",
             status=422 if error else 200,
-            webhook=await self._webhook(request, session.person),
-            project=await self._project(request, session.person),
+            webhook=await self._webhook(request, session.user),
+            project=await self._project(request, session.user),
             error=error,
             sso_fields=SSO_FIELDS,
             secret_fields=CLIENT,
         )
 
-    async def _project(self, request: Request, person: User) -> ProjectSettingsView | None:
-        """The settings; None if the person may not see them."""
+    async def _project(self, request: Request, user: User) -> ProjectSettingsView | None:
+        """The settings; None if the user may not see them."""
         cases = self._context.cases
         try:
-            project = await cases.projects.get(by=person)
+            project = await cases.projects.get(by=user)
         except Denied:
             return None
         disabled_reason = ""
-        if cases.projects.is_declared(person.project):
+        if cases.projects.is_declared(user.project):
             disabled_reason = (
                 "This project is declared in the configuration file of the control plane."
             )
-        elif await self._context.denied_reason(person, _UPDATE):
+        elif await self._context.denied_reason(user, _UPDATE):
             disabled_reason = (
                 "Only users who may update the project can change its settings; "
                 "ask an administrator."
@@ -121,18 +121,18 @@ class ProjectSettingsPages:
             disabled_reason=disabled_reason,
         )
 
-    async def _webhook(self, request: Request, person: User) -> WebhookView | None:
-        """The webhook; None if the person may not see it."""
+    async def _webhook(self, request: Request, user: User) -> WebhookView | None:
+        """The webhook; None if the user may not see it."""
         try:
-            settings = await self._context.cases.webhooks.settings(by=person)
+            settings = await self._context.cases.webhooks.settings(by=user)
         except Denied:
             return None
-        url = f"{self._context.public_url(request)}/webhooks/{quote(person.project)}"
+        url = f"{self._context.public_url(request)}/webhooks/{quote(user.project)}"
         return webhook_view(url, settings, self._context.now())
 
     async def _rotate_webhook_secret(self, request: Request, session: BrowserSession) -> Response:
         async def rotate() -> str:
-            await self._context.cases.webhooks.rotate(by=session.person)
+            await self._context.cases.webhooks.rotate(by=session.user)
             return PATH
 
         # A second rotation would end the validity of the first secret at once.
@@ -140,62 +140,62 @@ class ProjectSettingsPages:
         return RedirectResponse(path, 303)
 
     async def _remove_webhook(self, _request: Request, session: BrowserSession) -> Response:
-        await self._context.cases.webhooks.remove(by=session.person)
+        await self._context.cases.webhooks.remove(by=session.user)
         return RedirectResponse(PATH, 303)
 
-    async def _set_admin(self, form: FormData, person: User) -> None:
+    async def _set_admin(self, form: FormData, user: User) -> None:
         username, password = _required(form, "username"), _required(form, "password")
-        await self._context.cases.projects.set_static_admin(username, password, by=person)
+        await self._context.cases.projects.set_static_admin(username, password, by=user)
 
-    async def _enable_admin(self, _form: FormData, person: User) -> None:
-        await self._context.cases.projects.enable_static_admin(by=person)
+    async def _enable_admin(self, _form: FormData, user: User) -> None:
+        await self._context.cases.projects.enable_static_admin(by=user)
 
-    async def _disable_admin(self, form: FormData, person: User) -> None:
-        project = await self._context.cases.projects.get(by=person)
+    async def _disable_admin(self, form: FormData, user: User) -> None:
+        project = await self._context.cases.projects.get(by=user)
         has_sso = project.HasField("sso") or project.shared_sso_name
-        if not has_sso and str(form.get("confirm", "")) != person.project:
+        if not has_sso and str(form.get("confirm", "")) != user.project:
             raise Conflict(
                 "Nobody could sign in any more, as single sign-on is not set up. "
-                f"Type {person.project} to disable the static admin anyway."
+                f"Type {user.project} to disable the static admin anyway."
             )
-        await self._context.cases.projects.disable_static_admin(by=person)
+        await self._context.cases.projects.disable_static_admin(by=user)
 
-    async def _set_github(self, form: FormData, person: User) -> None:
+    async def _set_github(self, form: FormData, user: User) -> None:
         sso = ProjectSSOConfig(
             provider=ProjectSSOConfig.Provider.GITHUB, session_ttl=_session_hours(form)
         )
         sso.github.CopyFrom(ProjectSSOConfig.GitHub(**_sso_values(form, GITHUB)))
-        await self._context.cases.projects.set_sso(sso, by=person)
+        await self._context.cases.projects.set_sso(sso, by=user)
 
-    async def _set_oidc(self, form: FormData, person: User) -> None:
+    async def _set_oidc(self, form: FormData, user: User) -> None:
         sso = ProjectSSOConfig(
             provider=ProjectSSOConfig.Provider.OIDC, session_ttl=_session_hours(form)
         )
         values = _sso_values(form, OIDC)
         scopes = values.pop("scopes").split()
         sso.oidc.CopyFrom(ProjectSSOConfig.Oidc(scopes=scopes, **values))
-        await self._context.cases.projects.set_sso(sso, by=person)
+        await self._context.cases.projects.set_sso(sso, by=user)
 
-    async def _remove_sso(self, _form: FormData, person: User) -> None:
-        await self._context.cases.projects.remove_sso(by=person)
+    async def _remove_sso(self, _form: FormData, user: User) -> None:
+        await self._context.cases.projects.remove_sso(by=user)
 
-    async def _add_role(self, form: FormData, person: User) -> None:
+    async def _add_role(self, form: FormData, user: User) -> None:
         policies = parse_policies(_required(form, "policies"))
-        await self._context.cases.roles.add(_required(form, "name"), policies, by=person)
+        await self._context.cases.roles.add(_required(form, "name"), policies, by=user)
 
-    async def _update_role(self, form: FormData, person: User) -> None:
+    async def _update_role(self, form: FormData, user: User) -> None:
         policies = parse_policies(_required(form, "policies"))
-        await self._context.cases.roles.update(_required(form, "name"), policies, by=person)
+        await self._context.cases.roles.update(_required(form, "name"), policies, by=user)
 
-    async def _delete_role(self, form: FormData, person: User) -> None:
-        await self._context.cases.roles.delete(_required(form, "name"), by=person)
+    async def _delete_role(self, form: FormData, user: User) -> None:
+        await self._context.cases.roles.delete(_required(form, "name"), by=user)
 
-    async def _add_group(self, form: FormData, person: User) -> None:
+    async def _add_group(self, form: FormData, user: User) -> None:
         group, role = _required(form, "group"), _required(form, "role")
-        await self._context.cases.roles.add_group(group, role, by=person)
+        await self._context.cases.roles.add_group(group, role, by=user)
 
-    async def _delete_group(self, form: FormData, person: User) -> None:
-        await self._context.cases.roles.delete_group(_required(form, "group"), by=person)
+    async def _delete_group(self, form: FormData, user: User) -> None:
+        await self._context.cases.roles.delete_group(_required(form, "group"), by=user)
 
 
 def _required(form: FormData, name: str) -> str:

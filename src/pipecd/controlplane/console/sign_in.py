@@ -90,7 +90,7 @@ class SignInPages:
                     request, "redirect.html", target=path_and_query(request)
                 )
         else:
-            switches = "switch" in query or project not in ("", session.person.project)
+            switches = "switch" in query or project not in ("", session.user.project)
             if request.url.path == "/" or not switches:
                 return RedirectResponse(return_path or "/applications", 302)
         message = request.cookies.get(ERROR_COOKIE, "").strip('"')

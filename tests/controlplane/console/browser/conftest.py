@@ -32,12 +32,12 @@ async def open_page(
     errors: list[str] = []
     async with AsyncExitStack() as opened:
 
-        async def opens(path: str, *, person: User | None = admin, **options: Any) -> Page:
+        async def opens(path: str, *, user: User | None = admin, **options: Any) -> Page:
             context = await chromium.new_context(**options)
             opened.push_async_callback(context.close)
             context.set_default_timeout(10_000)
-            if person is not None:
-                token = cases.sessions.issue(person)
+            if user is not None:
+                token = cases.sessions.issue(user)
                 await context.add_cookies(
                     [{"name": "token", "value": token, "url": console_url, "sameSite": "Strict"}]
                 )

@@ -25,7 +25,7 @@ Open = Callable[..., Awaitable[Page]]
 async def test_signing_in_with_the_keyboard_returns_to_the_page(
     open_page: Open, static_admin: StaticAdmin, deployment: Deployment
 ) -> None:
-    page = await open_page(f"/deployments/{deployment.id}", person=None)
+    page = await open_page(f"/deployments/{deployment.id}", user=None)
     await page.fill("#project", "shop")
     await page.fill("#username", static_admin.username)
     await page.fill("#password", "wrong")
@@ -62,7 +62,7 @@ async def test_everything_works_without_scripts(
 ) -> None:
     await reports.stage(running, "s1", StageStatus.SUCCESS)
     await reports.stage(running, "s2", StageStatus.RUNNING)
-    page = await open_page("/applications", person=None, java_script_enabled=False)
+    page = await open_page("/applications", user=None, java_script_enabled=False)
     await page.fill("#project", "shop")
     await page.fill("#username", static_admin.username)
     await page.fill("#password", static_admin.password)
