@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest

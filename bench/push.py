@@ -28,8 +28,8 @@ import httpx2
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.controlplane.storage import (
+from pipecd.config.controlplane import (
+    ControlPlaneSpec,
     DatastoreConfig,
     DatastoreSpec,
     FilestoreConfig,

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.controlplane.storage import (
+from pipecd.config.controlplane import (
+    ControlPlaneSpec,
     DatastoreConfig,
     DatastoreSpec,
     FilestoreConfig,

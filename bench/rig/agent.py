@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.stores import create_stores

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pymysql
 
-from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 
 # The servers are those of the tests.
 sys.path.append(str(Path(__file__).parents[2] / "tests"))

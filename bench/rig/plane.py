@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.config.controlplane import DatastoreSpec
 
 START_SECONDS = 60.0
 DOORS = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.stores import Stores, create_stores

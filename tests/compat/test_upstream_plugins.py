@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.piped.pluginhost.host import PluginDownloads
 from pipecd.sdk.conformance import Installation, Verdict, try_plugin
 from pipecd.wire.download.machine import machine

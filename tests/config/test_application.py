@@ -3,14 +3,20 @@
 
 import pytest
 
-from pipecd.config.application.drift import DriftDetectionSpec
-from pipecd.config.application.filename import filename_of, is_application_file
-from pipecd.config.application.notification import EVENTS, MentionSpec, NotificationSpec
-from pipecd.config.application.pipeline import SkipOn, StageSpec
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import (
+    EVENTS,
+    ApplicationSpec,
+    DriftDetectionSpec,
+    MentionSpec,
+    NotificationSpec,
+    SkipOn,
+    StageSpec,
+    filename_of,
+    is_application_file,
+)
 from pipecd.config.catalog import Catalog
-from pipecd.config.duration import Duration
 from pipecd.config.read import ConfigMistake, Generation, read_application, read_event_watcher
+from pipecd.config.units import Duration
 
 HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n"
 

@@ -5,9 +5,9 @@ from operator import attrgetter
 
 import pytest
 
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.duration import Duration
+from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.config.read import read_control_plane
+from pipecd.config.units import Duration
 
 SMALLEST = """
 apiVersion: pipecd.dev/v1beta1

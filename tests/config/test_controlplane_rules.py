@@ -3,7 +3,7 @@
 
 import pytest
 
-from pipecd.config.controlplane.spec import ControlPlaneSpec
+from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.config.read import read_control_plane
 from pipecd.config.report import ConfigMistake
 

@@ -9,11 +9,10 @@ import pytest
 from pydantic import Field, field_validator, model_validator
 
 from pipecd.config.decode import Decoder, Level, decode_plain
-from pipecd.config.duration import Duration
 from pipecd.config.report import ConfigMistake, Mistake, Report
-from pipecd.config.rule import refuse
-from pipecd.config.spec import Advice, Spec
-from pipecd.config.yamltree import read_yaml
+from pipecd.config.spec import Advice, Spec, refuse
+from pipecd.config.units import Duration
+from pipecd.config.yaml_tree import read_yaml
 
 
 class Inner(Spec):

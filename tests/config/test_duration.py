@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.config.decode import decode_plain
-from pipecd.config.duration import Duration
 from pipecd.config.report import ConfigMistake
 from pipecd.config.spec import Spec
+from pipecd.config.units import Duration
 
 UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}  # fmt: skip
 

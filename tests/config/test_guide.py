@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.config.application.event import EventWatcherFileSpec
-from pipecd.config.application.notification import EVENTS
-from pipecd.config.application.spec import ApplicationSpec
-from pipecd.config.application.v0 import v0_type
+from pipecd.config.application import EVENTS, ApplicationSpec, EventWatcherFileSpec
+from pipecd.config.application_v0 import v0_type
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import Generation, read_file
 from pipecd.config.schema import kinds_of
 from pipecd.config.spec import Spec
-from pipecd.config.yamltree import read_yaml, to_plain
+from pipecd.config.yaml_tree import read_yaml, to_plain
 from servers.config_keys import keys_of
 
 CATALOG = load_catalog()

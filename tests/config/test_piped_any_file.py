@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.decode.shape import fields_of
-from pipecd.config.piped.mask import masked
-from pipecd.config.piped.spec import PipedSpec, V0PipedSpec
+from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.decode import fields_of
+from pipecd.config.piped import PipedSpec, V0PipedSpec
+from pipecd.config.piped_mask import masked
 from pipecd.config.read import read_control_plane, read_piped
 from pipecd.config.report import ConfigMistake
 

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.config.piped.credential import (
+from pipecd.config.piped import (
+    GitSpec,
     KeyPair,
+    PipedSpec,
+    PreviousKeySpec,
+    SecretManagementConfig,
     git_password,
     key_pair,
     piped_key,
@@ -16,10 +20,7 @@ from pipecd.config.piped.credential import (
     ssh_key,
     webhook_signature,
 )
-from pipecd.config.piped.git import GitSpec
-from pipecd.config.piped.notification import SlackSpec, WebhookSpec
-from pipecd.config.piped.secret import PreviousKeySpec, SecretManagementConfig
-from pipecd.config.piped.spec import PipedSpec
+from pipecd.config.piped_notifications import SlackSpec, WebhookSpec
 from pipecd.model.errors import UserMistake
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.duration import Duration
-from pipecd.config.piped.spec import PipedSpec
+from pipecd.config.piped import PipedSpec
 from pipecd.config.read import read_piped
+from pipecd.config.units import Duration
 
 CATALOG = load_catalog()
 SMALLEST = """

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipecd.config.catalog import Catalog
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.piped.spec import PipedSpec, V0PipedSpec
+from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.piped import PipedSpec, V0PipedSpec
 from pipecd.config.read import read_file
 from pipecd.config.spec import Spec
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.piped.mask import MASK, masked, reported_config
-from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
-from pipecd.config.piped.spec import PipedSpec
+from pipecd.config.piped import DeployTargetSpec, PipedSpec, PluginSpec
+from pipecd.config.piped_mask import MASK, masked, reported_config
 from pipecd.config.read import read_piped
 
 CATALOG = load_catalog()

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipecd.config.application.notification import EVENTS
+from pipecd.config.application import EVENTS
 from pipecd.config.catalog import load_catalog
-from pipecd.config.piped.mask import MASK, reported_config
+from pipecd.config.piped_mask import MASK, reported_config
 from pipecd.config.read import read_file, read_piped
 from pipecd.config.report import ConfigMistake
 from pipecd.piped.notify.event import EventType

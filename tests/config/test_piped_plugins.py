@@ -4,7 +4,7 @@
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.piped.spec import PipedSpec
+from pipecd.config.piped import PipedSpec
 from pipecd.config.read import read_piped
 from pipecd.config.report import ConfigMistake
 

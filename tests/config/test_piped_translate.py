@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.piped.plugin import PluginSpec
-from pipecd.config.piped.spec import PipedSpec
-from pipecd.config.piped.translate import with_default_kubernetes
+from pipecd.config.piped import PipedSpec, PluginSpec
+from pipecd.config.piped_v0 import with_default_kubernetes
 from pipecd.config.read import PipedConfig, read_piped
 from pipecd.config.report import ConfigMistake
 

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipecd.config.application.event import EventWatcherFileSpec
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec, EventWatcherFileSpec
 from pipecd.config.catalog import Catalog, load_catalog
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.decode.shape import fields_of
-from pipecd.config.piped.spec import PipedSpec
+from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.decode import fields_of
+from pipecd.config.piped import PipedSpec
 from pipecd.config.read import (
     ConfigMistake,
     Generation,

@@ -12,7 +12,7 @@ import pytest
 from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.read import read_file
 from pipecd.config.schema import kinds_of, schema_of
-from pipecd.config.yamltree import read_yaml, to_plain
+from pipecd.config.yaml_tree import read_yaml, to_plain
 from pipecd.model.errors import NotFound
 
 CATALOG = load_catalog()

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.config.decode import decode_plain
-from pipecd.config.percentage import Percentage
-from pipecd.config.replicas import Replicas
 from pipecd.config.report import ConfigMistake
 from pipecd.config.spec import Spec, plain
+from pipecd.config.units import Percentage, Replicas
 
 
 class Holder(Spec):

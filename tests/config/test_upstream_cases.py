@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from pipecd.config.catalog import Catalog
-from pipecd.config.duration import Duration
 from pipecd.config.read import ApplicationConfig, ConfigMistake, Generation, read_application
+from pipecd.config.units import Duration
 
 V0, V1 = Generation.V0, Generation.V1
 HEAD = "apiVersion: pipecd.dev/v1beta1\n"

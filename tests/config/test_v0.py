@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.application.pipeline import SkipOn
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec, SkipOn
 from pipecd.config.catalog import Catalog
 from pipecd.config.decode import decode_plain
-from pipecd.config.duration import Duration
 from pipecd.config.read import Generation, read_application
+from pipecd.config.units import Duration
 from pipecd.model.application import ApplicationKind
 
 V0, V1 = Generation.V0, Generation.V1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.config.yamltree import List, Map, Scalar, YamlMistake, of_plain, read_yaml, to_plain
+from pipecd.config.yaml_tree import List, Map, Scalar, YamlMistake, of_plain, read_yaml, to_plain
 
 YES = ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")
 NO = ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF")

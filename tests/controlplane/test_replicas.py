@@ -12,8 +12,8 @@ import pymysql
 import pytest
 from structlog.testing import capture_logs
 
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.controlplane.storage import (
+from pipecd.config.controlplane import (
+    ControlPlaneSpec,
     DatastoreConfig,
     DatastoreSpec,
     FilestoreConfig,

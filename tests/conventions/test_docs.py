@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.config.catalog import load_catalog
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.piped.spec import PipedSpec, V0PipedSpec
+from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.piped import PipedSpec, V0PipedSpec
 from pipecd.config.read import read_file
 from pipecd.config.spec import Spec
 from pipecd.piped.pluginhost.local import GROUP, builtin_plugins

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache

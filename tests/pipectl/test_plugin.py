@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipecd.commandline.main import run
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.pipectl.cli import tree
 from pipecd.piped.pluginhost.host import PluginDownloads
 from pipecd.wire.download.machine import machine

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.config.catalog import load_catalog
 from pipecd.config.envelope import Generation
 from pipecd.config.read import read_application

@@ -20,9 +20,9 @@ import pytest
 
 from pipecd import sdk
 from pipecd.commandline.main import run
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.config.catalog import load_catalog
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.config.read import read_file
 from pipecd.pipectl.cli import tree as pipectl
 from pipecd.piped.pluginhost.host import PluginHost

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from pipecd.config.piped.secret import (
+from pipecd.config.piped import (
     PreviousKeySpec,
     SecretManagementConfig,
     SecretManagementSpec,

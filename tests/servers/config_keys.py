@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from pipecd.config.decode.shape import Items, Object, Shape, Table, fields_of
+from pipecd.config.decode import Items, Object, Shape, Table, fields_of
 from pipecd.config.spec import Spec
 
 

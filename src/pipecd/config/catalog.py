@@ -28,8 +28,8 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from pipecd.config.duration import Duration
 from pipecd.config.spec import Spec, plain
+from pipecd.config.units import Duration
 from pipecd.model.application import ApplicationKind
 
 GROUP = "pipecd.plugin_config"

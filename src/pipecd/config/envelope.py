@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pipecd.config.decode import Decoder, Level, entry_of
 from pipecd.config.spec import Spec
-from pipecd.config.yamltree import Entry, Map, Mark, Node, Scalar, YamlMistake, read_yaml
+from pipecd.config.yaml_tree import Entry, Map, Mark, Node, Scalar, YamlMistake, read_yaml
 
 API_VERSION = "pipecd.dev/v1beta1"
 

@@ -8,16 +8,19 @@ file. Warnings come with the value: what upstream ignores or finds out later.
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pipecd.config.application.event import EventWatcherFileSpec
-from pipecd.config.application.plugin import check_sections, check_stages
-from pipecd.config.application.spec import ApplicationSpec
-from pipecd.config.application.v0 import V0Reading, platform_of, without_sections
+from pipecd.config.application import (
+    ApplicationSpec,
+    EventWatcherFileSpec,
+    check_sections,
+    check_stages,
+)
+from pipecd.config.application_v0 import V0Reading, platform_of, without_sections
 from pipecd.config.catalog import Catalog
-from pipecd.config.controlplane.spec import ControlPlaneSpec, camel_cased_sign_ins
+from pipecd.config.controlplane import ControlPlaneSpec, camel_cased_sign_ins
 from pipecd.config.decode import Level
 from pipecd.config.envelope import Envelope, Generation, open_envelope
-from pipecd.config.piped.spec import PipedSpec
-from pipecd.config.piped.translate import decode_piped, is_v0
+from pipecd.config.piped import PipedSpec
+from pipecd.config.piped_v0 import decode_piped, is_v0
 from pipecd.config.report import ConfigMistake, Mention, Mistake
 from pipecd.config.spec import Spec
 from pipecd.model.application import ApplicationKind

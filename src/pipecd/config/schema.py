@@ -12,16 +12,13 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from pipecd.config.application.event import EventWatcherFileSpec
-from pipecd.config.application.pipeline import StageSpec
-from pipecd.config.application.spec import ApplicationSpec
-from pipecd.config.application.v0 import v0_type
+from pipecd.config.application import ApplicationSpec, EventWatcherFileSpec, StageSpec
+from pipecd.config.application_v0 import v0_type
 from pipecd.config.catalog import Catalog, PluginConfig
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.decode.shape import Anything, Unit, fields_of
+from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.decode import Anything, Unit, fields_of
 from pipecd.config.envelope import API_VERSION
-from pipecd.config.piped.plugin import PluginSpec
-from pipecd.config.piped.spec import PipedSpec, PlatformProviderSpec, V0PipedSpec
+from pipecd.config.piped import PipedSpec, PlatformProviderSpec, PluginSpec, V0PipedSpec
 from pipecd.config.read import APPLICATION, CONTROL_PLANE, EVENT_WATCHER, PIPED
 from pipecd.config.spec import Spec
 from pipecd.model.errors import NotFound

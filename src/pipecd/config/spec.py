@@ -3,10 +3,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Spec(BaseModel):
 
     Attributes are the snake_case of the camelCase keys. Whether unknown keys are refused is a
     property of the file that is read (`pipecd.config.decode`), not of the type. A broken rule is
-    a `ValueError` of a validator, or `pipecd.config.rule.refuse`, which tells several at once.
+    a `ValueError` of a validator, or `pipecd.config.spec.refuse`, which tells several at once.
     """
 
     model_config = ConfigDict(
@@ -62,3 +63,33 @@ class Spec(BaseModel):
 def plain(spec: Spec) -> dict[str, Any]:
     """Return a part as its file would write it: keys in camelCase, absent values left out."""
     return spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+Rule: TypeAlias = tuple[object, str | tuple[str | int, ...], str]
+"""Whether it is broken, the key (or the path, or "" for the whole) and what is wrong."""
+
+
+def refuse(spec: Spec, *rules: Rule) -> None:
+    """Refuse `spec` for every rule that is broken."""
+    broken = [
+        InitErrorDetails(
+            type=PydanticCustomError("mistake", "{what}", {"what": what}),
+            loc=at if isinstance(at, tuple) else (at,) if at else (),
+            input=None,
+        )
+        for is_broken, at, what in rules
+        if is_broken
+    ]
+    if broken:
+        raise ValidationError.from_exception_data(type(spec).__name__, broken)
+
+
+def must_be_set(key: str) -> AfterValidator:
+    """Refuse an empty text for `key`; the field needs `validate_default` to catch absence."""
+
+    def check(value: str) -> str:
+        if not value:
+            raise ValueError(f"{key} must be set")
+        return value
+
+    return AfterValidator(check)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp
 
-from pipecd.config.controlplane.spec import ControlPlaneSpec
+from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.controlplane.api.external import external_table
 from pipecd.controlplane.api.gateway import Collector, TraceDoor, authz_table
 from pipecd.controlplane.api.piped import piped_table

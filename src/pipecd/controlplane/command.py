@@ -11,7 +11,7 @@ import structlog
 
 from pipecd.commandline import flags
 from pipecd.commandline.longrunning import run_until_signal
-from pipecd.config.controlplane.spec import ControlPlaneSpec
+from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.config.read import read_control_plane
 from pipecd.controlplane.app import (
     OpsSettings,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from pipecd.config.duration import Duration
+from pipecd.config.units import Duration
 
 
 class Wrong(Exception):

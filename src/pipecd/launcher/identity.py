@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from pipecd.config.decode import Level
 from pipecd.config.envelope import open_envelope
-from pipecd.config.piped.credential import piped_key
-from pipecd.config.piped.spec import IdentitySpec
-from pipecd.config.piped.translate import is_v0
+from pipecd.config.piped import IdentitySpec, piped_key
+from pipecd.config.piped_v0 import is_v0
 from pipecd.config.read import PIPED, read_kind
 from pipecd.model.errors import UserMistake
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from pipecd.commandline import flags
-from pipecd.config.application import filename
+from pipecd.config.application import DEFAULT_CONFIG_FILE
 from pipecd.model.application import ApplicationKind
 from pipecd.model.document import to_json
 from pipecd.model.errors import PipecdError, UserMistake
@@ -30,7 +30,7 @@ def application() -> None:
 @flags.text("platform-provider", "The platform provider to deploy to.", required=True)
 @flags.text("repo-id", "The repository, by its id in the piped configuration.", required=True)
 @flags.text("app-dir", "The directory inside the repository.", required=True)
-@flags.text("config-file-name", "The name of its configuration file.", default=filename.DEFAULT)
+@flags.text("config-file-name", "The name of its configuration file.", default=DEFAULT_CONFIG_FILE)
 @flags.text("labels", "Labels, as k=v,k2=v2.")
 @flags.text("description", "What it is.")
 async def add(api: Api, **given: Any) -> None:

@@ -9,7 +9,7 @@ from pipecd.commandline import flags
 from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.read import Config, read_file
 from pipecd.config.report import ConfigMistake, Mistake
-from pipecd.config.shared import SHARED_CONFIG, not_found
+from pipecd.config.shared_config import SHARED_CONFIG, not_found
 from pipecd.model.errors import PipecdError, UserMistake
 
 

@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from pipecd.config.catalog import Catalog
-from pipecd.config.piped.credential import git_password, piped_key, ssh_key
+from pipecd.config.piped import git_password, piped_key, ssh_key
 from pipecd.config.read import PipedConfig
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirrors, Repository, open_mirrors

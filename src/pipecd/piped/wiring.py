@@ -5,8 +5,7 @@ from contextlib import AsyncExitStack
 
 from prometheus_client import CollectorRegistry
 
-from pipecd.config.piped.credential import git_password
-from pipecd.config.piped.watcher import EventWatcherRepoSpec, PlanPreviewSpec
+from pipecd.config.piped import EventWatcherRepoSpec, PlanPreviewSpec, git_password
 from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.cache.wakeups import WakeupStream

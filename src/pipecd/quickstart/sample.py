@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from pipecd.config.application import filename
+from pipecd.config.application import DEFAULT_CONFIG_FILE
 from pipecd.model.errors import UserMistake
 from pipecd.program.run import run
 
@@ -20,7 +20,7 @@ deploys it by itself:
     echo "Good evening" > hello/greeting.txt
     git commit -am "Greet in the evening"
 """,
-    f"{APPLICATION}/{filename.DEFAULT}": """apiVersion: pipecd.dev/v1beta1
+    f"{APPLICATION}/{DEFAULT_CONFIG_FILE}": """apiVersion: pipecd.dev/v1beta1
 kind: Application
 spec:
   name: hello

@@ -4,7 +4,7 @@
 import asyncio
 from dataclasses import replace
 
-from pipecd.config.application import filename
+from pipecd.config.application import DEFAULT_CONFIG_FILE
 from pipecd.controlplane.app import ControlPlane
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.signal import Topic
@@ -48,7 +48,7 @@ async def seed_application(plane: ControlPlane, data: DataDir, identity: Identit
         git_path=ApplicationGitPath(
             repo=ApplicationGitRepository(id=REPOSITORY_ID),
             path=APPLICATION,
-            config_filename=filename.DEFAULT,
+            config_filename=DEFAULT_CONFIG_FILE,
         ),
     )
     application_id = await plane.cases.applications.add(draft, by=ADMIN)

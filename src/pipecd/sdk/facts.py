@@ -10,7 +10,7 @@ from typing import Any
 
 from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.read import ApplicationConfig, read_application
-from pipecd.config.shared import read_shared
+from pipecd.config.shared_config import read_shared
 from pipecd.model.clock import from_unix
 from pipecd.proto.model import deployment_pb2 as model_pb
 from pipecd.proto.plugin import source_pb2

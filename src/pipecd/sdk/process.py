@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from pipecd.commandline import flags
 from pipecd.commandline.main import run
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import UserMistake
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.log import configure

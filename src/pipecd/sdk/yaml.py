@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from pipecd.config.yamltree import YamlMistake, read_yaml, to_plain
+from pipecd.config.yaml_tree import YamlMistake, read_yaml, to_plain
 from pipecd.model.errors import UserMistake
 
 _SEPARATOR = re.compile(r"^---(?=[ \t]|$).*$", re.MULTILINE)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pipecd.cache import LruCache
-from pipecd.config.piped.credential import key_pair, previous_key
-from pipecd.config.piped.secret import (
+from pipecd.config.piped import (
     AWS_KMS,
     KEY_PAIR,
     PreviousKeySpec,
     SecretManagementConfig,
     SecretManagementSpec,
+    key_pair,
+    previous_key,
 )
 from pipecd.model.errors import UserMistake
 from pipecd.secrets import hybrid

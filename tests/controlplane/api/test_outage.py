@@ -21,13 +21,14 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from pipecd.config.controlplane.insight import ApplicationInsightSpec, InsightCollectorSpec
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.controlplane.storage import (
+from pipecd.config.controlplane import (
+    ApplicationInsightSpec,
+    ControlPlaneSpec,
     DatastoreConfig,
     DatastoreSpec,
     FilestoreConfig,
     FilestoreSpec,
+    InsightCollectorSpec,
 )
 from pipecd.controlplane.api import external, piped, web
 from pipecd.controlplane.app import ControlPlane, Ports, ServerSettings, control_plane

@@ -11,7 +11,7 @@ import psycopg
 import pymysql
 import pytest
 
-from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.engine import opening

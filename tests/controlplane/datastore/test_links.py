@@ -3,7 +3,7 @@
 
 import pytest
 
-from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.datastore.mysql.address import mysql_address
 from pipecd.controlplane.datastore.mysql.link import MySqlLink, connect
 from pipecd.model.errors import StorageUnavailable

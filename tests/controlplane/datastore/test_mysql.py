@@ -12,7 +12,7 @@ import pytest
 from pymysql.cursors import DictCursor
 from sqlalchemy.dialects.mysql.base import MySQLDialect
 
-from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.engine.statement import Statements

@@ -9,7 +9,7 @@ import pytest
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.datastore.database import Duplicate
 from pipecd.controlplane.datastore.engine.link import Collided, Lost
 from pipecd.controlplane.datastore.open import open_datastore

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from pipecd.config.controlplane.storage import DatastoreConfig, DatastoreSpec
+from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.datastore.database import Database, Duplicate, Reading, Writing
 from pipecd.controlplane.datastore.engine import opening
 from pipecd.controlplane.datastore.engine.pooled import PooledDatabase

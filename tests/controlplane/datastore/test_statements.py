@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import func, insert, literal_column, select, update
 
-from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.datastore.database import (
     Database,
     Doubtful,

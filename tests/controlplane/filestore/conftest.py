@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
+from pipecd.config.controlplane import FilestoreConfig, FilestoreSpec
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.model.ids import new_id

@@ -7,7 +7,7 @@ from typing import Any
 import boto3
 import pytest
 
-from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
+from pipecd.config.controlplane import FilestoreConfig, FilestoreSpec
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.filestore import s3 as s3_room
 from pipecd.controlplane.filestore.open import open_filestore

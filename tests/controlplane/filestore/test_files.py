@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from pipecd.config.controlplane.storage import FilestoreSpec
+from pipecd.config.controlplane import FilestoreSpec
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.model.errors import NotFound, UserMistake

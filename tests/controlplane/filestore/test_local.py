@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
+from pipecd.config.controlplane import FilestoreConfig, FilestoreSpec
 from pipecd.controlplane.filestore import local
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.filestore.open import open_filestore

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.config.controlplane.insight import check_schedule
+from pipecd.config.controlplane import check_schedule
 from pipecd.controlplane.jobs.schedule import Cron, parse_schedule
 from pipecd.model.clock import from_unix
 

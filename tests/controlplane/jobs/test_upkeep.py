@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pipecd.config.controlplane.insight import InsightCollectorSpec
+from pipecd.config.controlplane import InsightCollectorSpec
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.stores import Stores

@@ -16,8 +16,8 @@ import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from pipecd.config.controlplane.spec import ControlPlaneSpec
-from pipecd.config.controlplane.storage import (
+from pipecd.config.controlplane import (
+    ControlPlaneSpec,
     DatastoreConfig,
     DatastoreSpec,
     FilestoreConfig,

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.controlplane.api.piped import piped_table
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.model.clock import utc_now
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus
 from pipecd.piped.deploy import run

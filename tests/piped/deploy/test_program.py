@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.piped.pluginhost.remote import RemotePlugin
 from servers.server import free_port

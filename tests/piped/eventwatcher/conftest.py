@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.piped.watcher import EventWatcherRepoSpec
+from pipecd.config.piped import EventWatcherRepoSpec
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.git.credentials import GitCredentials

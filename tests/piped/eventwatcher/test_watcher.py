@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.piped.watcher import EventWatcherRepoSpec
+from pipecd.config.piped import EventWatcherRepoSpec
 from pipecd.proto.model import event_pb2
 
 

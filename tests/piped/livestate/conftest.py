@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
+from pipecd.config.piped import DeployTargetSpec, PluginSpec
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.application import SyncStatus

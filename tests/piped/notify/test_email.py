@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.config.piped.notification import ADDRESS, EmailSpec, ReceiverSpec, is_mail_address
+from pipecd.config.piped_notifications import ADDRESS, EmailSpec, ReceiverSpec, is_mail_address
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.piped.notify.deployment_events import deployment_event
 from pipecd.piped.notify.event import EventType, NotificationEvent

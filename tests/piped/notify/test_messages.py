@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.piped.notification import TemplateSpec
+from pipecd.config.piped_notifications import TemplateSpec
 from pipecd.gotemplate.nodes import TemplateMistake
 from pipecd.piped.notify.deployment_events import deployment_event, triggered_event
 from pipecd.piped.notify.event import EventType, NotificationEvent, mentions_of

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from pipecd.config.piped.notification import NotificationsSpec
+from pipecd.config.piped_notifications import NotificationsSpec
 from pipecd.gotemplate.nodes import TemplateMistake
 from pipecd.model.clock import utc_now
 from pipecd.piped.notify.event import EventType, NotificationEvent

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from pipecd.config.piped.notification import DiscordSpec, WebhookSpec
+from pipecd.config.piped_notifications import DiscordSpec, WebhookSpec
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.notify.event import EventType, NotificationEvent

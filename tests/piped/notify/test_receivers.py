@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.config.piped.notification import ReceiverSpec
+from pipecd.config.piped_notifications import ReceiverSpec
 from pipecd.controlplane.webhooks.signature import is_signed
 from pipecd.model.document import from_json
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake

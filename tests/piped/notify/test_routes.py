@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.config.piped.notification import RouteSpec
+from pipecd.config.piped_notifications import RouteSpec
 from pipecd.piped.notify.event import EventSubject, EventType
 from pipecd.piped.notify.notifier import route_matches
 from pipecd.proto.model import notification_pb2 as pb

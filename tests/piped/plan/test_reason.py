@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipecd.config.application.trigger import (
+from pipecd.config.application import (
     OnChainSpec,
     OnCommandSpec,
     OnCommitSpec,
     OnOutOfSyncSpec,
 )
-from pipecd.config.duration import Duration
+from pipecd.config.units import Duration
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import UserMistake
 from pipecd.piped.plan.reason import (

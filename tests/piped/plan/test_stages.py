@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.config.application.pipeline import SkipOn
+from pipecd.config.application import SkipOn
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import UserMistake
 from pipecd.piped.plan.stages import (

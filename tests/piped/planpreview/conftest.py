@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.duration import Duration
+from pipecd.config.units import Duration
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.piped.pluginhost.host import PluginDownloads
 from pipecd.wire.download import store as store_module

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipecd.config.application.spec import ApplicationSpec
-from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
+from pipecd.config.application import ApplicationSpec
+from pipecd.config.piped import DeployTargetSpec, PluginSpec
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.piped.cache.commands import CommandCache

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.piped.pluginhost import remote
 from pipecd.piped.pluginhost import tool_registry as tools

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
+from pipecd.config.piped import DeployTargetSpec, PluginSpec
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.pluginhost.host import PLUGIN_SERVICE
@@ -112,7 +112,7 @@ async def test_a_plugin_process_does_not_outlive_a_killed_piped(
     piped.write_text(
         textwrap.dedent(f"""
         import asyncio
-        from pipecd.config.piped.plugin import PluginSpec
+        from pipecd.config.piped import PluginSpec
         from pipecd.piped.pluginhost.host import PluginHost
         from pipecd.piped.pluginhost.masking import SecretMasks
         from pipecd.sdk.testing import MemoryHost

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.application.pipeline import PipelineSpec, StageSpec
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec, PipelineSpec, StageSpec
 from pipecd.model.errors import UserMistake
 from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.application.spec import ApplicationSpec
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.application import ApplicationSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import Unavailable
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.masking import SecretMasks

@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.model.deployment import ManualOperation, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unsupported, UserMistake
 from pipecd.piped.pluginhost.callbacks import LiveStateChanges

@@ -23,8 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pipecd.config.application.spec import ApplicationSpec
-from pipecd.config.application.trigger import OnCommitSpec
+from pipecd.config.application import ApplicationSpec, OnCommitSpec
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
 from pipecd.piped.plan.reason import CommitFacts, on_commit

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
 from pipecd.plugins.ecs.config import (

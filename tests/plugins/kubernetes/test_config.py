@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.config.decode import decode_plain
-from pipecd.config.duration import Duration
-from pipecd.config.replicas import Replicas
 from pipecd.config.report import ConfigMistake
+from pipecd.config.units import Duration, Replicas
 from pipecd.plugins.kubernetes.config import (
     CONFIG,
     MULTICLUSTER_CONFIG,

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from pipecd.config.decode import decode_plain
-from pipecd.config.duration import Duration
-from pipecd.config.replicas import Replicas
 from pipecd.config.report import ConfigMistake
+from pipecd.config.units import Duration, Replicas
 from pipecd.plugins.process.config import (
     CONFIG,
     CanaryRolloutOptions,

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from pipecd.config.application.pipeline import SkipOn
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec, SkipOn
 from pipecd.config.decode import decode_plain
-from pipecd.config.duration import Duration
 from pipecd.config.report import ConfigMistake
+from pipecd.config.units import Duration
 from pipecd.plugins.wait.config import CONFIG, WaitOptions
 
 

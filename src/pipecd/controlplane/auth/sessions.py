@@ -6,7 +6,7 @@ import hmac
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
+from pipecd.config.controlplane import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth.rbac import ADMIN
 from pipecd.controlplane.auth.subject import User
 from pipecd.model.clock import Now, to_unix, utc_now

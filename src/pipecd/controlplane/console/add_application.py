@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from pipecd.config.application import filename
+from pipecd.config.application import DEFAULT_CONFIG_FILE
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.add_application_view import (
@@ -108,7 +108,7 @@ class AddApplicationPages:
             selected=frozenset(map(str, form.getlist("target"))),
             no_target=NO_TARGET,
             kinds={kind.name: name for kind, name in KIND_NAMES.items()},
-            default_file=filename.DEFAULT,
+            default_file=DEFAULT_CONFIG_FILE,
         )
 
     async def _unregistered(
@@ -186,7 +186,7 @@ class AddApplicationPages:
             raise UserMistake("Give the application a name.")
         if not file.repository:
             raise UserMistake("Choose a repository.")
-        path, config = _directory(file.path), file.name or filename.DEFAULT
+        path, config = _directory(file.path), file.name or DEFAULT_CONFIG_FILE
         if "/" in config:
             raise UserMistake("The file name must not contain a slash; use Directory for its path.")
         options = _options_of(file.piped, await self._context.visible_pipeds(user))

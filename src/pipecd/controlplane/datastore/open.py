@@ -4,7 +4,7 @@
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from pipecd.config.controlplane.storage import DatastoreSpec
+from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.sqlite.database import open_sqlite
 from pipecd.model.errors import NoDriver, UserMistake

@@ -13,7 +13,7 @@ from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.exceptions import RequestException
 
-from pipecd.config.controlplane.storage import FilestoreConfig
+from pipecd.config.controlplane import FilestoreConfig
 from pipecd.controlplane.filestore.path import (
     check_path,
     check_prefix,

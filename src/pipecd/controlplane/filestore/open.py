@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from pipecd.config.controlplane.storage import FilestoreConfig, FilestoreSpec
+from pipecd.config.controlplane import FilestoreConfig, FilestoreSpec
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.model.errors import NoDriver, UserMistake

@@ -19,7 +19,7 @@ from botocore.credentials import (
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.utils import FileWebIdentityTokenLoader
 
-from pipecd.config.controlplane.storage import FilestoreConfig
+from pipecd.config.controlplane import FilestoreConfig
 from pipecd.controlplane.filestore.path import (
     check_path,
     check_prefix,

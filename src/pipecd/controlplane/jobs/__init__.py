@@ -3,7 +3,7 @@
 
 from datetime import timedelta
 
-from pipecd.config.controlplane.insight import InsightCollectorSpec
+from pipecd.config.controlplane import InsightCollectorSpec
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.chains import ChainController

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from pipecd.config.controlplane.insight import DAYS, MONTHS
-from pipecd.config.duration import Duration
+from pipecd.config.controlplane import DAYS, MONTHS
+from pipecd.config.units import Duration
 
 _DESCRIPTORS = {
     "@yearly": "0 0 1 1 *",

@@ -3,7 +3,7 @@
 
 import base64
 
-from pipecd.config.piped.secret import KEY_PAIR
+from pipecd.config.piped import KEY_PAIR
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.usecases.access import Access

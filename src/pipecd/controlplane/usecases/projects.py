@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
+from pipecd.config.controlplane import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.sso import config_error

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import structlog
 
-from pipecd.config.controlplane.signin import DEFAULT_SESSION_HOURS
+from pipecd.config.controlplane import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.sso import (
     AuthRequest,

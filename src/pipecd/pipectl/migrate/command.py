@@ -8,7 +8,7 @@ import click
 import yaml
 
 from pipecd.commandline import flags
-from pipecd.config.application.filename import is_application_file
+from pipecd.config.application import is_application_file
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import log

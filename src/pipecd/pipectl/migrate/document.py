@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pipecd.config.application.v0 import MOVED
+from pipecd.config.application_v0 import MOVED
 from pipecd.model.errors import UserMistake
 
 _COMMON = (

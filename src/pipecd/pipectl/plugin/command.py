@@ -11,7 +11,7 @@ import click
 import yaml
 
 from pipecd.commandline import flags
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.pipectl.plugin.project import Project
 from pipecd.sdk.conformance import Trial, Verdict, try_plugin

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from pipecd.config.application.filename import is_application_file
+from pipecd.config.application import is_application_file
 from pipecd.config.read import ApplicationConfig
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror, Mirrors

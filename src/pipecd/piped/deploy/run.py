@@ -11,7 +11,7 @@ from typing import Self
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from pipecd.config.duration import Duration
+from pipecd.config.units import Duration
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus, StageStatus, began_at
 from pipecd.model.errors import PipecdError

@@ -11,9 +11,8 @@ from typing import Any
 
 import structlog
 
-from pipecd.config.application.pipeline import StageSpec
-from pipecd.config.application.spec import ApplicationSpec
-from pipecd.config.duration import Duration
+from pipecd.config.application import ApplicationSpec, StageSpec
+from pipecd.config.units import Duration
 from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy, began_at

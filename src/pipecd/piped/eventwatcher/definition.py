@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipecd.config.application.event import (
+from pipecd.config.application import (
     GIT_UPDATE,
     EventWatcherFileSpec,
     EventWatchSpec,

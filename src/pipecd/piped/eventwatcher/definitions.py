@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from pipecd.config.piped.watcher import EventWatcherRepoSpec
+from pipecd.config.piped import EventWatcherRepoSpec
 from pipecd.config.read import ApplicationConfig, read_event_watcher
-from pipecd.config.shared import SHARED_CONFIG
+from pipecd.config.shared_config import SHARED_CONFIG
 from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob
 from pipecd.model.errors import PipecdError, UserMistake

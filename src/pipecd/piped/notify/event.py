@@ -11,8 +11,8 @@ import structlog
 from google.protobuf.message import Message
 from pydantic import ValidationError
 
-from pipecd.config.application.notification import NotificationSpec
-from pipecd.config.piped.notification import GROUPS
+from pipecd.config.application import NotificationSpec
+from pipecd.config.piped_notifications import GROUPS
 from pipecd.model.application import ApplicationKind
 from pipecd.proto.model import notification_pb2 as pb
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState

@@ -9,14 +9,14 @@ from functools import partial
 import httpx2
 import structlog
 
-from pipecd.config.piped.credential import (
+from pipecd.config.piped import (
     hook_url,
     mail_password,
     signing_secret,
     slack_token,
     webhook_signature,
 )
-from pipecd.config.piped.notification import NotificationsSpec, ReceiverSpec, RouteSpec
+from pipecd.config.piped_notifications import NotificationsSpec, ReceiverSpec, RouteSpec
 from pipecd.observe.version import build_version
 from pipecd.piped.notify.event import (
     EventSubject,

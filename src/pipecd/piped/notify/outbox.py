@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from pipecd.config.piped.notification import TemplateSpec
+from pipecd.config.piped_notifications import TemplateSpec
 from pipecd.model.backoff import Backoff
 from pipecd.model.clock import utc_now
 from pipecd.model.errors import PipecdError, Unavailable

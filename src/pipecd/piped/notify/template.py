@@ -7,8 +7,8 @@ from typing import Any
 
 import structlog
 
-from pipecd.config.application.notification import ANY_EVENT
-from pipecd.config.piped.notification import TemplateSpec
+from pipecd.config.application import ANY_EVENT
+from pipecd.config.piped_notifications import TemplateSpec
 from pipecd.gotemplate.nodes import TemplateMistake
 from pipecd.gotemplate.parser import parse
 from pipecd.gotemplate.template import render

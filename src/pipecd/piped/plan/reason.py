@@ -5,13 +5,13 @@ import posixpath
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipecd.config.application.trigger import (
+from pipecd.config.application import (
     OnChainSpec,
     OnCommandSpec,
     OnCommitSpec,
     OnOutOfSyncSpec,
 )
-from pipecd.config.duration import Duration
+from pipecd.config.units import Duration
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import UserMistake
 from pipecd.piped.plan.paths import path_patterns

@@ -7,7 +7,7 @@ Also decides whether a stage is skipped (`skipOn`).
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipecd.config.application.pipeline import SkipOn
+from pipecd.config.application import SkipOn
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import UserMistake
 from pipecd.piped.plan.paths import path_patterns

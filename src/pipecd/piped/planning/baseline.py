@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import structlog
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.git.mirror import Mirror
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import NotFound, PipecdError

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.config.spec import plain
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import NotFound, PipecdError, Unsupported

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import structlog
 
-from pipecd.config.application.spec import ApplicationSpec
-from pipecd.config.duration import Duration
+from pipecd.config.application import ApplicationSpec
 from pipecd.config.read import ApplicationConfig
+from pipecd.config.units import Duration
 from pipecd.git.commit import Commit
 from pipecd.git.merge import MergeConflict, merge_commits, resolve_commit
 from pipecd.git.mirror import Mirror, Mirrors, Repository

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from structlog.contextvars import bound_contextvars
 
-from pipecd.config.duration import Duration
+from pipecd.config.units import Duration
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.document import to_json

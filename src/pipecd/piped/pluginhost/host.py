@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from pipecd.config.piped.plugin import BUILTIN, PluginSpec
+from pipecd.config.piped import BUILTIN, PluginSpec
 from pipecd.model.errors import Unsupported, UserMistake
 from pipecd.piped.pluginhost.callbacks import Callbacks, LiveStateChanges
 from pipecd.piped.pluginhost.local import LocalPlugin, builtin_plugins, third_party_plugins

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc.aio
 import structlog
 
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.piped.pluginhost.plugin import PluginDied

@@ -4,7 +4,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.model.errors import UserMistake
 from pipecd.piped.pluginhost.plugin import Plugin
 

@@ -8,8 +8,8 @@ import structlog
 
 from pipecd.config.catalog import Catalog
 from pipecd.config.envelope import Generation
-from pipecd.config.piped.mask import reported_config
-from pipecd.config.piped.secret import KEY_PAIR
+from pipecd.config.piped import KEY_PAIR
+from pipecd.config.piped_mask import reported_config
 from pipecd.config.read import PipedConfig
 from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version

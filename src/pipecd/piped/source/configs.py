@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pipecd.cache import LruCache
-from pipecd.config.application.filename import filename_of
+from pipecd.config.application import filename_of
 from pipecd.config.catalog import Catalog
 from pipecd.config.read import ApplicationConfig, read_application
 from pipecd.git.objects import Blob, Missing, Objects

@@ -7,7 +7,7 @@ No path or link makes it read or write outside of the working copy.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pipecd.config.application.secret import AttachmentSpec, EncryptionSpec
+from pipecd.config.application import AttachmentSpec, EncryptionSpec
 from pipecd.gotemplate.template import render
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.secrets.masking import Masking

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pipecd.cache import LruCache
-from pipecd.config.shared import SHARED_CONFIG
+from pipecd.config.shared_config import SHARED_CONFIG
 from pipecd.git.objects import Blob, Objects, TreeEntry
 
 # Larger files are data, to which no tool looks for references.

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from pipecd.config.read import ApplicationConfig
-from pipecd.config.shared import SHARED_CONFIG
+from pipecd.config.shared_config import SHARED_CONFIG
 from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.errors import NotFound
 from pipecd.piped.source.configs import ApplicationConfigs, ConfigFile, config_path

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
 from pipecd.model.clock import Now, to_unix, utc_now

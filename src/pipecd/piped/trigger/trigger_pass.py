@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from pipecd.config.application.notification import NotificationSpec
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import ApplicationSpec, NotificationSpec
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
 from pipecd.git.validate import validate_hash

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
+from pipecd.config.piped import DeployTargetSpec, PluginSpec
 from pipecd.program import die_with_parent, output
 from pipecd.program.port import free_port
 from pipecd.program.run import run

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from pipecd.config.piped.plugin import PluginSpec
+from pipecd.config.piped import PluginSpec
 from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
 from pipecd.proto.plugin.deployment_pb2_grpc import DeploymentServiceStub
 

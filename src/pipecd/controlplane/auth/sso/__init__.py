@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from pipecd.config.controlplane.signin import SharedSSOConfigSpec
+from pipecd.config.controlplane import SharedSSOConfigSpec
 from pipecd.controlplane.auth.sso.github import GitHubProvider
 from pipecd.controlplane.auth.sso.oidc import OidcMetadataCache, OidcProvider
 from pipecd.controlplane.auth.sso.provider import AuthRequest, SsoIdentity, SsoProvider

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from urllib.parse import parse_qsl, unquote
 
-from pipecd.config.controlplane.storage import DatastoreConfig
-from pipecd.config.duration import Duration
+from pipecd.config.controlplane import DatastoreConfig
+from pipecd.config.units import Duration
 from pipecd.controlplane.datastore.engine.secret import read_secret
 from pipecd.model.errors import UserMistake
 

@@ -4,7 +4,7 @@
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import ProgrammingError
 
-from pipecd.config.controlplane.storage import DatastoreConfig
+from pipecd.config.controlplane import DatastoreConfig
 from pipecd.controlplane.datastore.engine.secret import read_secret
 from pipecd.model.errors import UserMistake
 

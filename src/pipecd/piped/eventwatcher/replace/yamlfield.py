@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from pipecd.config.yamltree.scalar import EndlessNumber, resolve
+from pipecd.config.yaml_tree import EndlessNumber, resolve
 from pipecd.model.errors import UserMistake
 from pipecd.piped.eventwatcher.replace.fieldpath import parse_path
 from pipecd.piped.eventwatcher.replace.tree import (

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 import yaml.resolver
 
-from pipecd.config.yamltree.scalar import EndlessNumber, resolve
+from pipecd.config.yaml_tree import EndlessNumber, resolve
 from pipecd.piped.eventwatcher.replace.tree import Splice
 
 # What YAML lets stand in a text as it is; the rest is written with a backslash.

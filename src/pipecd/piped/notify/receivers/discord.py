@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx2
 
-from pipecd.config.piped.credential import hook_url
-from pipecd.config.piped.notification import DiscordSpec
+from pipecd.config.piped import hook_url
+from pipecd.config.piped_notifications import DiscordSpec
 from pipecd.piped.notify.message import Field, Message, truncate
 from pipecd.piped.notify.outbox import Delivery
 from pipecd.piped.notify.receivers.post import JSON, post

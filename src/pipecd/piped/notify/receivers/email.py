@@ -16,8 +16,8 @@ from html import escape as escape_html
 
 import structlog
 
-from pipecd.config.piped.credential import mail_password
-from pipecd.config.piped.notification import EmailSpec, is_mail_address
+from pipecd.config.piped import mail_password
+from pipecd.config.piped_notifications import EmailSpec, is_mail_address
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.piped.notify.event import subject_of
 from pipecd.piped.notify.message import Field, Message, truncate

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx2
 
-from pipecd.config.piped.credential import slack_token
-from pipecd.config.piped.notification import SUBTEAM, SlackSpec
+from pipecd.config.piped import slack_token
+from pipecd.config.piped_notifications import SUBTEAM, SlackSpec
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.notify.message import Field, Message, truncate
 from pipecd.piped.notify.outbox import Delivery

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx2
 
-from pipecd.config.piped.credential import hook_url
-from pipecd.config.piped.notification import TeamsSpec
+from pipecd.config.piped import hook_url
+from pipecd.config.piped_notifications import TeamsSpec
 from pipecd.model.errors import Unavailable
 from pipecd.piped.notify.message import Field, Message, Severity, truncate
 from pipecd.piped.notify.outbox import Delivery

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import httpx2
 
-from pipecd.config.piped.credential import signing_secret, webhook_signature
-from pipecd.config.piped.notification import WebhookSpec
+from pipecd.config.piped import signing_secret, webhook_signature
+from pipecd.config.piped_notifications import WebhookSpec
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import to_json
 from pipecd.piped.notify.event import NotificationEvent

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from pipecd.config.piped.spec import PipedSpec
+from pipecd.config.piped import PipedSpec
 from pipecd.config.spec import plain
 
 MASK = "******"

@@ -10,11 +10,17 @@ from typing import Any
 
 from pipecd.config.catalog import Catalog, PluginConfig
 from pipecd.config.decode import Decoder, Level, entry_of
-from pipecd.config.piped.plugin import DeployTargetSpec, PluginSpec
-from pipecd.config.piped.spec import AgentSpec, PipedSpec, PlatformProviderSpec, V0PipedSpec
+from pipecd.config.piped import (
+    AgentSpec,
+    DeployTargetSpec,
+    PipedSpec,
+    PlatformProviderSpec,
+    PluginSpec,
+    V0PipedSpec,
+)
 from pipecd.config.report import Path
 from pipecd.config.spec import Spec, plain
-from pipecd.config.yamltree import Entry, List, Map, Mark, Node, Scalar
+from pipecd.config.yaml_tree import Entry, List, Map, Mark, Node, Scalar
 
 PLATFORMS = ("platformProviders", "cloudProviders")
 CHARTS = ("chartRepositories", "chartRegistries")

@@ -7,9 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipecd.config.application.notification import ANY_EVENT, EVENTS, known_event
-from pipecd.config.rule import must_be_set, refuse
-from pipecd.config.spec import Advice, Spec
+from pipecd.config.application import ANY_EVENT, EVENTS, known_event
+from pipecd.config.spec import Advice, Spec, must_be_set, refuse
 
 SUBTEAM = "!subteam^"
 GROUPS = ("DEPLOYMENT", "APPLICATION_SYNC", "APPLICATION_HEALTH", "PIPED", "STAGE")

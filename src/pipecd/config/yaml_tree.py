@@ -1,19 +1,173 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first document of a YAML file as a tree.
-
-It is built from the events of libyaml: its own composer recurses without a limit and takes the
-process down on a deeply nested file.
-"""
+"""Values of a file with the place where each one stands."""
 
 import base64
 import binascii
-from collections.abc import Iterator
-from typing import Any
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
-from pipecd.config.yamltree.node import DEEPEST, Entry, List, Map, Mark, Node, Scalar
-from pipecd.config.yamltree.scalar import EndlessNumber, resolve
+DEEPEST = 100
+"""The most levels of values inside values."""
+
+Value: TypeAlias = bool | int | float | str | None
+
+
+class Mark(NamedTuple):
+    """A place in a file; line and column count from 1, 0 is no place."""
+
+    line: int
+    column: int
+
+
+NOWHERE = Mark(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A single value."""
+
+    value: Value
+    mark: Mark = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """Values in order."""
+
+    items: tuple["Node", ...]
+    mark: Mark = NOWHERE
+
+
+class Entry(NamedTuple):
+    """One key of an object with its value."""
+
+    key: str
+    value: "Node"
+    mark: Mark = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Values by key, every key once."""
+
+    entries: tuple[Entry, ...]
+    mark: Mark = NOWHERE
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def get(self, key: str) -> Entry | None:
+        """Return the entry spelled exactly so."""
+        return next((entry for entry in self.entries if entry.key == key), None)
+
+
+Node: TypeAlias = Scalar | List | Map
+
+
+def to_plain(node: Node) -> Any:
+    """Return the values of a tree as `json.loads` would."""
+    match node:
+        case Scalar():
+            return node.value
+        case List():
+            return [to_plain(item) for item in node.items]
+        case Map():
+            return {entry.key: to_plain(entry.value) for entry in node.entries}
+
+
+def of_plain(value: object, depth: int = 0) -> Node:
+    """Return the tree of values that `json.loads` returned; raise ValueError for any others."""
+    if depth > DEEPEST:
+        raise ValueError(f"values are nested more than {DEEPEST} deep")
+    match value:
+        case Mapping():
+            pairs: Mapping[Any, object] = value  # pyright: ignore[reportUnknownVariableType]
+            return Map(
+                tuple(Entry(_checked_key(k), of_plain(v, depth + 1)) for k, v in pairs.items())
+            )
+        case list() | tuple():
+            items: list[object] | tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
+            return List(tuple(of_plain(item, depth + 1) for item in items))
+        case None | bool() | int() | str():
+            return Scalar(value)
+        case float() if math.isfinite(value):
+            return Scalar(int(value) if value.is_integer() else value)
+        case _:
+            raise ValueError(f"a {type(value).__name__} cannot stand in a configuration")
+
+
+def _checked_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise ValueError("a key must be a string")  # noqa: TRY004
+    return key
+
+
+_YES = ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")
+_NO = ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF")
+_NULL = ("", "~", "null", "Null", "NULL")
+_WORDS: dict[str, Value] = {
+    **dict.fromkeys(_YES, True),
+    **dict.fromkeys(_NO, False),
+    **dict.fromkeys(_NULL, None),
+}
+_ENDLESS = re.compile(r"[+-]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_INTEGER = re.compile(
+    r"(?P<sign>[+-]?)"
+    r"(?:0[xX](?P<hex>[0-9a-fA-F]+)|0[bB](?P<binary>[01]+)|0[oO]?(?P<octal>[0-7]+)|(?P<decimal>0|[1-9][0-9]*))"
+)
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_BASES = {"hex": 16, "binary": 2, "octal": 8, "decimal": 10}
+# A number of so many digits is beyond 64 bits in any base above 2.
+_MOST_DIGITS = 64
+_EXPONENT_FORM = 1e21
+
+
+class EndlessNumber(ValueError):
+    """The word is an infinity or no number at all, which JSON cannot say."""
+
+
+def resolve(word: str) -> Value:
+    """Return the value of an unquoted word; raise EndlessNumber for `.inf` and `.nan`."""
+    if word in _WORDS:
+        return _WORDS[word]
+    if word[0] not in "+-.0123456789":
+        return word
+    if _ENDLESS.fullmatch(word):
+        raise EndlessNumber(f"{word} is no number that can be used here")
+    digits = word if word[0] == "." else word.replace("_", "")
+    number = _integer(digits)
+    if number is None and _FLOAT.fullmatch(digits):
+        number = _fraction(digits)
+    return word if number is None else number
+
+
+def _integer(digits: str) -> int | None:
+    """Return an integer that fits 64 bits, as larger ones become fractions."""
+    match = _INTEGER.fullmatch(digits)
+    if match is None:
+        return None
+    for name, base in _BASES.items():
+        text = (match[name] or "").lstrip("0") if match[name] is not None else None
+        if text is not None and len(text) <= _MOST_DIGITS:
+            number = int(match["sign"] + (text or "0"), base)
+            return number if -(2**63) <= number < 2**64 else None
+    return None
+
+
+def _fraction(digits: str) -> int | float | None:
+    number = float(digits)
+    if math.isinf(number):
+        return None
+    # A whole number written as a fraction, such as 1.0 or 1e3, is that whole number.
+    if number.is_integer() and abs(number) < _EXPONENT_FORM:
+        return int(number)
+    return number
+
 
 LARGEST = 100_000
 """The most values a file may stand for once its aliases are followed."""

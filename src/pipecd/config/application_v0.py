@@ -10,16 +10,21 @@ from typing import Any
 
 from pydantic import create_model
 
-from pipecd.config.application.pipeline import PipelineSpec, SkipOn, StageSpec
-from pipecd.config.application.plugin import StageNode, stage_nodes
-from pipecd.config.application.spec import ApplicationSpec
+from pipecd.config.application import (
+    ApplicationSpec,
+    PipelineSpec,
+    SkipOn,
+    StageNode,
+    StageSpec,
+    stage_nodes,
+)
 from pipecd.config.catalog import Catalog, Section, V0Kind, V0Stage
 from pipecd.config.decode import Decoder, Level, entry_of, unknown_word
-from pipecd.config.duration import Duration
 from pipecd.config.envelope import Generation
 from pipecd.config.report import Path
 from pipecd.config.spec import Spec
-from pipecd.config.yamltree import Entry, Map, Node, Scalar
+from pipecd.config.units import Duration
+from pipecd.config.yaml_tree import Entry, Map, Node, Scalar
 
 SPEC: Path = ("spec",)
 MOVED = ("timeout", "skipOn")

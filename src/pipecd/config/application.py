@@ -1,0 +1,524 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files of a repository are application files."""
+
+import posixpath
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from pipecd.config.catalog import Catalog
+from pipecd.config.decode import Decoder, Level, entry_of, unknown_word
+from pipecd.config.report import Path
+from pipecd.config.spec import Advice, Spec, refuse
+from pipecd.config.units import Duration
+from pipecd.config.yaml_tree import List, Map, Node, Scalar
+from pipecd.model.application import ApplicationKind
+
+DEFAULT_CONFIG_FILE = "app.pipecd.yaml"
+"""The name for new applications."""
+LEGACY_CONFIG_FILE = ".pipe.yaml"
+"""The name of an application that was registered without one."""
+
+
+def is_application_file(path: str) -> bool:
+    """Say whether a file is an application file by its name when a repository is searched."""
+    return path.endswith(".pipecd.yaml") or posixpath.basename(path) == LEGACY_CONFIG_FILE
+
+
+def filename_of(registered: str) -> str:
+    """Return the name of the file of a registered application, which may be any."""
+    return registered or LEGACY_CONFIG_FILE
+
+
+class DriftDetectionSpec(Spec):
+    """Fields to ignore, each written `apiVersion:kind:namespace:name#fieldPath`."""
+
+    ignore_fields: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _each_names_a_field(self) -> Self:
+        what = 'must be in the form of "apiVersion:kind:namespace:name#fieldPath"'
+        fields = enumerate(self.ignore_fields)
+        refuse(self, *((text.count("#") != 1, ("ignoreFields", i), what) for i, text in fields))
+        return self
+
+    def ignored_by_resource(self) -> dict[str, tuple[str, ...]]:
+        """Return the field paths to ignore by the key of their resource."""
+        paths: dict[str, tuple[str, ...]] = {}
+        for field in self.ignore_fields:
+            resource, _, path = field.partition("#")
+            paths[resource] = (*paths.get(resource, ()), path)
+        return paths
+
+
+class ChainApplicationSpec(Spec):
+    """Picks every application of the project that agrees with what is set."""
+
+    name: str = ""
+    kind: str = ""
+    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+    @model_validator(mode="after")
+    def _picks_something(self) -> Self:
+        what = 'at least one of "name", "kind" or "labels" must be set to find applications'
+        refuse(self, (not (self.name or self.kind or self.labels), "", what))
+        return self
+
+    def advice(self) -> Iterator[Advice]:
+        """Yield a kind that the control plane will refuse."""
+        if self.kind and self.kind not in ApplicationKind.__members__:
+            kinds = ", ".join(ApplicationKind.__members__)
+            yield Advice(("kind",), f"no application has this kind, write one of {kinds}")
+
+
+class ChainSpec(Spec):
+    """Blocks of applications, one after the other."""
+
+    applications: tuple[ChainApplicationSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_links(self) -> Self:
+        what = "must name at least one application that deploys after this one"
+        refuse(self, (not self.applications, "applications", what))
+        return self
+
+
+class PostSyncSpec(Spec):
+    """What happens after a deployment succeeded."""
+
+    chain: ChainSpec | None = None
+
+
+class EncryptionSpec(Spec):
+    """Encrypted values, and the files in which `.encryptedSecrets.NAME` is replaced by them."""
+
+    encrypted_secrets: Mapping[str, str] = Field(default_factory=dict[str, str])
+    decryption_targets: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        key = "encryptedSecrets"
+        refuse(
+            self,
+            ("" in self.encrypted_secrets, key, "a name must not be empty"),
+            *(
+                (name and not value, (key, name), "the value must not be empty")
+                for name, value in self.encrypted_secrets.items()
+            ),
+            (
+                not self.decryption_targets,
+                "decryptionTargets",
+                "must not be empty, list the files that use the secrets",
+            ),
+        )
+        return self
+
+
+class AttachmentSpec(Spec):
+    """Files by name, and the files in which `.attachment.NAME` is replaced by their content."""
+
+    sources: Mapping[str, str] = Field(default_factory=dict[str, str])
+    targets: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        refuse(
+            self,
+            ("" in self.sources, "sources", "a name must not be empty"),
+            *(
+                (name and not path, ("sources", name), "the file name must not be empty")
+                for name, path in self.sources.items()
+            ),
+            (
+                not self.targets,
+                "targets",
+                "must not be empty, list the files that use the attachments",
+            ),
+        )
+        return self
+
+
+ANY_EVENT = "*"
+EVENTS = (
+    "DEPLOYMENT_TRIGGERED",
+    "DEPLOYMENT_PLANNED",
+    "DEPLOYMENT_APPROVED",
+    "DEPLOYMENT_ROLLING_BACK",
+    "DEPLOYMENT_SUCCEEDED",
+    "DEPLOYMENT_FAILED",
+    "DEPLOYMENT_CANCELLED",
+    "DEPLOYMENT_WAIT_APPROVAL",
+    "DEPLOYMENT_TRIGGER_FAILED",
+    "DEPLOYMENT_STARTED",
+    "APPLICATION_SYNCED",
+    "APPLICATION_OUT_OF_SYNC",
+    "APPLICATION_HEALTHY",
+    "PIPED_STARTED",
+    "PIPED_STOPPED",
+    "STAGE_STARTED",
+    "STAGE_SKIPPED",
+    "STAGE_SUCCEEDED",
+    "STAGE_FAILED",
+    "STAGE_CANCELLED",
+)
+
+
+def known_event(event: str) -> str:
+    """Return the name of an event, or `*` for every one; refuse any other text."""
+    if event != ANY_EVENT and event not in EVENTS:
+        bare = event.removeprefix("EVENT_")
+        instead = bare if bare in EVENTS else "* for every event or a name such as STAGE_FAILED"
+        raise ValueError(f'event "{event}" does not exist, write {instead}')
+    return event
+
+
+class MentionSpec(Spec):
+    """Whom to mention in Slack, and to write to, for one event; `*` is every event."""
+
+    event: Annotated[str, Field(validate_default=True)] = ""
+    slack: tuple[str, ...] = ()
+    slackusers: tuple[str, ...] = ()
+    slackgroups: tuple[str, ...] = ()
+    email: tuple[str, ...] = ()
+
+    @field_validator("event")
+    @classmethod
+    def _known(cls, event: str) -> str:
+        return known_event(event)
+
+
+class NotificationSpec(Spec):
+    """Whom to mention about an application."""
+
+    mentions: tuple[MentionSpec, ...] = ()
+
+    def users(self, event: str) -> tuple[str, ...]:
+        """Return the Slack users to mention for an event, each once."""
+        found = [u for m in self._about(event) for u in (*m.slack, *m.slackusers)]
+        return tuple(dict.fromkeys(found))
+
+    def groups(self, event: str) -> tuple[str, ...]:
+        """Return the Slack groups to mention for an event, each once."""
+        return tuple(dict.fromkeys(g for m in self._about(event) for g in m.slackgroups))
+
+    def emails(self, event: str) -> tuple[str, ...]:
+        """Return the mail addresses to write to as well for an event, each once."""
+        return tuple(dict.fromkeys(e for m in self._about(event) for e in m.email))
+
+    def _about(self, event: str) -> list[MentionSpec]:
+        return [m for m in self.mentions if m.event in (ANY_EVENT, event)]
+
+
+STAGE_TIMEOUT = Duration(6 * 3600)
+
+
+class SkipOn(Spec):
+    """When a stage is passed over; either condition suffices, none means never."""
+
+    commit_message_prefixes: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+class StageSpec(Spec):
+    """One stage: what a plugin does, for how long at most, and when it is skipped.
+
+    `with_` is handed to the plugin as it is; an explicit null stays null.
+    """
+
+    tolerant: ClassVar[bool] = True
+
+    id: str = ""
+    name: str = ""
+    desc: str = ""
+    timeout: Duration = STAGE_TIMEOUT
+    skip_on: SkipOn = SkipOn()
+    with_: Annotated[Any, Field(alias="with", default_factory=dict[str, Any])]
+
+    def advice(self) -> Iterator[Advice]:
+        """Yield what is doubtful about a stage of any plugin."""
+        if not self.name:
+            yield Advice(("name",), "must be set, no plugin has a stage without a name")
+        if self.timeout < 0:
+            yield Advice(("timeout",), "is negative, the stage ends before it begins")
+
+
+class PipelineSpec(Spec):
+    """The stages in their order; none means quick sync."""
+
+    stages: tuple[StageSpec, ...] = ()
+
+
+PLUGINS: Path = ("spec", "plugins")
+STAGES: Path = ("spec", "pipeline", "stages")
+
+
+@dataclass(frozen=True, slots=True)
+class StageNode:
+    """A stage as it is written."""
+
+    path: Path
+    name: str
+    name_node: Node
+    options: Node
+    """Its `with`, null when there is none."""
+
+
+def stage_nodes(spec: Node) -> Iterator[StageNode]:
+    """Yield the stages of a pipeline, also of a file that has mistakes elsewhere."""
+    pipeline = entry_of(spec, "pipeline")
+    stages = entry_of(pipeline.value, "stages") if pipeline else None
+    if not stages or not isinstance(stages.value, List):
+        return
+    for i, node in enumerate(stages.value.items):
+        name, options = entry_of(node, "name"), entry_of(node, "with")
+        text = name.value.value if name and isinstance(name.value, Scalar) else None
+        yield StageNode(
+            path=(*STAGES, i),
+            name=text if isinstance(text, str) else "",
+            name_node=name.value if name else node,
+            options=options.value if options else Scalar(None, node.mark),
+        )
+
+
+def check_stages(decoder: Decoder, spec: Node, catalog: Catalog) -> None:
+    """Warn of options that the plugins of the stages will refuse or ignore."""
+    for stage in stage_nodes(spec):
+        options = catalog.stages.get(stage.name)
+        if options:
+            path = (*stage.path, "with")
+            decoder.decode(stage.options, options, path=path, wrong=Level.WARNING)
+        elif stage.name:
+            what = "no plugin at hand has this stage"
+            meant = unknown_word(what, stage.name, catalog.stages)
+            path = (*stage.path, "name")
+            decoder.tell(meant, at=stage.name_node.mark, path=path, level=Level.WARNING)
+
+
+def check_sections(decoder: Decoder, spec: Node, catalog: Catalog) -> None:
+    """Warn of sections that their plugins will refuse or ignore."""
+    plugins = entry_of(spec, "plugins")
+    if not plugins or not isinstance(plugins.value, Map):
+        return
+    for entry in plugins.value:
+        plugin, path = catalog.plugin(entry.key), (*PLUGINS, entry.key)
+        if plugin and plugin.application:
+            decoder.decode(entry.value, plugin.application, path=path, wrong=Level.WARNING)
+        elif plugin and isinstance(entry.value, Map) and entry.value.entries:
+            what = f"the plugin {plugin.name} reads nothing here"
+            decoder.tell(what, at=entry.mark, path=path, level=Level.WARNING)
+
+
+MIN_WINDOW = Duration(5 * 60)
+
+
+class OnCommitSpec(Spec):
+    """Commits count when they touch the directory of the application or one of `paths`.
+
+    One changed file that matches `ignores` vetoes the whole commit.
+    """
+
+    disabled: bool = False
+    paths: tuple[str, ...] = ()
+    ignores: tuple[str, ...] = ()
+
+
+class OnCommandSpec(Spec):
+    """A person asks for a sync."""
+
+    disabled: bool = False
+
+
+class OnOutOfSyncSpec(Spec):
+    """What runs is not what Git says, and the last deployment ended `min_window` ago."""
+
+    disabled: bool = True
+    min_window: Duration = MIN_WINDOW
+
+
+class OnChainSpec(Spec):
+    """Another application of a chain was deployed."""
+
+    disabled: bool = True
+
+
+class TriggerSpec(Spec):
+    """The four reasons to deploy, each of which can be turned off."""
+
+    on_commit: OnCommitSpec = OnCommitSpec()
+    on_command: OnCommandSpec = OnCommandSpec()
+    on_out_of_sync: OnOutOfSyncSpec = OnOutOfSyncSpec()
+    on_chain: OnChainSpec = OnChainSpec()
+
+
+GIT_UPDATE = "GIT_UPDATE"
+_WHICH_PLACE = "write yamlField, jsonField, HCLField or regex"
+
+
+class ReplacementSpec(Spec):
+    """One value in one file that an event replaces."""
+
+    file: str = ""
+    yaml_field: str = ""
+    json_field: str = ""
+    hcl_field: Annotated[str, Field(alias="HCLField")] = ""
+    regex: str = ""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Return the keys of the places that are set, in the order in which they count."""
+        places = {
+            "yamlField": self.yaml_field,
+            "jsonField": self.json_field,
+            "HCLField": self.hcl_field,
+            "regex": self.regex,
+        }
+        return tuple(key for key, value in places.items() if value)
+
+    def advice(self) -> Iterator[Advice]:
+        """Yield what every event would fail with, and places of which only one counts."""
+        if not self.fields:
+            yield Advice((), f"says not what is replaced, {_WHICH_PLACE}")
+        paths = {
+            "yamlField": self.yaml_field,
+            "jsonField": self.json_field,
+            "HCLField": self.hcl_field,
+        }
+        for key, path in paths.items():
+            if path and not path.startswith("$"):
+                yield Advice((key,), "a path begins with $, write it like $.spec.items[0].name")
+        if self.regex and "(" not in self.regex:
+            yield Advice(("regex",), "put what shall be replaced in parentheses")
+        if len(self.fields) > 1:
+            yield Advice((), f"only {self.fields[0]} counts, write one place for each replacement")
+
+
+class EventMatcherSpec(Spec):
+    """Which events count: this name, and every one of these labels."""
+
+    name: str = ""
+    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+
+class EventUpdateSpec(Spec):
+    """The change to commit; paths are relative to the directory of the application."""
+
+    commit_message: str = ""
+    make_pull_request: bool = False
+    replacements: tuple[ReplacementSpec, ...] = ()
+
+
+class EventHandlerSpec(Spec):
+    """What to do about an event."""
+
+    type: str = ""
+    config: EventUpdateSpec = EventUpdateSpec()
+
+    def advice(self) -> Iterator[Advice]:
+        """Yield a type that does nothing."""
+        if self.type != GIT_UPDATE:
+            yield Advice(("type",), f"nothing is done for such events, write {GIT_UPDATE}")
+
+
+class EventWatchSpec(Spec):
+    """One entry of `eventWatcher` in an application file."""
+
+    matcher: EventMatcherSpec = EventMatcherSpec()
+    handler: EventHandlerSpec = EventHandlerSpec()
+
+
+class WatchedEventSpec(Spec):
+    """One event of a file of kind EventWatcher; paths are relative to the repository."""
+
+    name: str = ""
+    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+    replacements: tuple[ReplacementSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        refuse(
+            self,
+            (not self.name, "name", "event name must not be empty"),
+            (not self.replacements, "replacements", "must have at least one replacement"),
+            *(
+                rule
+                for i, replacement in enumerate(self.replacements)
+                for rule in _rules(i, replacement)
+            ),
+        )
+        return self
+
+
+class EventWatcherFileSpec(Spec):
+    """The `spec` of the kind EventWatcher."""
+
+    events: tuple[WatchedEventSpec, ...] = ()
+
+
+def _rules(index: int, r: ReplacementSpec) -> Iterator[tuple[object, tuple[str | int, ...], str]]:
+    at = ("replacements", index)
+    yield not r.file, (*at, "file"), "a replacement must name a file"
+    yield (
+        not r.fields,
+        at,
+        f"a replacement must have a field, {_WHICH_PLACE}",
+    )
+    # Upstream lets two places pass; a file that loads there loads here.
+    yield len(r.fields) > 2, at, "a replacement must not have multiple fields, write only one"
+
+
+DEPLOYMENT_TIMEOUT = Duration(6 * 3600)
+
+
+class PlannerSpec(Spec):
+    """How a deployment is planned, and whether its failure is rolled back."""
+
+    always_use_pipeline: bool = False
+    auto_rollback: bool = True
+
+
+class CommitMatcherSpec(Spec):
+    """Regular expressions over the subject of a commit that decide for one strategy."""
+
+    pipeline: str = ""
+    quick_sync: str = ""
+
+    def advice(self) -> Iterator[Advice]:
+        """Yield an expression that cannot match anything."""
+        for key, expression in (("pipeline", self.pipeline), ("quickSync", self.quick_sync)):
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    re.compile(expression)
+            except (re.error, RecursionError, OverflowError) as e:
+                yield Advice((key,), f"not a regular expression: {e}")
+
+
+class ApplicationSpec(Spec):
+    """What is deployed, when, how and who hears of it.
+
+    `plugins` holds the sections of the plugins as they are written, also for v0 kinds.
+    """
+
+    name: str = ""
+    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+    description: str = ""
+    planner: PlannerSpec = PlannerSpec()
+    commit_matcher: CommitMatcherSpec = CommitMatcherSpec()
+    pipeline: PipelineSpec = PipelineSpec()
+    trigger: TriggerSpec = TriggerSpec()
+    post_sync: PostSyncSpec | None = None
+    timeout: Duration = DEPLOYMENT_TIMEOUT
+    encryption: EncryptionSpec | None = None
+    attachment: AttachmentSpec | None = None
+    notification: NotificationSpec | None = None
+    event_watcher: tuple[EventWatchSpec, ...] = ()
+    drift_detection: DriftDetectionSpec | None = None
+    plugins: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict[str, Mapping[str, Any]])
+
+    def advice(self) -> Iterator[Advice]:
+        """Yield what is doubtful about an application."""
+        if self.timeout < 0:
+            yield Advice(("timeout",), "is negative, every deployment times out at once")

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a control plane sums up what happened."""
+
+import re
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from pipecd.config.spec import Spec, must_be_set, refuse
+from pipecd.config.units import Duration
+from pipecd.config.yaml_tree import Entry, List, Map, Node, Scalar
+
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+DESCRIPTORS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+_PART = re.compile(r"(?:[*?]|(\w+)(?:-(\w+))?)(?:/(\d+))?")
+_FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of month", 1, 31, ()),
+    ("month", 1, 12, MONTHS),
+    ("day of week", 0, 6, DAYS),
+)
+
+
+def check_schedule(text: str) -> str:
+    """Return `text` when it is a five-field cron line or one of the `@` descriptors."""
+    if text.startswith("@every "):
+        if Duration.parse(text.removeprefix("@every ").strip()) <= 0:
+            raise ValueError(f"the period of {text!r} must be longer than 0s")
+        return text
+    if text in DESCRIPTORS:
+        return text
+    fields = text.split()
+    if len(fields) != len(_FIELDS):
+        raise ValueError(
+            f"{text!r} is no schedule, write five cron fields such as '0 * * * *', or @every 1h"
+        )
+    for field, (name, low, high, names) in zip(fields, _FIELDS, strict=True):
+        for part in field.split(","):
+            _check_part(part, f"{name} of {text!r}", (low, high), names)
+    return text
+
+
+def _check_part(part: str, where: str, bounds: tuple[int, int], names: tuple[str, ...]) -> None:
+    match = _PART.fullmatch(part)
+    if match is None:
+        raise ValueError(f"{part!r} is no {where}")
+    ends = [_number(end, where, bounds, names) for end in match.group(1, 2) if end]
+    if ends != sorted(ends):
+        raise ValueError(f"{part!r} in the {where} ends before it begins")
+    if match.group(3) and int(match.group(3)) == 0:
+        raise ValueError(f"the step of {part!r} in the {where} must be 1 or more")
+
+
+def _number(word: str, where: str, bounds: tuple[int, int], names: tuple[str, ...]) -> int:
+    low, high = bounds
+    if word.lower() in names:
+        return names.index(word.lower()) + low
+    if not word.isdecimal() or not low <= int(word) <= high:
+        raise ValueError(f"{word!r} is no {where}, write a number from {low} to {high}")
+    return int(word)
+
+
+Schedule = Annotated[str, AfterValidator(check_schedule)]
+
+
+class ApplicationInsightSpec(Spec):
+    """When the number of applications is summed up."""
+
+    enabled: bool = True
+    schedule: Schedule = "0 * * * *"
+
+
+class DeploymentInsightSpec(Spec):
+    """When deployments are summed up, and how many go into one chunk."""
+
+    enabled: bool = True
+    schedule: Schedule = "30 * * * *"
+    chunk_max_count: int = Field(default=1000, ge=0)
+
+
+class InsightCollectorSpec(Spec):
+    """When insights are collected; times are UTC."""
+
+    application: ApplicationInsightSpec = ApplicationInsightSpec()
+    deployment: DeploymentInsightSpec = DeploymentInsightSpec()
+
+
+PROVIDERS = ("GITHUB", "OIDC", "GOOGLE")
+DEFAULT_SESSION_HOURS = 168
+
+
+class StaticAdminSpec(Spec):
+    """The administrator who signs in with a password; the hash is bcrypt."""
+
+    username: str = ""
+    password_hash: Annotated[str, Field(repr=False)] = ""
+
+
+class ProjectSpec(Spec):
+    """A project that exists without a row in the datastore, for a try-out."""
+
+    id: Annotated[str, Field(validate_default=True), must_be_set("id")] = ""
+    desc: str = ""
+    static_admin: StaticAdminSpec = StaticAdminSpec()
+
+
+class GitHubSpec(Spec):
+    """Sign-in with GitHub or GitHub Enterprise."""
+
+    client_id: str = ""
+    client_secret: Annotated[str, Field(repr=False)] = ""
+    base_url: str = ""
+    upload_url: str = ""
+    proxy_url: str = ""
+
+
+class OidcSpec(Spec):
+    """Sign-in with an OpenID Connect provider."""
+
+    client_id: str = ""
+    client_secret: Annotated[str, Field(repr=False)] = ""
+    issuer: str = ""
+    redirect_uri: str = ""
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+    user_info_endpoint: str = ""
+    proxy_url: str = ""
+    scopes: tuple[str, ...] = ()
+    roles_claim_key: str = ""
+    username_claim_key: str = ""
+    avatar_url_claim_key: str = ""
+
+
+def _whole_number(value: object) -> object:
+    # Protobuf's JSON writes 64-bit numbers as text, so both spellings are in use.
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def camel_cased(node: Node) -> Node:
+    """Return a shared sign-in with its keys in camelCase; protobuf's JSON allows snake_case."""
+    match node:
+        case Map():
+            return Map(
+                tuple(Entry(to_camel(e.key), camel_cased(e.value), e.mark) for e in node), node.mark
+            )
+        case List():
+            return List(tuple(camel_cased(item) for item in node.items), node.mark)
+        case Scalar():
+            return node
+
+
+class SharedSSOConfigSpec(Spec):
+    """A sign-in that projects refer to by name; `sessionTtl` is in hours."""
+
+    name: Annotated[
+        str, Field(validate_default=True), must_be_set("name field in SharedSSOConfig")
+    ] = ""
+    provider: str = Field(default="", validate_default=True)
+    session_ttl: Annotated[int, BeforeValidator(_whole_number), Field(ge=0)] = DEFAULT_SESSION_HOURS
+    github: GitHubSpec | None = None
+    oidc: OidcSpec | None = None
+
+    @field_validator("provider")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in PROVIDERS:
+            raise ValueError(f"unsupported provider {value}, write one of {', '.join(PROVIDERS)}")
+        return value
+
+
+DATASTORES = ("SQLITE", "MYSQL", "POSTGRESQL")
+FILESTORES = ("LOCAL", "S3", "GCS", "MINIO")
+
+
+class DatastoreConfig(Spec):
+    """The settings of a datastore; which ones count is decided by its type."""
+
+    tolerant = True
+
+    path: str = ""
+    # A MySQL address may hold a password.
+    url: Annotated[str, Field(repr=False)] = ""
+    database: str = ""
+    username_file: str = ""
+    password_file: str = ""
+
+
+class DatastoreSpec(Spec):
+    """The database: a file of SQLite, a MySQL or a PostgreSQL server."""
+
+    tolerant = True
+
+    type: str = Field(default="", validate_default=True)
+    config: DatastoreConfig = DatastoreConfig()
+
+    @field_validator("type")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value == "FIRESTORE":
+            raise ValueError(
+                "FIRESTORE is not supported by this control plane, "
+                f"write one of {', '.join(DATASTORES)}"
+            )
+        if value not in DATASTORES:
+            raise ValueError(
+                f'unknown datastore type "{value}", write one of {", ".join(DATASTORES)}'
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        c = self.config
+        server = self.type in ("MYSQL", "POSTGRESQL")
+        refuse(
+            self,
+            (self.type == "SQLITE" and not c.path, ("config", "path"), "path is required field"),
+            (server and not c.url, ("config", "url"), "url is required field"),
+            (
+                server and c.url and not c.database and not _names_a_database(self.type, c.url),
+                ("config", "database"),
+                "database is not set",
+            ),
+        )
+        return self
+
+
+def _names_a_database(type: str, url: str) -> bool:
+    # A MySQL address ends in /DATABASE; that of PostgreSQL is a URL with the same ending.
+    return bool(urlsplit(url).path.strip("/")) if type == "POSTGRESQL" else "/" in url
+
+
+class FilestoreConfig(Spec):
+    """The settings of a filestore; which ones count is decided by its type."""
+
+    tolerant = True
+
+    path: str = ""
+    bucket: str = ""
+    region: str = ""
+    credentials_file: str = ""
+    profile: str = ""
+    role_arn: Annotated[str, Field(alias="roleARN")] = ""
+    token_file: str = ""
+    endpoint: str = ""
+    access_key_file: str = ""
+    secret_key_file: str = ""
+    auto_create_bucket: bool = False
+
+
+class FilestoreSpec(Spec):
+    """The place of stage logs, live states and insights: a directory or a bucket."""
+
+    tolerant = True
+
+    type: str = Field(default="", validate_default=True)
+    config: FilestoreConfig = FilestoreConfig()
+
+    @field_validator("type")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in FILESTORES:
+            raise ValueError(
+                f'unknown filestore type "{value}", write one of {", ".join(FILESTORES)}'
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        c = self.config
+        needed = {
+            "LOCAL": {"path": c.path},
+            "S3": {"region": c.region, "bucket": c.bucket},
+            "GCS": {"bucket": c.bucket},
+            "MINIO": {
+                "endpoint": c.endpoint,
+                "bucket": c.bucket,
+                "accessKeyFile": c.access_key_file,
+                "secretKeyFile": c.secret_key_file,
+            },
+        }[self.type]
+        refuse(
+            self,
+            *(
+                (not value, ("config", key), f"{key} is required field")
+                for key, value in needed.items()
+            ),
+        )
+        return self
+
+
+class CacheSpec(Spec):
+    """How long cached values live."""
+
+    ttl: Duration = Duration(5 * 60)
+
+    @field_validator("ttl")
+    @classmethod
+    def _not_negative(cls, value: Duration) -> Duration:
+        if value < 0:
+            raise ValueError("must be greater than 0")
+        return value
+
+
+class ControlPlaneSpec(Spec):
+    """Everything a control plane is told by its file; ports and keys are told by flags."""
+
+    address: str = ""
+    state_key: Annotated[str, Field(repr=False)] = ""
+    datastore: DatastoreSpec
+    filestore: FilestoreSpec
+    cache: CacheSpec = CacheSpec()
+    insight_collector: InsightCollectorSpec = InsightCollectorSpec()
+    projects: tuple[ProjectSpec, ...] = ()
+    shared_sso_configs: Annotated[
+        tuple[SharedSSOConfigSpec, ...], Field(alias="sharedSSOConfigs")
+    ] = ()
+
+    @model_validator(mode="after")
+    def _told_apart(self) -> Self:
+        projects = [project.id for project in self.projects]
+        sso = [config.name for config in self.shared_sso_configs]
+        refuse(
+            self,
+            *(
+                (id in projects[:i], ("projects", i, "id"), f"two projects have the id {id}")
+                for i, id in enumerate(projects)
+            ),
+            *(
+                (
+                    name in sso[:i],
+                    ("sharedSSOConfigs", i, "name"),
+                    f"two shared SSO configs are named {name}",
+                )
+                for i, name in enumerate(sso)
+            ),
+        )
+        return self
+
+
+def camel_cased_sign_ins(spec: Node) -> Node:
+    """Return the `spec` of a file with the shared sign-ins in camelCase, as the types know them."""
+    if not isinstance(spec, Map):
+        return spec
+    entries = (
+        e._replace(value=camel_cased(e.value)) if e.key.lower() == "sharedssoconfigs" else e
+        for e in spec
+    )
+    return Map(tuple(entries), spec.mark)

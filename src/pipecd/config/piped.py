@@ -1,0 +1,551 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How piped reaches Git and signs its commits."""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from pipecd.config.piped_notifications import (
+    EmailSpec,
+    HookSpec,
+    NotificationsSpec,
+    SlackSpec,
+    WebhookSpec,
+)
+from pipecd.config.spec import Rule, Spec, must_be_set, refuse
+from pipecd.config.units import Duration
+from pipecd.model.errors import UserMistake
+
+
+class GitSpec(Spec):
+    """Settings of the Git client; an empty value means the effective default beside it."""
+
+    username: str = ""
+    email: str = ""
+    ssh_config_file_path: str = ""
+    host: str = ""
+    host_name: str = ""
+    ssh_key_file: str = ""
+    ssh_key_data: Annotated[str, Field(repr=False)] = ""
+    password: Annotated[str, Field(repr=False)] = ""
+
+    @model_validator(mode="after")
+    def _one_way_to_authenticate(self) -> Self:
+        has_key = bool(self.ssh_key_file or self.ssh_key_data)
+        refuse(
+            self,
+            (
+                has_key and self.password,
+                "password",
+                "cannot configure both sshKeyData or sshKeyFile and password authentication",
+            ),
+            (
+                self.ssh_key_file and self.ssh_key_data,
+                "sshKeyData",
+                "only either sshKeyFile or sshKeyData can be set",
+            ),
+            (
+                self.password and not self.username,
+                "username",
+                "both username and password must be set",
+            ),
+        )
+        return self
+
+    @property
+    def ssh_host(self) -> str:
+        """Return the `Host` of the ssh block for the key."""
+        return self.host or "github.com"
+
+    @property
+    def ssh_host_name(self) -> str:
+        """Return the `Hostname` of the ssh block for the key."""
+        return self.host_name or self.ssh_host
+
+    @property
+    def ssh_config_file(self) -> Path:
+        """Return the ssh client configuration that gets a block for the key."""
+        if self.ssh_config_file_path:
+            return Path(self.ssh_config_file_path)
+        return Path.home() / ".ssh" / "config"
+
+
+class RepositorySpec(Spec):
+    """One repository this piped handles."""
+
+    repo_id: str = ""
+    remote: str = ""
+    branch: str = ""
+
+
+KEY_PAIR = "KEY_PAIR"
+GCP_KMS = "GCP_KMS"
+AWS_KMS = "AWS_KMS"
+_TYPES = (KEY_PAIR, GCP_KMS, AWS_KMS)
+
+
+class PreviousKeySpec(Spec):
+    """A key that was used before: its private half, or its name in the key service."""
+
+    private_key_file: str = ""
+    private_key_data: Annotated[str, Field(repr=False)] = ""
+    key_name: str = ""
+
+
+class SecretManagementConfig(Spec):
+    """The keys of one type of secret management; which ones count is decided by the type."""
+
+    private_key_file: str = ""
+    private_key_data: Annotated[str, Field(repr=False)] = ""
+    public_key_file: str = ""
+    public_key_data: str = ""
+    key_name: str = ""
+    decrypt_service_account_file: str = ""
+    encrypt_service_account_file: str = ""
+    region: str = ""
+    previous_keys: tuple[PreviousKeySpec, ...] = ()
+
+
+class SecretManagementSpec(Spec):
+    """How the secrets in application files are decrypted."""
+
+    type: str = Field(default="", validate_default=True)
+    config: SecretManagementConfig = SecretManagementConfig()
+
+    @field_validator("type")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in _TYPES:
+            raise ValueError(
+                f"unsupported secret management type: {value}, write {' or '.join(_TYPES)}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        c = self.config
+        if self.type == KEY_PAIR:
+            refuse(
+                self,
+                *_one_of("privateKeyFile", c.private_key_file, c.private_key_data),
+                *_one_of("publicKeyFile", c.public_key_file, c.public_key_data),
+                *self._previous_keys(),
+            )
+        else:
+            refuse(
+                self,
+                (not c.key_name, ("config", "keyName"), "keyName must be set"),
+                *self._previous_keys(),
+            )
+        return self
+
+    def _previous_keys(self) -> Iterator[Rule]:
+        for index, key in enumerate(self.config.previous_keys):
+            place = ("config", "previousKeys", index)
+            given = [key.private_key_file, key.private_key_data, key.key_name]
+            what = "exactly one of privateKeyFile, privateKeyData and keyName must be set"
+            yield len([each for each in given if each]) != 1, place, what
+            is_misplaced = key.key_name and self.type == KEY_PAIR
+            yield is_misplaced, (*place, "keyName"), f"is for {GCP_KMS} and {AWS_KMS} only"
+
+
+def _one_of(key: str, file: str, data: str) -> list[Rule]:
+    other = key.removesuffix("File") + "Data"
+    return [
+        (not file and not data, "config", f"either {key} or {other} must be set"),
+        (file and data, ("config", other), f"only {key} or {other} can be set"),
+    ]
+
+
+class EventWatcherRepoSpec(Spec):
+    """Overrides for the event watcher files of one repository."""
+
+    repo_id: str = ""
+    commit_message: str = ""
+    includes: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+
+
+class EventWatcherSpec(Spec):
+    """How often events are looked for, and overrides by repository.
+
+    Every repository of the piped is watched, listed here or not, as upstream does.
+    """
+
+    check_interval: Duration = Duration(60)
+    git_repos: tuple[EventWatcherRepoSpec, ...] = ()
+
+    @field_validator("check_interval")
+    @classmethod
+    def _not_negative(cls, value: Duration) -> Duration:
+        if value < 0:
+            raise ValueError("eventWatcher.checkInterval must be greater than or equal to 0")
+        return value
+
+    @model_validator(mode="after")
+    def _repos_are_told_apart(self) -> Self:
+        ids = [repo.repo_id for repo in self.git_repos]
+        missing = (
+            (not id, ("gitRepos", i, "repoId"), f"missing repoID at index {i}")
+            for i, id in enumerate(ids)
+        )
+        doubled = (
+            (
+                id and id in ids[:i],
+                ("gitRepos", i, "repoId"),
+                f"duplicated repo id ({id}) found in the eventWatcher directive",
+            )
+            for i, id in enumerate(ids)
+        )
+        refuse(self, *missing, *doubled)
+        return self
+
+
+class PlanPreviewSpec(Spec):
+    """How plan previews are worked on."""
+
+    worker_num: int = 3
+    command_queue_buffer_size: int = 10
+    command_check_interval: Duration = Duration(5)
+    command_handle_timeout: Duration = Duration(5 * 60)
+
+    @model_validator(mode="after")
+    def _nothing_negative(self) -> Self:
+        numbers = {
+            "workerNum": self.worker_num,
+            "commandQueueBufferSize": self.command_queue_buffer_size,
+            "commandCheckInterval": self.command_check_interval,
+            "commandHandleTimeout": self.command_handle_timeout,
+        }
+        refuse(
+            self,
+            *(
+                (value < 0, key, f"planPreview.{key} must be greater than or equal to 0")
+                for key, value in numbers.items()
+            ),
+        )
+        return self
+
+
+BUILTIN = "builtin"
+SCHEMES = ("file", "https", "oci", BUILTIN)
+_CHECKSUM = re.compile(r"sha256:[0-9a-fA-F]{64}")
+
+
+class DeployTargetSpec(Spec):
+    """One place a plugin deploys to, such as a cluster or an account."""
+
+    name: Annotated[str, Field(validate_default=True), must_be_set("name")] = ""
+    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+    config: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class PluginSpec(Spec):
+    """One plugin: where its program comes from, its settings and its deploy targets.
+
+    Without `url`, or with `builtin://NAME`, it is the plugin of that name shipped with piped.
+    """
+
+    name: Annotated[str, Field(validate_default=True), must_be_set("name")] = ""
+    source_url: Annotated[str, Field(alias="sourceURL", exclude=True)] = ""
+    url: str = Field(default="", validate_default=True)
+    checksum: str = Field(default="", validate_default=True)
+    port: int = Field(default=0, ge=0, le=65535)
+    config: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+    deploy_targets: tuple[DeployTargetSpec, ...] = ()
+
+    @field_validator("url")
+    @classmethod
+    def _known_scheme(cls, url: str, info: ValidationInfo) -> str:
+        source_url: str = info.data.get("source_url", "")
+        if url and source_url and url != source_url:
+            raise ValueError("url and sourceURL differ, write only one of them")
+        url = url or source_url
+        if not url:
+            return url
+        try:
+            parts = urlsplit(url)
+        except ValueError as e:
+            raise ValueError(f"invalid plugin url: {e}") from e
+        if parts.scheme not in SCHEMES:
+            raise ValueError("only file, https and oci schemes are supported")
+        if parts.scheme == BUILTIN and not parts.netloc:
+            raise ValueError("invalid plugin url: write builtin://NAME")
+        return url
+
+    @field_validator("checksum")
+    @classmethod
+    def _is_sha256(cls, checksum: str, info: ValidationInfo) -> str:
+        if not checksum:
+            return checksum
+        if not _CHECKSUM.fullmatch(checksum):
+            raise ValueError("write sha256: and the 64 digits that sha256sum prints")
+        url: str = info.data.get("url", "")
+        if urlsplit(url).scheme in ("", BUILTIN):
+            raise ValueError("only a plugin with a url of its program has a checksum")
+        return checksum.lower()
+
+    @model_validator(mode="after")
+    def _targets_differ(self) -> Self:
+        names = [target.name for target in self.deploy_targets]
+        refuse(
+            self,
+            *(
+                (
+                    name in names[:i],
+                    ("deployTargets", i, "name"),
+                    f"two deploy targets are named {name}",
+                )
+                for i, name in enumerate(names)
+            ),
+        )
+        return self
+
+    @property
+    def builtin(self) -> str:
+        """Return the name of the built-in plugin this is, or "" for a program of its own."""
+        if not self.url:
+            return self.name
+        parts = urlsplit(self.url)
+        # netloc keeps the case of the name, which hostname would fold.
+        return parts.netloc if parts.scheme == BUILTIN else ""
+
+
+class IdentitySpec(Spec):
+    """Who a piped is and whom it talks to; all that a launcher reads."""
+
+    project_id: Annotated[
+        str, Field(alias="projectID", validate_default=True), must_be_set("projectID")
+    ] = ""
+    piped_id: Annotated[
+        str, Field(alias="pipedID", validate_default=True), must_be_set("pipedID")
+    ] = ""
+    piped_key_file: str = ""
+    piped_key_data: Annotated[str, Field(repr=False)] = ""
+    api_address: Annotated[str, Field(validate_default=True), must_be_set("apiAddress")] = ""
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        refuse(
+            self,
+            (
+                not self.piped_key_file and not self.piped_key_data,
+                "",
+                "either pipedKeyFile or pipedKeyData must be set",
+            ),
+            (
+                self.piped_key_file and self.piped_key_data,
+                "pipedKeyData",
+                "only pipedKeyFile or pipedKeyData can be set",
+            ),
+        )
+        return self
+
+
+class AgentSpec(IdentitySpec):
+    """What piped files of both generations say alike."""
+
+    name: str = ""
+    web_address: str = ""
+    sync_interval: Duration = Duration(60)
+    app_config_sync_interval: Duration = Duration(60)
+    git: GitSpec = GitSpec()
+    repositories: tuple[RepositorySpec, ...] = ()
+    notifications: NotificationsSpec = NotificationsSpec()
+    secret_management: SecretManagementSpec | None = None
+    event_watcher: EventWatcherSpec = EventWatcherSpec()
+    plan_preview: PlanPreviewSpec = PlanPreviewSpec()
+    app_selector: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+    @field_validator("sync_interval")
+    @classmethod
+    def _sync_not_negative(cls, value: Duration) -> Duration:
+        if value < 0:
+            raise ValueError("syncInterval must be greater than or equal to 0")
+        return value
+
+    @field_validator("app_config_sync_interval")
+    @classmethod
+    def _app_config_sync_not_negative(cls, value: Duration) -> Duration:
+        if value < 0:
+            raise ValueError("appConfigSyncInterval must be greater than or equal to 0")
+        return value
+
+
+class PipedSpec(AgentSpec):
+    """Everything a piped is told; what it deploys to is told by its plugins."""
+
+    plugins: tuple[PluginSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _plugins_differ(self) -> Self:
+        names = [plugin.name for plugin in self.plugins]
+        refuse(
+            self,
+            *(
+                (name in names[:i], ("plugins", i, "name"), f"two plugins are named {name}")
+                for i, name in enumerate(names)
+            ),
+        )
+        return self
+
+
+class PlatformProviderSpec(Spec):
+    """One platform of a v0 file; its `config` is checked by the plugin that took it over."""
+
+    name: str = ""
+    type: str = ""
+    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+    config: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class V0PipedSpec(AgentSpec):
+    """A v0 file as it is written; charts and analysis are checked by the plugins for them."""
+
+    platform_providers: tuple[PlatformProviderSpec, ...] = ()
+    cloud_providers: tuple[PlatformProviderSpec, ...] = ()
+    analysis_providers: tuple[Mapping[str, Any], ...] = ()
+    chart_repositories: tuple[Mapping[str, Any], ...] = ()
+    chart_registries: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """The PEM texts that encrypt and decrypt the secrets of applications."""
+
+    private: bytes
+    public: bytes
+
+    def __repr__(self) -> str:
+        return "KeyPair(…)"
+
+
+def piped_key(spec: IdentitySpec) -> str:
+    """Return the key that proves which piped this is."""
+    return _text(
+        "pipedKeyFile or pipedKeyData",
+        _either("pipedKey", spec.piped_key_file, spec.piped_key_data),
+    )
+
+
+def ssh_key(git: GitSpec) -> bytes:
+    """Return the private key for Git over SSH, or nothing when none is configured."""
+    if not git.ssh_key_file and not git.ssh_key_data:
+        return b""
+    return _either("git.sshKey", git.ssh_key_file, git.ssh_key_data)
+
+
+def git_password(git: GitSpec) -> str:
+    """Return the password or token for Git over HTTPS, or "" when none is configured."""
+    if not git.password:
+        return ""
+    return _text("git.password", _from_base64("git.password", git.password))
+
+
+def slack_token(slack: SlackSpec) -> str:
+    """Return the token for Slack's API, or "" when a hook URL is used instead."""
+    if slack.oauth_token:
+        return slack.oauth_token.strip()
+    if not slack.oauth_token_file and not slack.oauth_token_data:
+        return ""
+    key = "notifications.receivers.slack.oauthToken"
+    return _text(key, _either(key, slack.oauth_token_file, slack.oauth_token_data))
+
+
+def webhook_signature(webhook: WebhookSpec) -> str:
+    """Return the value of the signature header, read anew so that the file may be rotated."""
+    if webhook.signature_value and webhook.signature_value_file:
+        raise UserMistake("only either signatureValue or signatureValueFile can be set")
+    if not webhook.signature_value_file:
+        return webhook.signature_value
+    key = "notifications.receivers.webhook.signatureValueFile"
+    text = _decoded(key, _from_file(key, webhook.signature_value_file))
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def signing_secret(webhook: WebhookSpec) -> str:
+    """Return the secret that events are signed with, or "" when they are not."""
+    if not webhook.signing_secret_file:
+        return webhook.signing_secret.strip()
+    key = "notifications.receivers.webhook.signingSecretFile"
+    return _text(key, _from_file(key, webhook.signing_secret_file))
+
+
+def hook_url(hook: HookSpec) -> str:
+    """Return the address of a channel."""
+    if not hook.hook_url_file:
+        return hook.hook_url.strip()
+    key = "notifications.receivers.hookURLFile"
+    return _text(key, _from_file(key, hook.hook_url_file))
+
+
+def mail_password(email: EmailSpec) -> str:
+    """Return the password for the mail server, or "" when none is needed."""
+    if not email.password_file:
+        return email.password
+    key = "notifications.receivers.email.passwordFile"
+    return _text(key, _from_file(key, email.password_file))
+
+
+def key_pair(config: SecretManagementConfig) -> KeyPair:
+    """Return the keys that decrypt the secrets of applications."""
+    where = "secretManagement.config"
+    return KeyPair(
+        private=_either(
+            f"{where}.privateKey", config.private_key_file, config.private_key_data
+        ).strip(),
+        public=_either(
+            f"{where}.publicKey", config.public_key_file, config.public_key_data
+        ).strip(),
+    )
+
+
+def previous_key(key: PreviousKeySpec) -> bytes:
+    """Return a private key that was used before."""
+    where = "secretManagement.config.previousKeys.privateKey"
+    return _either(where, key.private_key_file, key.private_key_data).strip()
+
+
+def _either(key: str, file: str, data: str) -> bytes:
+    return _from_file(f"{key}File", file) if file else _from_base64(f"{key}Data", data)
+
+
+def _from_file(key: str, path: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as e:
+        raise UserMistake(
+            f"{key}: cannot read {path}: {e.strerror}",
+            hint="name a file that piped may read",
+        ) from e
+
+
+def _from_base64(key: str, text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except binascii.Error as e:
+        raise UserMistake(
+            f"{key}: the value is not base64",
+            hint="encode it with the standard padded alphabet, such as `base64 -w0 FILE` does",
+        ) from e
+
+
+def _decoded(key: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as e:
+        raise UserMistake(f"{key}: the value is not text in UTF-8") from e
+
+
+def _text(key: str, content: bytes) -> str:
+    text = _decoded(key, content).strip()
+    if not text:
+        raise UserMistake(f"{key}: the value is empty")
+    return text

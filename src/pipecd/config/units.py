@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lengths of time as configuration files write them, in the syntax of Go."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from pipecd.model.duration import LONGEST, SECOND, SYNTAX, duration_text, parse_duration
+
+
+class Duration(float):
+    """A length of time in seconds.
+
+    Files write `1h30m`, `1.5h`, `300ms`, or a bare number of nanoseconds as upstream reads it. It
+    is exact to the nanosecond up to 26 days, and to the microsecond beyond.
+    """
+
+    @classmethod
+    def of_nanoseconds(cls, nanoseconds: int) -> Self:
+        """Return the length of so many nanoseconds."""
+        return cls(nanoseconds / SECOND)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read Go's duration syntax; raise ValueError saying what to write instead."""
+        return cls.of_nanoseconds(parse_duration(text))
+
+    @property
+    def nanoseconds(self) -> int:
+        """Return the length in whole nanoseconds."""
+        return round(self * SECOND)
+
+    def __str__(self) -> str:
+        """Write the length as Go does, such as `6h0m0s` or `1.5s`."""
+        return duration_text(self.nanoseconds)
+
+    def __repr__(self) -> str:
+        return f"Duration({str(self)!r})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[Any], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._of_input, serialization=core_schema.to_string_ser_schema()
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        number = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
+        pattern = rf"^[-+]?(0|({number}(ns|us|µs|μs|ms|s|m|h))+)$"
+        return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "number"}]}
+
+    @classmethod
+    def _of_input(cls, value: object) -> Self:
+        match value:
+            case Duration():
+                return cls(value)
+            case str():
+                return cls.parse(value)
+            case bool() | None:
+                raise ValueError(f"invalid duration, {SYNTAX}")
+            case int() | float() if abs(value) <= LONGEST:
+                return cls.of_nanoseconds(int(value))
+            case _:
+                raise ValueError(f"invalid duration, {SYNTAX}")
+
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+class Percentage(int):
+    """A whole number of hundredths, written `30`, `"30"` or `30%`; the sign `%` is kept."""
+
+    has_sign: bool
+
+    def __new__(cls, number: int, *, has_sign: bool = False) -> Self:
+        self = super().__new__(cls, number)
+        self.has_sign = has_sign
+        return self
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `30` or `30%`; raise ValueError saying what to write instead."""
+        number = text.removesuffix("%")
+        if not _NUMBER.fullmatch(number):
+            raise ValueError(f'invalid percentage "{text}", write a whole number such as 30 or 30%')
+        return cls(int(number), has_sign=number != text)
+
+    def __str__(self) -> str:
+        return f"{int(self)}%" if self.has_sign else f"{int(self)}"
+
+    def __repr__(self) -> str:
+        return f"Percentage({str(self)!r})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[Any], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._of_input, serialization=core_schema.to_string_ser_schema()
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "pattern": "^[+-]?[0-9]+%?$"}, {"type": "integer"}]}
+
+    @classmethod
+    def _of_input(cls, value: object) -> Self:
+        match value:
+            case Percentage():
+                return cls(value, has_sign=value.has_sign)
+            case str():
+                return cls.parse(value)
+            case int() if not isinstance(value, bool):
+                return cls.parse(str(value))
+            case _:
+                raise ValueError("invalid percentage, write a whole number such as 30 or 30%")
+
+
+_LARGEST = 2**63 - 1
+_SYNTAX = "write a number such as 2, or a share such as 50%"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """A number of copies, written `2`, `"2"` or `50%`."""
+
+    number: int
+    is_share: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `2` or `50%`; raise ValueError saying what to write instead."""
+        number = text.removesuffix("%")
+        if not _NUMBER.fullmatch(number):
+            raise ValueError(f'invalid replicas "{text}", {_SYNTAX}')
+        return cls(int(number), is_share=number != text)
+
+    def of(self, total: int, *, default: int = 1) -> int:
+        """Return the copies for a workload that has `total` now; none asked for is `default`."""
+        if self.number == 0:
+            return default
+        if not self.is_share:
+            return self.number
+        return -(-self.number * total // 100)
+
+    def __str__(self) -> str:
+        return f"{self.number}%" if self.is_share else f"{self.number}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[Any], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._of_input, serialization=core_schema.to_string_ser_schema()
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "pattern": "^[+-]?[0-9]+%?$"}, {"type": "number"}]}
+
+    @classmethod
+    def _of_input(cls, value: object) -> Self:
+        match value:
+            case Replicas():
+                return cls(value.number, value.is_share)
+            case str():
+                return cls.parse(value)
+            case bool() | None:
+                raise ValueError(f"invalid replicas, {_SYNTAX}")
+            case int() | float() if abs(value) <= _LARGEST:
+                return cls(int(value))
+            case _:
+                raise ValueError(f"invalid replicas, {_SYNTAX}")
