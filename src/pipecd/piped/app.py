@@ -1,97 +1,494 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole agent on one screen: settings in, parts wired, one task for each of them."""
+"""The composition root of piped, top to bottom: settings in, components built, one task for each.
+
+`run_piped` connects to the control plane (`_connect`), opens Git and starts the plugins
+(`_open_services`), builds the components (`_build_components`) and runs them in one task group.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
+import httpx2
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
-from pipecd.config.catalog import load_catalog
+from pipecd.config.catalog import Catalog, load_catalog
+from pipecd.config.piped import (
+    EventWatcherRepoSpec,
+    PlanPreviewSpec,
+    git_password,
+    piped_key,
+    ssh_key,
+)
+from pipecd.config.read import PipedConfig
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Mirrors, Repository, open_mirrors
 from pipecd.observe.admin import admin_server, standard_pages
+from pipecd.observe.deployments import DeploymentStatuses, DeploymentTelemetry, DeploymentTraces
 from pipecd.observe.log import hiding
-from pipecd.piped import foundation, wiring
+from pipecd.observe.metrics import ConstantLabels
+from pipecd.observe.version import build_version
+from pipecd.piped.appconfig.reporter import AppConfigReporter
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.deployments import DeploymentCache
+from pipecd.piped.cache.heads import RepositoryHeads
+from pipecd.piped.cache.refresh import RefreshSchedule
+from pipecd.piped.cache.wakeups import WakeupStream
 from pipecd.piped.command_handlers import (
     RestartHandler,
     RestartRequested,
     StageCommandHandler,
     UnknownApplicationHandler,
 )
-from pipecd.piped.foundation import PipedSettings
+from pipecd.piped.control_plane_client import ControlPlaneClient
+from pipecd.piped.deploy.context import DeploymentContext, logs_directory
+from pipecd.piped.deploy.deployer import Deployer
+from pipecd.piped.eventwatcher.definitions import Definitions
+from pipecd.piped.eventwatcher.inbox import Inbox
+from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings
+from pipecd.piped.eventwatcher.watcher import EventWatcher
+from pipecd.piped.livestate.announce import Announcer, Recoveries
+from pipecd.piped.livestate.ground import Grounds
+from pipecd.piped.livestate.livestates import LiveStates
+from pipecd.piped.livestate.look import Looking
+from pipecd.piped.livestate.watcher import Tools as WatcherTools
+from pipecd.piped.notify.message import ConsoleLinks
+from pipecd.piped.notify.notifier import Notifier, PipedIdentity, create_subscribers
+from pipecd.piped.notify.outbox import NotificationMetrics
+from pipecd.piped.notify.spool import Spool
+from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
+from pipecd.piped.planpreview.builder import ApplicationPreviewer, PreviewBuilder
+from pipecd.piped.planpreview.previewer import Previewer, PreviewMetrics
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY, PluginDownloads, PluginHost
+from pipecd.piped.pluginhost.metadata_store import MetadataStore
+from pipecd.piped.pluginhost.process import PluginTimeouts
+from pipecd.piped.pluginhost.registry import PluginRegistry
+from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.reporting.heartbeat import Heartbeat, piped_meta
-
-__all__ = ["PipedSettings", "run_piped"]
+from pipecd.piped.reporting.sync_states import SyncStates
+from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.sources import Sources
+from pipecd.piped.trigger.trigger import Trigger
+from pipecd.program.dirlock import DirectoryInUse, lock_directory
+from pipecd.proto.service.wakeups_pb2 import Wakeup
+from pipecd.secrets.decrypter import Decrypter, open_decrypter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+_DEFAULT_INTERVAL = 60.0
+_LOCK_RETRY_INTERVAL = 0.2
+
+
+@dataclass(frozen=True)
+class PipedSettings:
+    """The flags and the configuration of a piped; without an admin port it has no admin server."""
+
+    config: PipedConfig
+    workspace: Path
+    insecure: bool = False
+    cert_file: str = ""
+    tools_dir: Path | None = None
+    plugins_dir: Path = PLUGINS_DIRECTORY
+    redownload_plugins: bool = False
+    admin_host: str = ""
+    admin_port: int | None = None
+    plugin_service_port: int = 0
+    launcher_version: str = ""
+    with_metrics: bool = True
+    grace: float = 30.0
+
+
+class Component(Protocol):
+    """A part of piped with a task of its own."""
+
+    def run(self) -> Coroutine[Any, Any, None]: ...
+
 
 async def run_piped(settings: PipedSettings, *, ready: Callable[[], None] | None = None) -> None:
-    """Runs until cancelled, or until a person asks for a restart."""
+    """Runs until it is cancelled or a user requests a restart; calls `ready` once it runs."""
+    spec = settings.config.spec
     try:
-        async with AsyncExitStack() as opened:
-            await _run(settings, opened, ready)
+        async with AsyncExitStack() as stack:
+            connection = await _connect(settings, stack)
+            services = await _open_services(connection, stack)
+            components = _build_components(connection, services)
+            async with asyncio.TaskGroup() as tasks:
+                for component in components:
+                    tasks.create_task(component.run(), name=type(component).__name__)
+                log.info("piped is running", piped=spec.piped_id, project=spec.project_id)
+                if ready is not None:
+                    ready()
     except* RestartRequested:
-        log.info("piped ends to be started again")
+        log.info("piped ends because a restart was requested")
 
 
-async def _run(
-    settings: PipedSettings, opened: AsyncExitStack, ready: Callable[[], None] | None
-) -> None:
-    await foundation.claim_workspace(settings, opened)
-    spec, counted = settings.config.spec, CollectorRegistry()
-    registry = foundation.metrics(settings, counted)
-    await _open_admin(settings, registry, opened)
-    api = await opened.enter_async_context(foundation.connect(settings))
-    decrypter, catalog = await foundation.decrypter(settings), load_catalog()
+@dataclass(frozen=True, kw_only=True)
+class _Connection:
+    """A piped that is registered with its control plane."""
+
+    settings: PipedSettings
+    metrics: CollectorRegistry
+    catalog: Catalog
+    api: ControlPlaneClient
+    decrypter: Decrypter | None
+    heartbeat: Heartbeat
+    notifier: Notifier
+
+
+async def _connect(settings: PipedSettings, stack: AsyncExitStack) -> _Connection:
+    """Connects to the control plane and registers this piped; `stack` closes the connections."""
+    spec = settings.config.spec
+    await _lock_workspace(settings, stack)
+    metrics, exposed = CollectorRegistry(), None
+    if settings.with_metrics:
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=metrics)
+        exposed = CollectorRegistry()
+        exposed.register(ConstantLabels(metrics, _metric_labels(settings)))
+    if settings.admin_port is not None:
+        pages = standard_pages(exposed)
+        admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
+        await stack.enter_async_context(admin)
+    api = await stack.enter_async_context(
+        ControlPlaneClient.connect(
+            spec.api_address,
+            project=spec.project_id,
+            piped=spec.piped_id,
+            key=partial(piped_key, spec),
+            insecure=settings.insecure,
+            cert_file=settings.cert_file,
+        )
+    )
+    decrypter, catalog = None, load_catalog()
+    if spec.secret_management is not None:
+        decrypter = await asyncio.to_thread(open_decrypter, spec.secret_management)
     public_key = decrypter.public_key if decrypter else b""
     heartbeat = Heartbeat(
         api=api,
         meta=piped_meta(settings.config, catalog, public_key=public_key),
-        metrics=lambda: generate_latest(registry) if registry is not None else b"",
+        metrics=lambda: generate_latest(exposed) if exposed is not None else b"",
     )
-    notifier = await foundation.notifier(settings, await heartbeat.register(), counted, opened)
-    mirrors = await opened.enter_async_context(foundation.mirrors(settings))
-    shared = foundation.share(settings, api, mirrors, catalog, decrypter, notifier)
-    opened.enter_context(hiding(shared.callbacks.masks.all.hide))
-    counted.register(shared.telemetry.statuses)
-    counted.register(shared.callbacks.plugin_metrics)
-    heartbeat.on_reported = shared.telemetry.statuses.reported
-    opened.push_async_callback(shared.telemetry.traces.shutdown)
-    plugins = await wiring.plugins(shared, opened)
-    reporter, events = wiring.reporter(shared), wiring.events(shared)
-    parts = (
+    registered = await heartbeat.register()
+    http = await stack.enter_async_context(
+        httpx2.AsyncClient(headers={"User-Agent": f"pipecd/{build_version()}"})
+    )
+    console = ConsoleLinks(spec.web_address or registered.web_base_url, spec.project_id)
+    spool = await asyncio.to_thread(Spool.open, settings.workspace / "notifications.jsonl")
+    stack.callback(spool.close)
+    notifier = Notifier(
+        PipedIdentity(spec.project_id, spec.piped_id, registered.name),
+        create_subscribers(spec.notifications, console, http, spool, NotificationMetrics(metrics)),
+        spool,
+    )
+    return _Connection(
+        settings=settings,
+        metrics=metrics,
+        catalog=catalog,
+        api=api,
+        decrypter=decrypter,
+        heartbeat=heartbeat,
+        notifier=notifier,
+    )
+
+
+async def _lock_workspace(settings: PipedSettings, stack: AsyncExitStack) -> None:
+    """Locks the workspace, since two pipeds would delete each other's files.
+
+    A piped that is about to end is waited for, as long as its grace period.
+    """
+    loop, is_logged = asyncio.get_running_loop(), False
+    deadline = loop.time() + settings.grace
+    remedy = "choose another directory with --workspace-dir"
+    while True:
+        try:
+            stack.enter_context(
+                lock_directory(settings.workspace, program="piped", elsewhere=remedy)
+            )
+        except DirectoryInUse as e:
+            if loop.time() >= deadline:
+                raise
+            if not is_logged:
+                log.warning("workspace is in use, waiting for the other piped", error=str(e))
+            is_logged = True
+        else:
+            return
+        await asyncio.sleep(_LOCK_RETRY_INTERVAL)
+
+
+def _metric_labels(settings: PipedSettings) -> dict[str, str]:
+    """Returns the labels of every metric of this piped."""
+    return {
+        "pipecd_component": "piped",
+        "project": settings.config.spec.project_id,
+        "piped": settings.config.spec.piped_id,
+        "piped_version": build_version(),
+        "launcher_version": settings.launcher_version,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Services:
+    """What several components share."""
+
+    mirrors: Mirrors
+    heads: RepositoryHeads
+    configs: ApplicationConfigs
+    sources: Sources
+    baselines: Baselines
+    applications: ApplicationCache
+    deployments: DeploymentCache
+    commands: CommandCache
+    sync_states: SyncStates
+    metadata: MetadataStore
+    callbacks: Callbacks
+    telemetry: DeploymentTelemetry
+    plugins: PluginRegistry
+
+
+async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Services:
+    """Opens the Git mirrors and starts the plugins; `stack` closes and stops them."""
+    settings, api, decrypter = connection.settings, connection.api, connection.decrypter
+    spec, workspace = settings.config.spec, settings.workspace
+    mirrors = await stack.enter_async_context(
+        open_mirrors(
+            [Repository(r.repo_id, r.remote, r.branch) for r in spec.repositories],
+            directory=workspace / "git",
+            credentials=GitCredentials(
+                username=spec.git.username,
+                email=spec.git.email,
+                password=git_password(spec.git),
+                ssh_key=ssh_key(spec.git),
+                ssh_host=spec.git.host,
+                ssh_host_name=spec.git.host_name,
+                ssh_config_file=spec.git.ssh_config_file_path,
+            ),
+        )
+    )
+    applications, deployments = ApplicationCache(api), DeploymentCache(api)
+    commands, metadata = CommandCache(api), MetadataStore(api)
+    callbacks = Callbacks(
+        api,
+        commands=commands,
+        metadata=metadata,
+        tools=ToolRegistry(settings.tools_dir or workspace / "tools"),
+        logs=partial(logs_directory, workspace),
+        git=mirrors.environment.variables,
+    )
+    if decrypter is not None:
+        callbacks.masks.all = decrypter.known
+    stack.enter_context(hiding(callbacks.masks.all.hide))
+    telemetry = DeploymentTelemetry(
+        DeploymentStatuses(lambda: deployments.all),
+        DeploymentTraces(_trace_resource(settings), api.export_traces),
+    )
+    stack.push_async_callback(telemetry.traces.shutdown)
+    connection.heartbeat.on_reported = telemetry.statuses.reported
+    connection.metrics.register(telemetry.statuses)
+    connection.metrics.register(callbacks.plugin_metrics)
+    plugins = await stack.enter_async_context(
+        PluginHost.start(
+            spec.plugins,
+            callbacks=callbacks,
+            service_port=settings.plugin_service_port,
+            downloads=PluginDownloads(settings.plugins_dir, redownload=settings.redownload_plugins),
+            timeouts=PluginTimeouts(grace=settings.grace),
+        )
+    )
+    on_change = Announcer(connection.notifier).heard
+    configs = ApplicationConfigs(connection.catalog)
+    return _Services(
+        mirrors=mirrors,
+        heads=RepositoryHeads(mirrors),
+        configs=configs,
+        sources=Sources(mirrors, configs, decrypt=decrypter and decrypter.decrypt),
+        baselines=Baselines(IgnoredCommits(workspace / "trigger" / "seen.json")),
+        applications=applications,
+        deployments=deployments,
+        commands=commands,
+        sync_states=SyncStates(api, applications, deployments, on_change=on_change),
+        metadata=metadata,
+        callbacks=callbacks,
+        telemetry=telemetry,
+        plugins=plugins,
+    )
+
+
+def _trace_resource(settings: PipedSettings) -> dict[str, str]:
+    """Returns the OpenTelemetry resource of this piped."""
+    spec = settings.config.spec
+    return {
+        "service.name": "piped",
+        "service.namespace": spec.project_id,
+        "service.instance.id": spec.piped_id,
+        "project-id": spec.project_id,
+        "piped-id": spec.piped_id,
+    }
+
+
+def _build_components(connection: _Connection, services: _Services) -> Sequence[Component]:
+    """Returns everything that runs; none of it does anything before its task starts."""
+    settings, api = connection.settings, connection.api
+    spec = settings.config.spec
+    heartbeat, commands = connection.heartbeat, services.commands
+    applications, deployments = services.applications, services.deployments
+    app_configs = AppConfigReporter(
+        api=api,
+        applications=applications,
+        commands=commands,
+        heads=services.heads,
+        mirrors=services.mirrors,
+        configs=services.configs,
+        schedule=RefreshSchedule(spec.app_config_sync_interval or _DEFAULT_INTERVAL),
+        piped_id=spec.piped_id,
+        selector=spec.app_selector,
+    )
+    trigger = Trigger(
+        api=api,
+        applications=applications,
+        deployments=deployments,
+        commands=commands,
+        heads=services.heads,
+        mirrors=services.mirrors,
+        configs=services.configs,
+        baselines=services.baselines,
+        notifier=connection.notifier,
+        states=services.sync_states,
+        interval=spec.sync_interval or _DEFAULT_INTERVAL,
+    )
+    event_watcher = _build_event_watcher(connection, services)
+    wakeups = WakeupStream(
+        api,
+        schedules={
+            Wakeup.CONNECTED: (
+                *(applications.schedule, deployments.schedule, commands.schedule),
+                *(event_watcher.schedule, heartbeat.schedule, app_configs.schedule),
+            ),
+            Wakeup.APPLICATIONS: (applications.schedule,),
+            Wakeup.DEPLOYMENTS: (deployments.schedule,),
+            Wakeup.COMMANDS: (commands.schedule,),
+            Wakeup.EVENTS: (event_watcher.schedule,),
+        },
+        heads=services.heads,
+    )
+    return (
         heartbeat,
-        notifier,
-        shared.applications,
-        shared.deployments,
-        shared.commands,
-        shared.heads,
-        wiring.wakeups(shared, events.schedule, heartbeat.schedule, reporter.schedule),
-        wiring.trigger(shared),
-        wiring.deployer(shared, plugins),
-        shared.states,
-        wiring.livestates(shared, plugins),
-        wiring.previewer(shared, plugins, counted),
-        reporter,
-        events,
-        RestartHandler(shared.commands),
-        StageCommandHandler(api=api, commands=shared.commands),
-        UnknownApplicationHandler(shared.commands, shared.applications),
+        connection.notifier,
+        applications,
+        deployments,
+        commands,
+        services.heads,
+        wakeups,
+        trigger,
+        _build_deployer(connection, services),
+        services.sync_states,
+        _build_live_states(connection, services),
+        _build_previewer(connection, services),
+        app_configs,
+        event_watcher,
+        RestartHandler(commands),
+        StageCommandHandler(api=api, commands=commands),
+        UnknownApplicationHandler(commands, applications),
     )
-    async with asyncio.TaskGroup() as loops:
-        for part in parts:
-            loops.create_task(part.run(), name=type(part).__name__)
-        log.info("piped is running", piped=spec.piped_id, project=spec.project_id)
-        if ready is not None:
-            ready()
 
 
-async def _open_admin(
-    settings: PipedSettings, registry: CollectorRegistry | None, opened: AsyncExitStack
-) -> None:
-    if settings.admin_port is not None:
-        pages = standard_pages(registry)
-        admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
-        await opened.enter_async_context(admin)
+def _targets(settings: PipedSettings) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the deploy targets of each plugin."""
+    return {
+        plugin.name: tuple(target.name for target in plugin.deploy_targets)
+        for plugin in settings.config.spec.plugins
+    }
+
+
+def _build_deployer(connection: _Connection, services: _Services) -> Deployer:
+    context = DeploymentContext(
+        api=connection.api,
+        deployments=services.deployments,
+        commands=services.commands,
+        sources=services.sources,
+        plugins=services.plugins,
+        targets=_targets(connection.settings),
+        callbacks=services.callbacks,
+        metadata=services.metadata,
+        notifier=connection.notifier,
+        workspace=connection.settings.workspace,
+        telemetry=services.telemetry,
+    )
+    return Deployer(context=context, applications=services.applications)
+
+
+def _build_live_states(connection: _Connection, services: _Services) -> LiveStates:
+    directory = connection.settings.workspace / "livestate"
+    grounds = Grounds(services.mirrors, services.configs, services.sources, directory)
+    live_states = LiveStates(
+        applications=services.applications,
+        mirrors=services.mirrors,
+        tools=WatcherTools(
+            api=connection.api,
+            deployments=services.deployments,
+            heads=services.heads,
+            grounds=grounds,
+            looking=Looking(grounds, services.plugins, _targets(connection.settings)),
+            states=services.sync_states,
+            recoveries=Recoveries(connection.notifier),
+        ),
+    )
+    services.callbacks.on_live_state_changed = live_states.changed
+    return live_states
+
+
+def _build_previewer(connection: _Connection, services: _Services) -> Previewer:
+    settings = connection.settings.config.spec.plan_preview
+    return Previewer(
+        commands=services.commands,
+        builder=PreviewBuilder(
+            applications=services.applications,
+            heads=services.heads,
+            mirrors=services.mirrors,
+            configs=services.configs,
+            baselines=services.baselines,
+            previewer=ApplicationPreviewer(
+                api=connection.api,
+                sources=services.sources,
+                plugins=services.plugins,
+                masks=services.callbacks.masks,
+                targets=_targets(connection.settings),
+            ),
+        ),
+        workspace=connection.settings.workspace,
+        workers=settings.worker_num or PlanPreviewSpec().worker_num,
+        default_timeout=settings.command_handle_timeout or PlanPreviewSpec().command_handle_timeout,
+        metrics=PreviewMetrics(connection.metrics),
+    )
+
+
+def _build_event_watcher(connection: _Connection, services: _Services) -> EventWatcher:
+    spec = connection.settings.config.spec
+    overrides = {repository.repo_id: repository for repository in spec.event_watcher.git_repos}
+    inbox = Inbox(connection.api, every=spec.event_watcher.check_interval or _DEFAULT_INTERVAL)
+    around = Surroundings(
+        inbox=inbox,
+        heads=services.heads,
+        applications=services.applications,
+        token=git_password(spec.git),
+    )
+    scribes = [
+        Scribe(
+            mirror,
+            Definitions(
+                mirror,
+                services.configs,
+                overrides.get(mirror.repository.id, EventWatcherRepoSpec()),
+            ),
+            around,
+        )
+        for mirror in services.mirrors
+    ]
+    return EventWatcher(inbox, scribes)

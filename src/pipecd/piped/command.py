@@ -91,7 +91,7 @@ def settings_of(given: dict[str, Any]) -> PipedSettings:
         tools_dir=Path(given["tools_dir"]).absolute(),
         admin_port=given["admin_port"],
         plugins_dir=Path(given["plugins_dir"]).absolute(),
-        fetch_plugins_anew=given["force_plugin_redownload"],
+        redownload_plugins=given["force_plugin_redownload"],
         plugin_service_port=given["plugin_service_port"],
         launcher_version=given["launcher_version"],
         with_metrics=given["metrics"],
