@@ -59,21 +59,16 @@ class AddApplicationPages:
 
     def routes(self) -> list[Route]:
         return [
-            Route(PATH, self._context.page(self._show), methods=["GET"]),
-            Route(PATH, self._context.action(self._add), methods=["POST"]),
+            Route(PATH, self._context.page(self.show_page), methods=["GET"]),
+            Route(PATH, self._context.action(self.add), methods=["POST"]),
         ]
 
-    async def _show(self, request: Request, session: BrowserSession) -> Response:
-        return await self._render(request, session, request.query_params.get("piped", ""))
-
-    async def _render(
-        self,
-        request: Request,
-        session: BrowserSession,
-        piped_id: str,
-        error: FormError | None = None,
+    async def show_page(
+        self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
         user, text = session.user, request.query_params.get("q", "").strip()
+        form = await request.form() if error else FormData()
+        piped_id = _field(form, "piped") or request.query_params.get("piped", "")
         pipeds = await self._context.visible_pipeds(user)
         unregistered = await self._unregistered(user, pipeds)
         matching = search(unregistered, text)
@@ -82,7 +77,6 @@ class AddApplicationPages:
             # The rejected form stays on the page, however long the list is.
             sent = [info for info in unregistered if file_of(info).anchor == error.form]
             shown = (*sent, *(info for info in shown if info not in sent))
-        form = await request.form() if error else FormData()
         options = {piped.id: target_options(piped) for piped in pipeds or ()}
         hidden = _PIPEDS_HIDDEN if pipeds is None else ""
         return self._context.render(
@@ -138,24 +132,24 @@ class AddApplicationPages:
             await self._context.denied_reason(user, _CREATE, Application()),
         )
 
-    async def _add(self, request: Request, session: BrowserSession) -> Response:
+    async def add(self, request: Request, session: BrowserSession) -> Response:
         form = await request.form()
         is_manual = form.get("form") == MANUAL_FORM
         file = _file(form)
         targets = tuple(map(str, form.getlist("target")))
 
-        async def add() -> str:
+        async def register() -> str:
             create = self._manual_application if is_manual else self._found_application
             application = await create(form, session.user)
             return await self._context.cases.applications.add(application, by=session.user)
 
         key = (session.token, PATH, *file, *targets)
         try:
-            application_id = await self._context.deduplicator.run(key, add)
+            application_id = await self._context.deduplicator.run(key, register)
         except (UserMistake, Conflict, NotFound, Denied) as e:
             text = _NOT_ALLOWED if isinstance(e, Denied) else str(e)
             error = FormError.of(MANUAL_FORM if is_manual else file.anchor, text, form)
-            return await self._render(request, session, file.piped, error)
+            return await self.show_page(request, session, error)
         return RedirectResponse(f"/applications/{application_id}?added=1", 303)
 
     async def _found_application(self, form: FormData, user: User) -> Application:
@@ -193,7 +187,11 @@ class AddApplicationPages:
         file = ApplicationFile(file.piped, file.repository, path, config)
         application = _application(file, name, options.select(_targets(form)))
         for other in await self._applications(user):
-            if _is_duplicate(other, application):
+            if (
+                registered_file(other) == registered_file(application)
+                and other.platform_provider == application.platform_provider
+                and other.deploy_targets_by_plugin == application.deploy_targets_by_plugin
+            ):
                 raise Conflict(f"This application is already registered as {other.name}.")
         return application
 
@@ -248,12 +246,4 @@ def _application(file: ApplicationFile, name: str, selection: TargetSelection) -
             plugin: DeployTargets(deploy_targets=names)
             for plugin, names in selection.targets.items()
         },
-    )
-
-
-def _is_duplicate(one: Application, other: Application) -> bool:
-    """Whether both deploy the same file to the same targets."""
-    return registered_file(one) == registered_file(other) and (
-        one.platform_provider == other.platform_provider
-        and one.deploy_targets_by_plugin == other.deploy_targets_by_plugin
     )

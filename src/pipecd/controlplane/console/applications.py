@@ -37,12 +37,12 @@ class ApplicationPages:
     def routes(self) -> list[Route]:
         page, action = self._context.page, self._context.action
         return [
-            Route("/applications", page(self._list), methods=["GET"]),
-            Route("/applications/{id}", page(self._show), methods=["GET"]),
-            Route("/applications/{id}/sync", action(self._sync), methods=["POST"]),
+            Route("/applications", page(self.list_page), methods=["GET"]),
+            Route("/applications/{id}", page(self.show_page), methods=["GET"]),
+            Route("/applications/{id}/sync", action(self.sync), methods=["POST"]),
         ]
 
-    async def _list(self, request: Request, session: BrowserSession) -> Response:
+    async def list_page(self, request: Request, session: BrowserSession) -> Response:
         user, cases = session.user, self._context.cases
         query = parse_application_query(request.query_params)
         found = await cases.applications.listed(query.filter(user.project), by=user)
@@ -60,7 +60,7 @@ class ApplicationPages:
             sizes=PAGE_SIZES,
         )
 
-    async def _show(self, request: Request, session: BrowserSession) -> Response:
+    async def show_page(self, request: Request, session: BrowserSession) -> Response:
         user, now = session.user, self._context.now()
         application = await self._context.cases.applications.get(request.path_params["id"], by=user)
         if application.deleted:
@@ -106,7 +106,7 @@ class ApplicationPages:
             return ()
         return tuple(sorted(found.items, key=lambda d: -d.created_at))
 
-    async def _sync(self, request: Request, session: BrowserSession) -> Response:
+    async def sync(self, request: Request, session: BrowserSession) -> Response:
         application_id = request.path_params["id"]
         requested = str((await request.form()).get("strategy", ""))
         if requested not in _STRATEGIES:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pipecd.controlplane.console.deploy_targets import platform_name, target_names
 from pipecd.controlplane.console.deployments_view import (
     CommitView,
-    Version,
+    VersionView,
     commit_view,
     version_views,
 )
@@ -44,7 +44,7 @@ _WORST_FIRST = (
 
 
 @dataclass(frozen=True)
-class LastDeployment:
+class LastDeploymentView:
     """A deployment as the application document refers to it."""
 
     id: str
@@ -53,7 +53,7 @@ class LastDeployment:
     started: Timestamp | None
     completed: Timestamp | None
     summary: str
-    versions: tuple[Version, ...]
+    versions: tuple[VersionView, ...]
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class ApplicationRow:
     disabled: bool
     labels: tuple[str, ...]
     platform: str
-    triggered: LastDeployment | None
-    running: LastDeployment | None
+    triggered: LastDeploymentView | None
+    running: LastDeploymentView | None
     updated: Timestamp | None
 
 
@@ -160,13 +160,13 @@ def drift_lines(application: Application) -> tuple[DriftLine, ...]:
     )
 
 
-def _last(reference: ApplicationDeploymentReference, now: datetime) -> LastDeployment | None:
+def _last(reference: ApplicationDeploymentReference, now: datetime) -> LastDeploymentView | None:
     if not reference.deployment_id:
         return None
     trigger = reference.trigger
     # Chains and API keys are commanders without a name; the commit author stands in for them.
     is_person = trigger.commander and not is_uuid(trigger.commander)
-    return LastDeployment(
+    return LastDeploymentView(
         id=reference.deployment_id,
         commit=commit_view(trigger.commit, now),
         by=trigger.commander if is_person else trigger.commit.author,

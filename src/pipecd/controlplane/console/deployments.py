@@ -67,15 +67,15 @@ class DeploymentPages:
         deployment, stage = "/deployments/{id}", "/deployments/{id}/stages/{stage}"
         page, action = self._context.page, self._context.action
         return [
-            Route("/deployments", page(self._list), methods=["GET"]),
-            Route(deployment, page(self._show), methods=["GET"]),
-            Route(f"{stage}/log.txt", page(self._raw_log), methods=["GET"]),
-            Route(f"{deployment}/cancel", action(self._cancel), methods=["POST"]),
-            Route(f"{stage}/approve", action(self._approve), methods=["POST"]),
-            Route(f"{stage}/skip", action(self._skip), methods=["POST"]),
+            Route("/deployments", page(self.list_page), methods=["GET"]),
+            Route(deployment, page(self.show_page), methods=["GET"]),
+            Route(f"{stage}/log.txt", page(self.raw_log), methods=["GET"]),
+            Route(f"{deployment}/cancel", action(self.cancel), methods=["POST"]),
+            Route(f"{stage}/approve", action(self.approve), methods=["POST"]),
+            Route(f"{stage}/skip", action(self.skip), methods=["POST"]),
         ]
 
-    async def _list(self, request: Request, session: BrowserSession) -> Response:
+    async def list_page(self, request: Request, session: BrowserSession) -> Response:
         user = session.user
         query = parse_deployment_query(request.query_params)
         found, cursor = await self._search(query, user)
@@ -113,7 +113,7 @@ class DeploymentPages:
                 break
         return tuple(found), cursor
 
-    async def _show(self, request: Request, session: BrowserSession) -> Response:
+    async def show_page(self, request: Request, session: BrowserSession) -> Response:
         user, params = session.user, request.query_params
         deployment = await self._context.cases.deployments.get(request.path_params["id"], by=user)
         pipeds = await self._context.visible_pipeds(user)
@@ -172,7 +172,7 @@ class DeploymentPages:
         except NotFound:
             return StageLogPart((), completed=False)
 
-    async def _raw_log(self, request: Request, session: BrowserSession) -> Response:
+    async def raw_log(self, request: Request, session: BrowserSession) -> Response:
         deployment_id, stage_id = request.path_params["id"], request.path_params["stage"]
         deployment = await self._context.cases.deployments.get(deployment_id, by=session.user)
         stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)
@@ -183,7 +183,7 @@ class DeploymentPages:
         text = log_text(part.blocks, ansi=request.query_params.get("ansi") == "1")
         return PlainTextResponse(text)
 
-    async def _cancel(self, request: Request, session: BrowserSession) -> Response:
+    async def cancel(self, request: Request, session: BrowserSession) -> Response:
         mode = str((await request.form()).get("mode", ""))
         if mode not in _CANCEL_MODES:
             raise UserMistake(f"{mode!r} is not a cancel mode", hint="use rollback or keep")
@@ -197,13 +197,13 @@ class DeploymentPages:
             mode,
         )
 
-    async def _approve(self, request: Request, session: BrowserSession) -> Response:
+    async def approve(self, request: Request, session: BrowserSession) -> Response:
         approve, ids = self._context.cases.deployments.approve, request.path_params
         return await self._send_command(
             request, session, lambda: approve(ids["id"], ids["stage"], by=session.user)
         )
 
-    async def _skip(self, request: Request, session: BrowserSession) -> Response:
+    async def skip(self, request: Request, session: BrowserSession) -> Response:
         skip, ids = self._context.cases.deployments.skip, request.path_params
         return await self._send_command(
             request, session, lambda: skip(ids["id"], ids["stage"], by=session.user)

@@ -59,7 +59,7 @@ class CommitView:
 
 
 @dataclass(frozen=True)
-class Version:
+class VersionView:
     """The version of one artifact; `url` is empty if there is no link."""
 
     text: str
@@ -101,7 +101,7 @@ class DeploymentView:
     row: DeploymentRow
     title: str
     status: StatusText
-    versions: tuple[Version, ...]
+    versions: tuple[VersionView, ...]
     running_commit: str
     compare_url: str
     strategy: StrategyView
@@ -229,7 +229,7 @@ def commit_view(commit: Commit, now: datetime) -> CommitView:
     )
 
 
-def version_views(artifacts: Iterable[ArtifactVersion]) -> tuple[Version, ...]:
+def version_views(artifacts: Iterable[ArtifactVersion]) -> tuple[VersionView, ...]:
     """Each artifact once, with its name where it has one."""
     by_text = {
         f"{artifact.name}:{artifact.version}" if artifact.name else artifact.version: artifact
@@ -237,7 +237,7 @@ def version_views(artifacts: Iterable[ArtifactVersion]) -> tuple[Version, ...]:
         # What pipeds send if a manifest has no version.
         if artifact.version and artifact.version != "unknown"
     }
-    return tuple(Version(text, a.version, safe_link(a.url)) for text, a in by_text.items())
+    return tuple(VersionView(text, a.version, safe_link(a.url)) for text, a in by_text.items())
 
 
 def strategy_view(deployment: Deployment) -> StrategyView:

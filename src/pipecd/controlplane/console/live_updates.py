@@ -66,7 +66,7 @@ _SIGNALS_OF_OBJECTS = {
 
 
 @dataclass(frozen=True)
-class Topic:
+class PageTopic:
     """Something that a page follows; `run` is set for a log."""
 
     kind: TopicKind
@@ -88,7 +88,7 @@ class Topic:
         return signal.topic is _SIGNALS_OF_OBJECTS[self.kind] and signal.id == self.id
 
 
-def parse_topics(text: str) -> tuple[Topic, ...]:
+def parse_topics(text: str) -> tuple[PageTopic, ...]:
     """The topics of a text such as `dep:ID,log:ID:STAGE:0`; raises UserMistake if invalid."""
     parts = [part for part in text.split(",") if part]
     if not 0 < len(parts) <= MAX_TOPICS:
@@ -99,20 +99,22 @@ def parse_topics(text: str) -> tuple[Topic, ...]:
     return topics
 
 
-def _parse_topic(text: str) -> Topic:
+def _parse_topic(text: str) -> PageTopic:
     word, *rest = text.split(":")
     try:
         kind = TopicKind(word)
     except ValueError as e:
         raise UserMistake(f"there is no topic {word!r}") from e
     if kind in _SIGNALS_OF_LISTS and not rest:
-        return Topic(kind)
+        return PageTopic(kind)
     if kind in _SIGNALS_OF_OBJECTS and len(rest) == 1 and rest[0]:
-        return Topic(kind, rest[0])
+        return PageTopic(kind, rest[0])
     if kind is TopicKind.LOG and len(rest) in (2, 3):
         retried = rest[2] if len(rest) == 3 else "0"
         if retried.isascii() and retried.isdigit():
-            return Topic(kind, ":".join(rest), StageRun(rest[0], unquote(rest[1]), int(retried)))
+            return PageTopic(
+                kind, ":".join(rest), StageRun(rest[0], unquote(rest[1]), int(retried))
+            )
     raise UserMistake(f"the topic {text!r} is malformed")
 
 
@@ -173,7 +175,7 @@ class EventStream:
     def __init__(
         self,
         project: str,
-        topics: Sequence[Topic],
+        topics: Sequence[PageTopic],
         cursor: LogCursor,
         sources: StreamSources,
         intervals: StreamIntervals,
@@ -293,13 +295,13 @@ class LiveUpdates:
         self._open: defaultdict[str, list[EventStream]] = defaultdict(list)
 
     def routes(self) -> list[Route]:
-        return [Route("/_/stream", self._context.page(self._stream), methods=["GET"])]
+        return [Route("/_/stream", self._context.page(self.stream_events), methods=["GET"])]
 
     def open_streams(self) -> int:
         """The number of open streams."""
         return sum(map(len, self._open.values()))
 
-    async def _stream(self, request: Request, session: BrowserSession) -> ASGIApp:
+    async def stream_events(self, request: Request, session: BrowserSession) -> ASGIApp:
         topics = parse_topics(request.query_params.get("t", ""))
         await self._authorize(topics, session)
         # A browser that reconnects by itself sends the header; live.js sends the parameter.
@@ -332,7 +334,7 @@ class LiveUpdates:
 
         return respond
 
-    async def _authorize(self, topics: tuple[Topic, ...], session: BrowserSession) -> None:
+    async def _authorize(self, topics: tuple[PageTopic, ...], session: BrowserSession) -> None:
         """Raises unless the session is still valid and its user may see every topic."""
         cases = self._context.cases
         user = await cases.sessions.person(session.token, afresh=True)

@@ -50,18 +50,18 @@ class PipedPages:
     def routes(self) -> list[Route]:
         page, piped = self._context.page, f"{LIST_PATH}/{{id}}"
         forms: dict[str, Handler] = {
-            "restart": self._restart,
-            "keys": self._add_key,
-            "edit": self._change(self._edit),
-            "version": self._change(self._set_desired_version),
-            "enable": self._change(self._enable),
-            "disable": self._change(self._disable),
-            "keys/drop": self._change(self._delete_old_keys),
+            "restart": self.restart,
+            "keys": self.add_key,
+            "edit": self._change(self.edit),
+            "version": self._change(self.set_desired_version),
+            "enable": self._change(self.enable),
+            "disable": self._change(self.disable),
+            "keys/drop": self._change(self.delete_old_keys),
         }
         return [
-            Route(LIST_PATH, page(self._list), methods=["GET"]),
-            Route(piped, page(self._show), methods=["GET"]),
-            Route(LIST_PATH, self._form("add", self._register), methods=["POST"]),
+            Route(LIST_PATH, page(self.list_page), methods=["GET"]),
+            Route(piped, page(self.show_page), methods=["GET"]),
+            Route(LIST_PATH, self._form("add", self.register), methods=["POST"]),
             *(
                 Route(f"{piped}/{name}", self._form(name, handler), methods=["POST"])
                 for name, handler in forms.items()
@@ -72,7 +72,7 @@ class PipedPages:
         async def show_error(
             request: Request, session: BrowserSession, error: FormError
         ) -> Response:
-            show = self._show if "id" in request.path_params else self._list
+            show = self.show_page if "id" in request.path_params else self.list_page
             return await show(request, session, error)
 
         return self._context.validated_action(name, handler, show_error)
@@ -87,7 +87,7 @@ class PipedPages:
 
         return handler
 
-    async def _list(
+    async def list_page(
         self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
         user, cases = session.user, self._context.cases
@@ -105,7 +105,7 @@ class PipedPages:
             topics=_topics(rows, error),
         )
 
-    async def _show(
+    async def show_page(
         self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
         user, cases = session.user, self._context.cases
@@ -135,7 +135,7 @@ class PipedPages:
             return None
         return len(found.items)
 
-    async def _restart(self, request: Request, session: BrowserSession) -> Response:
+    async def restart(self, request: Request, session: BrowserSession) -> Response:
         piped_id = request.path_params["id"]
         command_id = await self._context.deduplicator.run(
             (session.token, request.url.path),
@@ -143,7 +143,7 @@ class PipedPages:
         )
         return RedirectResponse(f"{LIST_PATH}/{piped_id}?cmd={command_id}", 303)
 
-    async def _register(self, request: Request, session: BrowserSession) -> Response:
+    async def register(self, request: Request, session: BrowserSession) -> Response:
         form = await request.form()
         name, description = _required_name(form), _text(form, "description")
 
@@ -159,7 +159,7 @@ class PipedPages:
         )
         return self._show_key(request, session, piped_id, piped_key)
 
-    async def _add_key(self, request: Request, session: BrowserSession) -> Response:
+    async def add_key(self, request: Request, session: BrowserSession) -> Response:
         piped_id = request.path_params["id"]
         # Without the deduplicator a double click would be told that there are two keys already,
         # and the response with the key would be lost.
@@ -186,23 +186,23 @@ class PipedPages:
             is_new="id" not in request.path_params,
         )
 
-    async def _edit(self, piped_id: str, form: FormData, user: User) -> None:
+    async def edit(self, piped_id: str, form: FormData, user: User) -> None:
         name, description = _required_name(form), _text(form, "description")
         await self._context.cases.pipeds.update(piped_id, name, description, by=user)
 
-    async def _set_desired_version(self, piped_id: str, form: FormData, user: User) -> None:
+    async def set_desired_version(self, piped_id: str, form: FormData, user: User) -> None:
         version = _text(form, "version")
         if version and not _VERSION.fullmatch(version):
             raise UserMistake(f"{version!r} is not a version; write it like v0.1.0.")
         await self._context.cases.pipeds.desire_version(version, [piped_id], by=user)
 
-    async def _enable(self, piped_id: str, _form: FormData, user: User) -> None:
+    async def enable(self, piped_id: str, _form: FormData, user: User) -> None:
         await self._context.cases.pipeds.enable(piped_id, by=user)
 
-    async def _disable(self, piped_id: str, _form: FormData, user: User) -> None:
+    async def disable(self, piped_id: str, _form: FormData, user: User) -> None:
         await self._context.cases.pipeds.disable(piped_id, by=user)
 
-    async def _delete_old_keys(self, piped_id: str, _form: FormData, user: User) -> None:
+    async def delete_old_keys(self, piped_id: str, _form: FormData, user: User) -> None:
         await self._context.cases.pipeds.drop_old_keys(piped_id, by=user)
 
 

@@ -49,23 +49,23 @@ class ProjectSettingsPages:
     def routes(self) -> list[Route]:
         page, action = self._context.page, self._context.action
         forms: dict[str, Change] = {
-            "admin": self._set_admin,
-            "admin/enable": self._enable_admin,
-            "admin/disable": self._disable_admin,
-            f"sso/{GITHUB}": self._set_github,
-            f"sso/{OIDC}": self._set_oidc,
-            "sso/remove": self._remove_sso,
-            "roles": self._add_role,
-            "roles/update": self._update_role,
-            "roles/delete": self._delete_role,
-            "groups": self._add_group,
-            "groups/delete": self._delete_group,
+            "admin": self.set_admin,
+            "admin/enable": self.enable_admin,
+            "admin/disable": self.disable_admin,
+            f"sso/{GITHUB}": self.set_github,
+            f"sso/{OIDC}": self.set_oidc,
+            "sso/remove": self.remove_sso,
+            "roles": self.add_role,
+            "roles/update": self.update_role,
+            "roles/delete": self.delete_role,
+            "groups": self.add_group,
+            "groups/delete": self.delete_group,
         }
         return [
-            Route("/settings", page(self._redirect_to_first), methods=["GET"]),
-            Route(PATH, page(self._show), methods=["GET"]),
-            Route(f"{PATH}/webhook", action(self._rotate_webhook_secret), methods=["POST"]),
-            Route(f"{PATH}/webhook/remove", action(self._remove_webhook), methods=["POST"]),
+            Route("/settings", page(self.redirect_to_first), methods=["GET"]),
+            Route(PATH, page(self.show_page), methods=["GET"]),
+            Route(f"{PATH}/webhook", action(self.rotate_webhook_secret), methods=["POST"]),
+            Route(f"{PATH}/webhook/remove", action(self.remove_webhook), methods=["POST"]),
             *(
                 Route(f"{PATH}/{name}", self._form(name, change), methods=["POST"])
                 for name, change in forms.items()
@@ -77,14 +77,14 @@ class ProjectSettingsPages:
             await change(await request.form(), session.user)
             return RedirectResponse(f"{PATH}#{name.partition('/')[0]}", 303)
 
-        return self._context.validated_action(name, handler, self._show)
+        return self._context.validated_action(name, handler, self.show_page)
 
-    async def _redirect_to_first(self, _request: Request, session: BrowserSession) -> Response:
+    async def redirect_to_first(self, _request: Request, session: BrowserSession) -> Response:
         """Redirects to the pipeds, or to the project if the user may not list pipeds."""
         lists_pipeds = await self._context.visible_pipeds(session.user) is not None
         return RedirectResponse(pipeds.LIST_PATH if lists_pipeds else PATH, 303)
 
-    async def _show(
+    async def show_page(
         self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
         return self._context.render(
@@ -130,7 +130,7 @@ class ProjectSettingsPages:
         url = f"{self._context.public_url(request)}/webhooks/{quote(user.project)}"
         return webhook_view(url, settings, self._context.now())
 
-    async def _rotate_webhook_secret(self, request: Request, session: BrowserSession) -> Response:
+    async def rotate_webhook_secret(self, request: Request, session: BrowserSession) -> Response:
         async def rotate() -> str:
             await self._context.cases.webhooks.rotate(by=session.user)
             return PATH
@@ -139,18 +139,18 @@ class ProjectSettingsPages:
         path = await self._context.deduplicator.run((session.token, PATH), rotate)
         return RedirectResponse(path, 303)
 
-    async def _remove_webhook(self, _request: Request, session: BrowserSession) -> Response:
+    async def remove_webhook(self, _request: Request, session: BrowserSession) -> Response:
         await self._context.cases.webhooks.remove(by=session.user)
         return RedirectResponse(PATH, 303)
 
-    async def _set_admin(self, form: FormData, user: User) -> None:
+    async def set_admin(self, form: FormData, user: User) -> None:
         username, password = _required(form, "username"), _required(form, "password")
         await self._context.cases.projects.set_static_admin(username, password, by=user)
 
-    async def _enable_admin(self, _form: FormData, user: User) -> None:
+    async def enable_admin(self, _form: FormData, user: User) -> None:
         await self._context.cases.projects.enable_static_admin(by=user)
 
-    async def _disable_admin(self, form: FormData, user: User) -> None:
+    async def disable_admin(self, form: FormData, user: User) -> None:
         project = await self._context.cases.projects.get(by=user)
         has_sso = project.HasField("sso") or project.shared_sso_name
         if not has_sso and str(form.get("confirm", "")) != user.project:
@@ -160,14 +160,14 @@ class ProjectSettingsPages:
             )
         await self._context.cases.projects.disable_static_admin(by=user)
 
-    async def _set_github(self, form: FormData, user: User) -> None:
+    async def set_github(self, form: FormData, user: User) -> None:
         sso = ProjectSSOConfig(
             provider=ProjectSSOConfig.Provider.GITHUB, session_ttl=_session_hours(form)
         )
         sso.github.CopyFrom(ProjectSSOConfig.GitHub(**_sso_values(form, GITHUB)))
         await self._context.cases.projects.set_sso(sso, by=user)
 
-    async def _set_oidc(self, form: FormData, user: User) -> None:
+    async def set_oidc(self, form: FormData, user: User) -> None:
         sso = ProjectSSOConfig(
             provider=ProjectSSOConfig.Provider.OIDC, session_ttl=_session_hours(form)
         )
@@ -176,25 +176,25 @@ class ProjectSettingsPages:
         sso.oidc.CopyFrom(ProjectSSOConfig.Oidc(scopes=scopes, **values))
         await self._context.cases.projects.set_sso(sso, by=user)
 
-    async def _remove_sso(self, _form: FormData, user: User) -> None:
+    async def remove_sso(self, _form: FormData, user: User) -> None:
         await self._context.cases.projects.remove_sso(by=user)
 
-    async def _add_role(self, form: FormData, user: User) -> None:
+    async def add_role(self, form: FormData, user: User) -> None:
         policies = parse_policies(_required(form, "policies"))
         await self._context.cases.roles.add(_required(form, "name"), policies, by=user)
 
-    async def _update_role(self, form: FormData, user: User) -> None:
+    async def update_role(self, form: FormData, user: User) -> None:
         policies = parse_policies(_required(form, "policies"))
         await self._context.cases.roles.update(_required(form, "name"), policies, by=user)
 
-    async def _delete_role(self, form: FormData, user: User) -> None:
+    async def delete_role(self, form: FormData, user: User) -> None:
         await self._context.cases.roles.delete(_required(form, "name"), by=user)
 
-    async def _add_group(self, form: FormData, user: User) -> None:
+    async def add_group(self, form: FormData, user: User) -> None:
         group, role = _required(form, "group"), _required(form, "role")
         await self._context.cases.roles.add_group(group, role, by=user)
 
-    async def _delete_group(self, form: FormData, user: User) -> None:
+    async def delete_group(self, form: FormData, user: User) -> None:
         await self._context.cases.roles.delete_group(_required(form, "group"), by=user)
 
 

@@ -49,11 +49,11 @@ class Assets:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/assets/{version}/{name}", self._serve),
-            Route("/favicon.ico", self._favicon),
+            Route("/assets/{version}/{name}", self.serve),
+            Route("/favicon.ico", self.favicon),
         ]
 
-    async def _serve(self, request: Request) -> Response:
+    async def serve(self, request: Request) -> Response:
         asset = self._files.get(request.path_params["name"])
         if asset is None:
             raise HTTPException(404)
@@ -63,7 +63,7 @@ class Assets:
             asset.content, media_type=asset.media_type, headers={"Cache-Control": cache_control}
         )
 
-    async def _favicon(self, _request: Request) -> Response:
+    async def favicon(self, _request: Request) -> Response:
         icon = self._files["favicon.svg"]
         return Response(
             icon.content,

@@ -70,15 +70,15 @@ class SignInPages:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/", self._sign_in_page, methods=["GET"]),
-            Route("/login", self._sign_in_page, methods=["GET"]),
-            Route("/auth/login/static", self._sign_in_with_password, methods=["GET", "POST"]),
-            Route("/auth/login", self._start_sso, methods=["GET", "POST"]),
-            Route("/auth/callback", self._sso_callback, methods=["GET"]),
-            Route("/auth/logout", self._sign_out, methods=["GET", "POST"]),
+            Route("/", self.sign_in_page, methods=["GET"]),
+            Route("/login", self.sign_in_page, methods=["GET"]),
+            Route("/auth/login/static", self.sign_in_with_password, methods=["GET", "POST"]),
+            Route("/auth/login", self.start_sso, methods=["GET", "POST"]),
+            Route("/auth/callback", self.sso_callback, methods=["GET"]),
+            Route("/auth/logout", self.sign_out, methods=["GET", "POST"]),
         ]
 
-    async def _sign_in_page(self, request: Request) -> Response:
+    async def sign_in_page(self, request: Request) -> Response:
         query = request.query_params
         return_path = safe_return(query.get("return", ""))
         project = query.get("project", "")
@@ -99,7 +99,7 @@ class SignInPages:
             self._cookies.clear(response, ERROR_COOKIE)
         return response
 
-    async def _sign_in_with_password(self, request: Request) -> Response:
+    async def sign_in_with_password(self, request: Request) -> Response:
         if request.method != "POST":
             return await self._reject_password(request, FormData(), "", "Method not allowed")
         reject_cross_site(request)
@@ -121,14 +121,14 @@ class SignInPages:
         self._cookies.add_recent_project(request, response, values["project"])
         return response
 
-    async def _sign_out(self, request: Request) -> Response:
+    async def sign_out(self, request: Request) -> Response:
         if request.method == "POST":
             reject_cross_site(request)
         response = RedirectResponse("/", 302)
         self._cookies.clear(response, SESSION_COOKIE, STATE_COOKIE)
         return response
 
-    async def _start_sso(self, request: Request) -> Response:
+    async def start_sso(self, request: Request) -> Response:
         if request.method != "POST":
             return self._reject_sso("Method not allowed")
         reject_cross_site(request)
@@ -152,7 +152,7 @@ class SignInPages:
         self._cookies.set(response, RETURN_COOKIE, return_path, seconds, same_site="Lax")
         return response
 
-    async def _sso_callback(self, request: Request) -> Response:
+    async def sso_callback(self, request: Request) -> Response:
         query, cookies = request.query_params, request.cookies
         callback = AuthCallback(
             state=query.get("state", ""),
