@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything at once: real plugins, people, chains, and a control plane that goes away."""
+"""Whole deployments: real plugins, approvals, chains, and an unavailable control plane."""
 
 import asyncio
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pipecd.controlplane.auth.subject import User
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.piped.deploy import run
+from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model import chain_pb2
 
 OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
@@ -36,7 +38,7 @@ def status(deployment: Any) -> str:
     return DeploymentStatus(deployment.status).name
 
 
-async def test_a_pipeline_of_real_stages_with_two_people(open_stand: OpenStand) -> None:
+async def test_a_pipeline_of_real_stages_with_two_approvers(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         commit = stand.push(PIPELINE, greeting="hello\n")
         id = await stand.trigger(commit)
@@ -65,7 +67,7 @@ async def test_a_pipeline_of_real_stages_with_two_people(open_stand: OpenStand) 
         assert done.stages[1].metadata["startTime"].isdecimal()
 
 
-async def test_a_script_is_undone_when_a_later_stage_fails(open_stand: OpenStand) -> None:
+async def test_a_script_is_rolled_back_when_a_later_stage_fails(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         spec = PIPELINE.replace("duration: 50ms", "duration: 10h").replace(
             "      - name: WAIT\n", "      - name: WAIT\n        timeout: 50ms\n"
@@ -81,7 +83,9 @@ async def test_a_script_is_undone_when_a_later_stage_fails(open_stand: OpenStand
         assert "undone" in await stand.lines_of(id, done.stages[3].id)
 
 
-async def test_a_stage_goes_on_while_the_control_plane_is_away(open_stand: OpenStand) -> None:
+async def test_a_stage_continues_while_the_control_plane_is_unavailable(
+    open_stand: OpenStand,
+) -> None:
     script = "for i in $(seq 40); do echo line $i; sleep 0.02; done"
     spec = f"  pipeline: {{stages: [{{name: SCRIPT_RUN, with: {{run: '{script}'}}}}]}}\n"
     async with open_stand() as stand, stand.piped():
@@ -154,7 +158,7 @@ async def test_a_deployment_that_waits_for_its_chain_can_be_cancelled(
         assert status(await stand.deployment(id)) == "CANCELLED"
 
 
-async def test_a_deployment_goes_on_as_soon_as_piped_hears_that_its_chain_has_come_this_far(
+async def test_a_wakeup_continues_a_deployment_whose_chain_reached_its_block(
     open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "RETRY_AFTER", 3600)
@@ -180,7 +184,7 @@ async def test_a_deployment_goes_on_as_soon_as_piped_hears_that_its_chain_has_co
         assert status(await stand.finished(id)) == "SUCCESS"
 
 
-async def test_a_secret_in_the_output_of_a_script_is_hidden(open_stand: OpenStand) -> None:
+async def test_a_secret_in_the_output_of_a_script_is_masked(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped() as deployer:
         spec = (
             "  pipeline: {stages: [{name: SCRIPT_RUN, with: {run: 'echo my hunter22; exit 1'}}]}\n"
@@ -194,7 +198,7 @@ async def test_a_secret_in_the_output_of_a_script_is_hidden(open_stand: OpenStan
 
 
 @pytest.mark.slow
-async def test_a_line_is_there_for_people_within_a_moment(open_stand: OpenStand) -> None:
+async def test_a_log_line_is_visible_within_a_moment(open_stand: OpenStand) -> None:
     """Written at one moment, read from the control plane at another; the usual one counts."""
     script = "for i in $(seq 15); do date +%s.%N; sleep 0.25; done"
     spec = f"  pipeline: {{stages: [{{name: SCRIPT_RUN, with: {{run: '{script}'}}}}]}}\n"
@@ -212,3 +216,27 @@ async def test_a_line_is_there_for_people_within_a_moment(open_stand: OpenStand)
                     break
         late = [at - float(line) for line, at in seen.items() if line[0].isdecimal()]
         assert statistics.median(late) < 0.3
+
+
+async def test_stages_share_a_working_copy_until_one_of_them_writes_to_it(
+    open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[Path] = []
+    create = Sources.at
+
+    async def counting(*args: Any, into: Path, **rest: Any) -> Source:
+        created.append(into)
+        return await create(*args, into=into, **rest)
+
+    monkeypatch.setattr(Sources, "at", counting)
+    scripts = ("cat app.pipecd.yaml", "touch made", "test ! -e made")
+    stages = "".join(f'      - {{name: SCRIPT_RUN, with: {{run: "{run}"}}}}\n' for run in scripts)
+    async with open_stand() as stand:
+        commit = stand.push(f"  pipeline:\n    stages:\n{stages}")
+        async with stand.piped():
+            id = await stand.trigger(commit)
+            done = await stand.finished(id)
+    assert status(done) == "SUCCESS", done.status_reason
+    planned, *others = created
+    assert planned.parts[-2:] == ("plan", "target"), "the first two stages get that of the plan"
+    assert [into.parts[-2:] for into in others] == [(done.stages[2].id, "target")]

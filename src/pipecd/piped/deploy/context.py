@@ -15,7 +15,7 @@ from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.reports import DeploymentReports
 from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.plan.stages import TargetsByPlugin
-from pipecd.piped.planning.planner import MaskedSources
+from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.registry import PluginRegistry
@@ -67,9 +67,9 @@ class DeploymentContext:
         """Returns the directory of a deployment's working copies, which may contain secrets."""
         return self.workspace / "deployments" / deployment_id / "sources"
 
-    def masked_sources(self, deployment_id: str) -> MaskedSources:
-        """Returns sources whose secrets are masked in all logs and reasons of the deployment."""
-        return MaskedSources(self.sources, self.callbacks.masks, deployment_id, self.copying)
+    def sources_of(self, deployment_id: str) -> DeploymentSources:
+        """Returns what creates the working copies of a deployment, for its plan and its stages."""
+        return DeploymentSources(self.sources, self.callbacks.masks, deployment_id, self.copying)
 
     async def remove_sources(self, deployment_id: str = "*") -> None:
         """Removes working copies, also those that a killed piped left behind."""

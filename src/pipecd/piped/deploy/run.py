@@ -21,6 +21,7 @@ from pipecd.piped.deploy.reports import error_text
 from pipecd.piped.deploy.scheduler import Scheduler
 from pipecd.piped.deploy.stop import until_stopped
 from pipecd.piped.plan.rollback import TIMED_OUT, Stop
+from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.planning.planner import Plan, Planner, RunningCommit, last_success
 from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -89,7 +90,7 @@ async def _plan_and_run(
     context: DeploymentContext, deployment: Deployment, stop: asyncio.Future[Stop]
 ) -> bool:
     """Returns False if the deployment has to wait for the previous block of its chain."""
-    reports = context.reports(deployment)
+    reports, sources = context.reports(deployment), context.sources_of(deployment.id)
     if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
         if deployment.deployment_chain_id:
             chain = await context.api.in_chain_deployment_plannable(
@@ -115,13 +116,13 @@ async def _plan_and_run(
             await reports.deployment_completed(DeploymentStatus.CANCELLED, reason)
             return True
         with context.telemetry.traces.plan(deployment):
-            is_planned = await PlanRun(context, deployment, stop).run()
+            is_planned = await PlanRun(context, deployment, sources, stop).run()
         if not is_planned:
             return True
     await reports.waiting()
     journal = await Journal.open(context.journal_file(deployment.id))
     with context.telemetry.traces.deploy(deployment):
-        await Scheduler(context, deployment, journal, stop).run()
+        await Scheduler(context, deployment, sources, journal, stop).run()
     return True
 
 
@@ -129,9 +130,14 @@ class PlanRun:
     """Plans one pending deployment, or completes it with the reason why it cannot be planned."""
 
     def __init__(
-        self, context: DeploymentContext, deployment: Deployment, stop: asyncio.Future[Stop]
+        self,
+        context: DeploymentContext,
+        deployment: Deployment,
+        sources: DeploymentSources,
+        stop: asyncio.Future[Stop],
     ) -> None:
         self._context, self._deployment, self._stop = context, deployment, stop
+        self._sources = sources
         self._reports = context.reports(deployment)
 
     async def run(self) -> bool:
@@ -175,12 +181,12 @@ class PlanRun:
         return False
 
     async def _plan(self, running: RunningCommit | None) -> Plan:
-        context, id = self._context, self._deployment.id
-        sources, into = context.masked_sources(id), context.sources_directory(id) / "plan"
-        planner = Planner(sources, context.plugins, targets=context.targets, now=context.now)
+        context, into = self._context, self._context.sources_directory(self._deployment.id) / "plan"
+        planner = Planner(self._sources, context.plugins, targets=context.targets, now=context.now)
         for _ in range(_PLAN_ATTEMPTS - 1):
             try:
                 return await planner.plan(self._deployment, running, into)
             except PluginDied as e:
+                await self._sources.discard()
                 await self._reports.waiting(f"Planned again as soon as the plugin is back: {e}")
         return await planner.plan(self._deployment, running, into)

@@ -33,6 +33,7 @@ from pipecd.piped.plan.rollback import (
     stopped_stage,
     without_rollback,
 )
+from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.planning.planner import set_targets
 from pipecd.piped.retry import retry_while_unavailable
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -47,10 +48,11 @@ class Scheduler:
         self,
         context: DeploymentContext,
         deployment: Deployment,
+        sources: DeploymentSources,
         journal: Journal,
         stop: asyncio.Future[Stop],
     ) -> None:
-        self._context, self._deployment = context, deployment
+        self._context, self._deployment, self._sources = context, deployment, sources
         self._journal, self._stop = journal, stop
         self._reports = context.reports(deployment)
         self._forward = [stage for stage in deployment.stages if not stage.rollback]
@@ -75,6 +77,8 @@ class Scheduler:
         outcome = self._journal.outcome or await self._decide()
         if outcome.rolls_back and self._rollback:
             await self._roll_back(outcome)
+        # The control plane may be unavailable for long, and working copies may contain secrets.
+        await self._sources.discard()
         await self._reports.completed(outcome.status, outcome.reason, by=outcome.by)
 
     async def _decide(self) -> Outcome:
@@ -155,6 +159,7 @@ class Scheduler:
             reports=self._reports,
             journal=self._journal,
             deployment=self._deployment,
+            sources=self._sources,
             spec=spec,
             stage=stage,
             run_in_background=self._run_in_background,

@@ -3,10 +3,8 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -23,6 +21,7 @@ from pipecd.piped.deploy.reports import DeploymentReports, error_text
 from pipecd.piped.deploy.stop import until_stopped
 from pipecd.piped.plan.rollback import StageOutcome, Stop, StopReason, stopped_stage
 from pipecd.piped.plan.stages import skip_reason
+from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.piped.retry import retry_while_unavailable
 from pipecd.piped.source.sources import Source
@@ -44,6 +43,7 @@ class StageExecutor:
     reports: DeploymentReports
     journal: Journal
     deployment: Deployment
+    sources: DeploymentSources
     spec: ApplicationSpec
     stage: PipelineStage
     run_in_background: Callable[[Coroutine[Any, Any, None]], None]
@@ -99,13 +99,13 @@ class StageExecutor:
                     await self._record(result)
                 raise
             if isinstance(ended, Stop):
+                # A program of the stage may still write to its working copies.
+                await self.sources.discard()
                 ended = _result_of(task) or await self._stopped(ended, timeout)
             return await self._complete(ended)
 
     async def _complete(self, ended: StageOutcome) -> StageOutcome:
         entry = await self._record(ended)
-        # The working copies may contain secrets.
-        await asyncio.to_thread(shutil.rmtree, self._sources_directory, ignore_errors=True)
         await self.reports.stage_completed(self.stage, entry)
         for command in self.context.commands.for_stage(self.deployment.id, self.stage.id):
             await self.context.commands.report(command, CommandStatus.SUCCEEDED)
@@ -138,6 +138,7 @@ class StageExecutor:
             log.info("stage started", stage=self.stage.name)
             return await self._call_plugin()
         except (PipecdError, OSError) as e:
+            await self.sources.discard()
             await self._close_log(error_text(e))
             return StageOutcome(StageStatus.FAILURE, self._masked(error_text(e)))
 
@@ -161,6 +162,7 @@ class StageExecutor:
             try:
                 response = await plugin.ExecuteStage(request)
             except PluginDied as e:
+                await self.sources.discard()
                 died += 1
                 if died >= _ATTEMPTS:
                     raise PipecdError(f"{e}; given up after {died} attempts") from e
@@ -193,16 +195,14 @@ class StageExecutor:
 
     async def _source(self, commit: str, name: str, *, config_filename: str = "") -> Source:
         """Returns a working copy; retries while the Git repository is unavailable."""
-        own, sources = self.deployment, self.context.masked_sources(self.deployment.id)
-        into = self._sources_directory / name
+        own = self.deployment
+        into = self.context.sources_directory(own.id) / self.stage.id
         return await retry_while_unavailable(
-            lambda: sources.at(own.git_path, commit, config_filename=config_filename, into=into),
+            lambda: self.sources.at(
+                own.git_path, commit, config_filename=config_filename, into=into, name=name
+            ),
             what="repository",
         )
-
-    @property
-    def _sources_directory(self) -> Path:
-        return self.context.sources_directory(self.deployment.id) / self.stage.id
 
     def _masked(self, text: str) -> str:
         return self.context.callbacks.masks.hide(self.deployment.id, text)

@@ -4,16 +4,10 @@
 Deployments and plan previews use the same `Planner`, so that they cannot disagree.
 """
 
-import asyncio
-import errno
 import json
-import os
-import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -38,12 +32,12 @@ from pipecd.piped.plan.strategy import (
     choose_strategy,
     strategy_by_rule,
 )
-from pipecd.piped.pluginhost.masking import SecretMasks
+from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
 from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.source.sources import Source, Sources
+from pipecd.piped.source.sources import Source
 from pipecd.proto.model import deployment_pb2
-from pipecd.proto.model.common_pb2 import ApplicationGitPath, ArtifactVersion
+from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.service.piped_pb2 import GetApplicationMostRecentDeploymentRequest
@@ -51,8 +45,6 @@ from pipecd.proto.service.piped_pb2 import GetApplicationMostRecentDeploymentReq
 log = structlog.get_logger()
 
 _STRATEGIES = frozenset({SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE})
-# With less free space than this, in bytes, a failed checkout is reported as a full disk.
-_MIN_FREE_SPACE = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -77,41 +69,6 @@ async def last_success(api: ControlPlaneClient, application_id: str) -> RunningC
 
 
 @dataclass(frozen=True)
-class MaskedSources:
-    """Creates working copies for one deployment, and masks their secrets in all its output."""
-
-    sources: Sources
-    masks: SecretMasks
-    deployment_id: str
-    copying: AbstractAsyncContextManager[Any]
-    """Entered while a copy is created, which limits how many are created at once."""
-
-    async def at(
-        self, git_path: ApplicationGitPath, commit: str, *, config_filename: str = "", into: Path
-    ) -> Source:
-        try:
-            async with self.copying:
-                source = await self.sources.at(
-                    git_path, commit, config_filename=config_filename, into=into
-                )
-        except PipecdError as e:
-            # Git names the file that it could not write, but not the cause.
-            if await asyncio.to_thread(_is_disk_full, into):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(into)) from e
-            raise
-        if source.secrets:
-            # A long secret has many forms to mask.
-            await asyncio.to_thread(self.masks.add, self.deployment_id, source.secrets)
-        return source
-
-
-def _is_disk_full(directory: Path) -> bool:
-    while not directory.exists():
-        directory = directory.parent
-    return shutil.disk_usage(directory).free < _MIN_FREE_SPACE
-
-
-@dataclass(frozen=True)
 class Plan:
     """How a deployment is going to run, and why."""
 
@@ -132,7 +89,7 @@ class Planner:
 
     def __init__(
         self,
-        sources: MaskedSources,
+        sources: DeploymentSources,
         plugins: PluginRegistry,
         *,
         targets: TargetsByPlugin,
@@ -151,7 +108,7 @@ class Planner:
     ) -> "PlanInput":
         """Creates the working copies below `into` and selects the plugins."""
         target = await self._sources.at(
-            deployment.git_path, deployment.trigger.commit.hash, into=into / "target"
+            deployment.git_path, deployment.trigger.commit.hash, into=into, name="target"
         )
         running_source = None
         if running is not None:
@@ -159,7 +116,8 @@ class Planner:
                 deployment.git_path,
                 running.commit,
                 config_filename=running.config_filename,
-                into=into / "running",
+                into=into,
+                name="running",
             )
         set_targets(deployment, target.config.spec, self._targets)
         plugins = self._plugins.of_application(

@@ -24,7 +24,8 @@ from pipecd.piped.plan import reason
 from pipecd.piped.plan.stages import TargetsByPlugin
 from pipecd.piped.planning.baseline import Baselines, CommitTrigger, invalid_config
 from pipecd.piped.planning.deployment import Cause, new_deployment
-from pipecd.piped.planning.planner import MaskedSources, PlanInput, Planner, last_success
+from pipecd.piped.planning.deployment_sources import DeploymentSources
+from pipecd.piped.planning.planner import PlanInput, Planner, last_success
 from pipecd.piped.planpreview.result import PluginPreview, add_plugin_results, empty_result, mask
 from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.plugin import Plugin
@@ -111,7 +112,7 @@ class ApplicationPreviewer:
         except PipecdError as e:
             raise PreviewFailed(f"failed while finding the last successful deployment ({e})") from e
         # The builder limits the number of concurrent applications as a whole.
-        sources = MaskedSources(self.sources, self.masks, deployment.id, nullcontext())
+        sources = DeploymentSources(self.sources, self.masks, deployment.id, nullcontext())
         planner = Planner(sources, self.plugins, targets=self.targets, now=self.now)
         try:
             input = await planner.prepare(deployment, running, into)
