@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: G004 - a stage log takes whole lines, it is no logger
-"""A real control plane, a real repository, and the part of a piped that deploys between them."""
+"""A real control plane, a real repository, and a deployer between them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence

@@ -50,7 +50,7 @@ def status(deployment: Any) -> str:
         pytest.param(["fail/fail", "succeed/raise"], "FAILURE", "Failed while executing stage {0} (it did not work)", ["act 0", "undo 0", "undo 1"], id="a failing rollback goes on and does not change the ending"),
     ],
 )  # fmt: skip
-async def test_what_stages_answer_decides_how_a_deployment_ends(
+async def test_the_results_of_stages_decide_the_status_of_a_deployment(
     open_stand: OpenStand, stages: list[str], ends: str, reason: str, story: list[str]
 ) -> None:
     async with open_stand() as stand, stand.piped():
@@ -62,7 +62,7 @@ async def test_what_stages_answer_decides_how_a_deployment_ends(
         assert not (await stand.app()).deploying
 
 
-async def test_the_stages_tell_what_became_of_them(open_stand: OpenStand) -> None:
+async def test_stages_report_their_status_and_log(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         id = await stand.trigger(stand.push(pipeline("skip", "fail/fail", "succeed")))
         done = await stand.finished(id)
@@ -78,7 +78,9 @@ async def test_the_stages_tell_what_became_of_them(open_stand: OpenStand) -> Non
         assert (await stand.log_of(id, done.stages[1].id)).completed
 
 
-async def test_a_success_is_what_the_next_deployment_compares_with(open_stand: OpenStand) -> None:
+async def test_the_last_success_is_the_running_commit_of_the_next_deployment(
+    open_stand: OpenStand,
+) -> None:
     async with open_stand() as stand, stand.piped():
         first = stand.push(pipeline("succeed"))
         await stand.finished(await stand.trigger(first))
@@ -98,7 +100,7 @@ async def test_a_success_is_what_the_next_deployment_compares_with(open_stand: O
         pytest.param({"no_rollback": True}, False, id="cancelled with no rollback wanted"),
     ],
 )
-async def test_a_person_cancels_a_running_stage(
+async def test_a_user_cancels_a_running_stage(
     open_stand: OpenStand, how: dict[str, bool], rolls_back: bool
 ) -> None:
     async with open_stand() as stand, stand.piped():
@@ -116,7 +118,9 @@ async def test_a_person_cancels_a_running_stage(
         assert (await stand.log_of(id, done.stages[0].id)).completed
 
 
-async def test_a_rollback_that_was_never_planned_cannot_be_demanded(open_stand: OpenStand) -> None:
+async def test_a_forced_rollback_without_rollback_stages_is_mentioned(
+    open_stand: OpenStand,
+) -> None:
     async with open_stand() as stand, stand.piped():
         spec = pipeline("hang/succeed", more="  planner: {autoRollback: false}")
         id = await stand.trigger(stand.push(spec))
@@ -127,7 +131,7 @@ async def test_a_rollback_that_was_never_planned_cannot_be_demanded(open_stand: 
         assert "there is no rollback, as planner.autoRollback is off" in done.status_reason
 
 
-async def test_no_stage_begins_after_a_cancel(open_stand: OpenStand) -> None:
+async def test_no_stage_starts_after_a_cancel(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped() as deployer:
         id = await stand.trigger(stand.push(pipeline("hang/succeed", "succeed")))
         await stand.told("act 0 begins")
@@ -146,7 +150,7 @@ async def test_no_stage_begins_after_a_cancel(open_stand: OpenStand) -> None:
         assert stand.begun == ["act 0", "undo 0"]
 
 
-async def test_a_deployment_that_waits_for_its_turn_is_cancelled_at_once(
+async def test_a_pending_deployment_is_cancelled_at_once(
     open_stand: OpenStand,
 ) -> None:
     async with open_stand() as stand, stand.piped():
@@ -197,7 +201,7 @@ async def test_a_cancel_during_the_rollback_changes_nothing(open_stand: OpenStan
         pytest.param(pipeline("hang/succeed", more="  timeout: 500ms"), id="the limit of the deployment"),
     ],
 )  # fmt: skip
-async def test_a_stage_that_takes_too_long_has_failed(open_stand: OpenStand, spec: str) -> None:
+async def test_a_stage_that_exceeds_its_timeout_fails(open_stand: OpenStand, spec: str) -> None:
     async with open_stand() as stand, stand.piped():
         id = await stand.trigger(stand.push(spec))
         done = await stand.finished(id)
@@ -223,7 +227,7 @@ async def test_one_deployment_at_a_time_and_the_oldest_first(open_stand: OpenSta
         assert stand.begun == ["act 0", "act 0"]
 
 
-async def test_a_stage_is_skipped_as_the_application_says(open_stand: OpenStand) -> None:
+async def test_a_stage_is_skipped_by_skip_on(open_stand: OpenStand) -> None:
     skip = " , skipOn: {commitMessagePrefixes: ['docs:'], paths: ['cart/*.md']}"
     async with open_stand() as stand, stand.piped():
         spec = pipeline(f"succeed{skip}", "succeed")
@@ -251,7 +255,7 @@ async def test_a_stage_is_skipped_as_the_application_says(open_stand: OpenStand)
         pytest.param("  plugins: {act: {}}\n", "no plugin of the application has a quick sync", id="nothing to quick sync with"),
     ],
 )  # fmt: skip
-async def test_a_plan_that_fails_says_why(open_stand: OpenStand, spec: str, reason: str) -> None:
+async def test_a_failed_plan_has_a_reason(open_stand: OpenStand, spec: str, reason: str) -> None:
     async with open_stand() as stand, stand.piped():
         done = await stand.finished(await stand.trigger(stand.push(spec)))
         assert status(done) == "FAILURE"
@@ -259,14 +263,14 @@ async def test_a_plan_that_fails_says_why(open_stand: OpenStand, spec: str, reas
         assert reason in done.status_reason
 
 
-async def test_a_commit_that_is_gone_is_named(open_stand: OpenStand) -> None:
+async def test_the_reason_names_a_missing_commit(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         stand.push(pipeline("succeed"))
         done = await stand.finished(await stand.trigger("0123456789" * 4))
         assert "commit 0123456789012345678901234567890123456789 is not in" in done.status_reason
 
 
-async def test_a_person_may_ask_for_the_pipeline(open_stand: OpenStand) -> None:
+async def test_a_user_may_request_the_pipeline(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         commit = stand.push(pipeline("succeed"))
         id = await stand.trigger(commit, strategy=SyncStrategy.PIPELINE)
@@ -274,7 +278,7 @@ async def test_a_person_may_ask_for_the_pipeline(open_stand: OpenStand) -> None:
         assert (done.summary, done.trigger.sync_strategy) == ("as told", SyncStrategy.PIPELINE)
 
 
-async def test_an_application_that_lost_its_piped_does_not_deploy_forever(
+async def test_a_stale_deploying_flag_is_cleared(
     open_stand: OpenStand,
 ) -> None:
     async with open_stand() as stand:

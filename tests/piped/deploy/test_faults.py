@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever breaks leads to a state and a reason that a person understands, and nothing is lost."""
+"""Every failure leads to a status and a reason that users understand, and nothing is lost."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ def script(run: str) -> str:
         pytest.param("  timeout: soon\n", r"spec\.timeout: .*soon", id="a value that means nothing"),
     ],
 )  # fmt: skip
-async def test_a_broken_configuration_is_shown_to_its_author(
+async def test_an_invalid_configuration_fails_with_file_and_line(
     open_stand: OpenStand, spec: str, reason: str
 ) -> None:
     async with open_stand() as stand, stand.piped():
@@ -48,7 +48,7 @@ async def test_a_broken_configuration_is_shown_to_its_author(
         assert re.search(reason, done.status_reason)
 
 
-async def test_a_directory_that_is_gone_is_named(open_stand: OpenStand) -> None:
+async def test_the_reason_names_a_missing_directory(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         stand.push(ACT)
         stand.origin.git("rm", "-rq", "cart")
@@ -59,7 +59,7 @@ async def test_a_directory_that_is_gone_is_named(open_stand: OpenStand) -> None:
 
 
 @pytest.mark.parametrize("piped", ["goes on", "is started again"])
-async def test_a_stage_that_ends_while_the_control_plane_is_away(
+async def test_a_stage_completes_while_the_control_plane_is_unavailable(
     open_stand: OpenStand, piped: str
 ) -> None:
     """More lines than fit into one report, and nobody to take them until long after the end."""
@@ -155,7 +155,7 @@ async def ended(stand: Any, stage: str) -> Any:
         pytest.param(99, "FAILURE", id="every time"),
     ],
 )
-async def test_a_plugin_that_dies_over_its_stage(
+async def test_a_stage_is_retried_when_its_plugin_dies(
     open_stand: OpenStand, deaths: int, ends: str
 ) -> None:
     async with open_stand() as stand:
@@ -181,7 +181,7 @@ async def test_a_plugin_that_dies_over_its_stage(
         pytest.param(99, "FAILURE", id="every time"),
     ],
 )
-async def test_a_plugin_that_dies_over_the_plan(
+async def test_a_plan_is_retried_when_a_plugin_dies(
     open_stand: OpenStand, deaths: int, ends: str
 ) -> None:
     async with open_stand() as stand:
@@ -195,7 +195,7 @@ async def test_a_plugin_that_dies_over_the_plan(
 
 
 @pytest.mark.slow
-async def test_a_plugin_that_hangs_costs_its_stage_the_time_it_has(open_stand: OpenStand) -> None:
+async def test_the_stage_of_a_hanging_plugin_times_out(open_stand: OpenStand) -> None:
     async with open_stand() as stand:
         spec, _ = mortal(stand, 0)
         async with stand.piped([spec]):
@@ -218,7 +218,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("small_disk")
-async def test_a_full_disk_holds_a_deployment_up_until_there_is_room(
+async def test_a_full_disk_defers_a_deployment_until_there_is_space(
     open_stand: OpenStand, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "RETRY_AFTER", 0.05)
@@ -236,7 +236,7 @@ async def test_a_full_disk_holds_a_deployment_up_until_there_is_room(
         assert (status(done), done.metadata_v2.shared.keyValues[WAITING_FOR]) == ("SUCCESS", "")
 
 
-async def test_a_clock_that_jumps_stops_nothing(open_stand: OpenStand) -> None:
+async def test_a_clock_jump_affects_no_timeout(open_stand: OpenStand) -> None:
     jumps = [timedelta(days=n) for n in (0, 400, -400)]
 
     def now() -> datetime:

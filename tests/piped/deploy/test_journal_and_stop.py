@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts: the race against a stop, the journal, persistence."""
+"""Stopping tasks, the journal, and reports."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ from pipecd.proto.service.piped_pb2 import ReportStageLogsFromLastCheckpointRequ
 BY_ANN = Stop(StopReason.CANCELLED, by="ann")
 
 
-async def test_work_that_ends_first_wins() -> None:
+async def test_the_result_of_a_task_that_ends_first_is_returned() -> None:
     async def work() -> str:
         return "done"
 
@@ -31,7 +31,7 @@ async def test_work_that_ends_first_wins() -> None:
     assert await until_stopped(asyncio.create_task(work()), never) == "done"
 
 
-async def test_an_error_of_the_work_is_raised() -> None:
+async def test_an_error_of_the_task_is_raised() -> None:
     async def work() -> str:
         raise UserMistake("wrong")
 
@@ -44,7 +44,9 @@ async def test_an_error_of_the_work_is_raised() -> None:
     ("by_person", "told"),
     [pytest.param(True, BY_ANN, id="cancelled"), pytest.param(False, TIMED_OUT, id="timed out")],
 )
-async def test_stopped_work_is_over_before_its_stop_is_told(by_person: bool, told: Stop) -> None:
+async def test_a_stopped_task_has_ended_before_the_stop_is_returned(
+    by_person: bool, told: Stop
+) -> None:
     ended: list[str] = []
 
     async def work() -> None:
@@ -63,7 +65,7 @@ async def test_stopped_work_is_over_before_its_stop_is_told(by_person: bool, tol
     assert ended == ["cleaned up"]
 
 
-async def test_work_that_ignores_its_end_is_not_waited_for() -> None:
+async def test_a_task_that_ignores_its_cancellation_is_not_awaited() -> None:
     let_go = asyncio.Event()
 
     async def work() -> None:
@@ -82,7 +84,7 @@ async def test_work_that_ignores_its_end_is_not_waited_for() -> None:
     await asyncio.wait({task})
 
 
-async def test_work_that_fails_while_it_is_stopped_is_only_mentioned() -> None:
+async def test_an_error_of_a_stopped_task_is_logged() -> None:
     async def work() -> None:
         try:
             await asyncio.Event().wait()
@@ -96,7 +98,7 @@ async def test_work_that_fails_while_it_is_stopped_is_only_mentioned() -> None:
     assert await until_stopped(task, stop) == BY_ANN
 
 
-async def test_a_journal_is_found_again(tmp_path: Path) -> None:
+async def test_a_journal_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "d" / "journal.json"
     written = await Journal.open(path)
     written.started_at = 7
@@ -122,14 +124,14 @@ async def test_a_journal_is_found_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"stages": {"s": {"status": "DANCE"}}, "outcome": 0}']
 )
-async def test_a_broken_journal_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+async def test_an_unreadable_journal_is_ignored(tmp_path: Path, text: str) -> None:
     path = tmp_path / "journal.json"
     path.write_text(text)
     found = await Journal.open(path)
     assert (found.stages, found.outcome) == ({}, None)
 
 
-async def test_a_completed_deployment_is_never_opened_again() -> None:
+async def test_a_completed_deployment_is_never_reopened() -> None:
     deployment = Deployment(id="d", status=deployment_pb2.DEPLOYMENT_SUCCESS)
     notifier = Notifier(PipedIdentity("", "", ""))
     reports = DeploymentReports(None, deployment, notifier, on_status=print)  # type: ignore[arg-type]

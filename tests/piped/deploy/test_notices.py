@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people hear of a deployment: each change once, whatever becomes of piped meanwhile."""
+"""Notifications about a deployment: each change once, also after restarts of piped."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,9 @@ BEGINNING = ["DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED"]
         ),
     ],
 )  # fmt: skip
-async def test_people_hear_of_every_step_of(open_stand: Any, stages: str, heard: list[str]) -> None:
+async def test_notifications_of_every_step_of(
+    open_stand: Any, stages: str, heard: list[str]
+) -> None:
     async with open_stand() as stand:
         commit = stand.push(ACTS % stages)
         async with stand.piped():
@@ -51,7 +53,7 @@ async def test_people_hear_of_every_step_of(open_stand: Any, stages: str, heard:
         assert len({notice.key for notice in stand.heard}) == len(stand.heard)
 
 
-async def test_a_failure_is_told_with_its_reason(open_stand: Any) -> None:
+async def test_a_failure_notification_has_the_reason(open_stand: Any) -> None:
     async with open_stand() as stand:
         commit = stand.push(ACTS % act("fail"))
         async with stand.piped():
@@ -63,7 +65,7 @@ async def test_a_failure_is_told_with_its_reason(open_stand: Any) -> None:
         assert stage.status_reason == "it did not work"
 
 
-async def test_a_deployment_that_cannot_be_planned_is_told_as_failed(open_stand: Any) -> None:
+async def test_a_failed_plan_is_notified_as_a_failed_deployment(open_stand: Any) -> None:
     async with open_stand() as stand:
         commit = stand.push("  pipeline: {stages: [{name: NO_SUCH_STAGE}]}\n")
         async with stand.piped():
@@ -72,7 +74,7 @@ async def test_a_deployment_that_cannot_be_planned_is_told_as_failed(open_stand:
         assert "Unable to plan" in text_field(stand.heard[0].metadata, "reason")
 
 
-async def test_those_who_cancel_are_named(open_stand: Any) -> None:
+async def test_a_cancel_notification_names_the_user(open_stand: Any) -> None:
     async with open_stand() as stand:
         commit = stand.push(ACTS % act("hang"))
         async with stand.piped():
@@ -85,7 +87,7 @@ async def test_those_who_cancel_are_named(open_stand: Any) -> None:
         assert text_field(last.metadata, "commander") == "root"
 
 
-async def test_a_restart_repeats_nothing(open_stand: Any) -> None:
+async def test_a_restart_repeats_no_notification(open_stand: Any) -> None:
     async with open_stand() as stand:
         commit = stand.push(ACTS % act("hang"))
         async with stand.piped():
@@ -102,7 +104,7 @@ async def test_a_restart_repeats_nothing(open_stand: Any) -> None:
         ]
 
 
-async def test_a_piped_that_ends_before_its_report_arrives_tells_the_same_again(
+async def test_a_piped_that_stops_before_its_report_arrives_notifies_again_with_the_same_key(
     open_stand: Any,
 ) -> None:
     async with open_stand() as stand:
@@ -120,7 +122,7 @@ async def test_a_piped_that_ends_before_its_report_arrives_tells_the_same_again(
         assert len({notice.key for notice in ends}) == 1
 
 
-async def test_an_approval_is_asked_for_and_then_told_with_those_who_gave_it(
+async def test_an_approval_is_requested_and_then_notified_with_the_approvers(
     open_stand: Any,
 ) -> None:
     async with open_stand() as stand:
@@ -147,7 +149,7 @@ def stand_admin() -> Any:
     return User("shop", "root", ("Admin",))
 
 
-async def test_each_notice_mentions_those_who_asked_for_it(open_stand: Any) -> None:
+async def test_each_notification_mentions_the_configured_users(open_stand: Any) -> None:
     wanted = (
         '{"mentions":[{"event":"DEPLOYMENT_SUCCEEDED","slack":null,"slackusers":["U1"]},'
         '{"event":"DEPLOYMENT_CANCELLED","slackusers":["U2"]},'
@@ -167,7 +169,7 @@ async def test_each_notice_mentions_those_who_asked_for_it(open_stand: Any) -> N
         assert list(by_kind[EventType.DEPLOYMENT_STARTED].mentioned_accounts) == []
 
 
-async def test_a_notice_keeps_what_was_so_when_it_was_told(open_stand: Any) -> None:
+async def test_a_notification_is_not_changed_by_later_reports(open_stand: Any) -> None:
     async with open_stand() as stand:
         commit = stand.push(ACTS % act("succeed"))
         async with stand.piped():

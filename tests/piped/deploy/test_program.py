@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deployment through a plugin program, whose last lines may come late."""
+"""A deployment with an external plugin, whose last log lines may arrive late."""
 
 import asyncio
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployments that wait say for what, and those that became pointless are passed over."""
+"""Pending deployments report what they wait for, and are superseded by later commits."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -20,7 +20,7 @@ def waits_for(deployment: Any) -> str:
     return deployment.metadata_v2.shared.keyValues.get(WAITING_FOR, "")
 
 
-async def test_what_waits_says_for_what_until_it_is_planned(open_stand: OpenStand) -> None:
+async def test_a_pending_deployment_reports_what_it_waits_for(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         commit = stand.push(HANG)
         first = await stand.trigger(commit, when=1_700_000_000)
@@ -34,7 +34,7 @@ async def test_what_waits_says_for_what_until_it_is_planned(open_stand: OpenStan
         assert (status(done), waits_for(done)) == ("SUCCESS", "")
 
 
-async def test_of_many_commits_behind_a_deployment_only_the_last_is_deployed(
+async def test_only_the_last_of_many_queued_commits_is_deployed(
     open_stand: OpenStand,
 ) -> None:
     async with open_stand() as stand, stand.piped():
@@ -55,7 +55,9 @@ async def test_of_many_commits_behind_a_deployment_only_the_last_is_deployed(
         assert stand.begun == ["act 0", "act 0"]
 
 
-async def test_what_piled_up_while_no_piped_was_there_is_passed_over(open_stand: OpenStand) -> None:
+async def test_deployments_queued_while_piped_was_stopped_are_superseded(
+    open_stand: OpenStand,
+) -> None:
     async with open_stand() as stand:
         commits = [stand.push(HANG, code=str(n)) for n in range(3)]
         # A force push may bring a commit that was made before the ones it replaces.

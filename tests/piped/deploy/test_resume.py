@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A piped may end at any instruction; the next one goes on and repeats nothing that was over."""
+"""A piped may stop at any instruction; the next one resumes and repeats no completed stage."""
 
 import asyncio
 import shutil
@@ -60,7 +60,7 @@ FAILING = (["succeed/succeed", "fail/fail"], "FAILURE", ["act 0", "act 1", "undo
         pytest.param("ReportApplicationMostRecentDeployment", *SUCCEEDING, id="the last success"),
     ],
 )
-async def test_a_piped_that_ends_during_any_call_is_resumed(
+async def test_a_piped_that_stops_during_any_call_resumes(
     open_stand: OpenStand, call: str, stages: list[str], ends: str, story: list[str]
 ) -> None:
     async with open_stand() as stand:
@@ -76,7 +76,7 @@ async def test_a_piped_that_ends_during_any_call_is_resumed(
         assert ended == Counter(story), "no stage that ended has run again"
 
 
-async def test_a_running_stage_is_taken_up_again_and_those_before_it_are_not(
+async def test_a_running_stage_is_resumed_and_completed_ones_are_not_repeated(
     open_stand: OpenStand,
 ) -> None:
     async with open_stand() as stand:
@@ -106,7 +106,7 @@ def later(minutes: float) -> Callable[[], datetime]:
     return lambda: utc_now() + timedelta(minutes=minutes)
 
 
-async def test_the_time_of_a_stage_goes_on_while_piped_is_restarted(
+async def test_the_timeout_of_a_stage_continues_after_a_restart(
     open_stand: OpenStand,
 ) -> None:
     spec = "  pipeline: {stages: [{name: ACT, timeout: 1h, with: {do: hang}}]}\n"
@@ -129,7 +129,7 @@ async def test_the_time_of_a_stage_goes_on_while_piped_is_restarted(
 
 
 @pytest.mark.parametrize("stages", [("hang",), ("succeed", "hang")])
-async def test_so_does_the_time_of_the_whole_deployment(
+async def test_the_timeout_of_a_deployment_continues_after_a_restart(
     open_stand: OpenStand, stages: tuple[str, ...]
 ) -> None:
     async with open_stand() as stand:
@@ -143,7 +143,7 @@ async def test_so_does_the_time_of_the_whole_deployment(
         assert done.status_reason == f"Timed out while executing stage {done.stages[-1].id}"
 
 
-async def test_a_clock_that_was_set_back_costs_no_time(open_stand: OpenStand) -> None:
+async def test_a_clock_that_was_set_back_does_not_shorten_a_timeout(open_stand: OpenStand) -> None:
     async with open_stand() as stand:
         id = await stand.trigger(stand.push("  timeout: 1h\n" + pipeline("hang")))
         async with stand.piped(now=later(600)):
@@ -154,7 +154,7 @@ async def test_a_clock_that_was_set_back_costs_no_time(open_stand: OpenStand) ->
         assert status(done) == "SUCCESS"
 
 
-async def test_lines_that_a_killed_piped_had_not_sent_are_sent_by_the_next(
+async def test_unsent_log_lines_of_a_killed_piped_are_sent_after_the_restart(
     open_stand: OpenStand,
 ) -> None:
     async with open_stand() as stand:
@@ -221,7 +221,9 @@ async def test_a_cancelled_rollback_ends_as_cancelled_after_a_restart(
         assert done.status_reason == f"Cancelled by root while executing stage {done.stages[0].id}"
 
 
-async def test_a_rollback_that_was_not_wanted_is_not_made_up_for(open_stand: OpenStand) -> None:
+async def test_a_cancel_without_rollback_stays_without_rollback_after_a_restart(
+    open_stand: OpenStand,
+) -> None:
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("hang/succeed")))
         async with stand.piped(), asyncio.timeout(10):
@@ -242,7 +244,7 @@ async def test_a_rollback_that_was_not_wanted_is_not_made_up_for(open_stand: Ope
         pytest.param("offended", ["act 0", "act 0"], id="one that calls being stopped a failure is not"),
     ],
 )  # fmt: skip
-async def test_a_stage_that_is_told_to_end_with_piped(
+async def test_a_stage_during_the_shutdown_of_piped(
     open_stand: OpenStand, do: str, begun: list[str]
 ) -> None:
     async with open_stand() as stand:
@@ -256,7 +258,7 @@ async def test_a_stage_that_is_told_to_end_with_piped(
         assert stand.begun == begun
 
 
-async def test_a_cancel_that_came_while_no_piped_was_there(open_stand: OpenStand) -> None:
+async def test_a_cancel_while_piped_was_stopped(open_stand: OpenStand) -> None:
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("succeed/succeed", "hang")))
         async with stand.piped():
@@ -269,7 +271,7 @@ async def test_a_cancel_that_came_while_no_piped_was_there(open_stand: OpenStand
         assert stand.begun[-1] == "undo 0"
 
 
-async def test_nothing_of_a_finished_deployment_is_left_on_disk(open_stand: OpenStand) -> None:
+async def test_the_files_of_a_completed_deployment_are_removed(open_stand: OpenStand) -> None:
     async with open_stand() as stand:
         work = stand.directory / "work" / "deployments"
         leftover = work / "killed" / "sources" / "secret.txt"

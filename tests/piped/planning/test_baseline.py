@@ -39,17 +39,17 @@ def baselines(seen: IgnoredCommits) -> Baselines:
     return Baselines(seen)
 
 
-def test_an_application_that_was_never_deployed_has_none(baselines: Baselines) -> None:
+def test_an_application_that_was_never_deployed_has_no_baseline(baselines: Baselines) -> None:
     assert baselines.of(application()).commit == ""
 
 
-def test_what_was_made_here_counts_before_the_control_plane_tells_it(baselines: Baselines) -> None:
+def test_a_local_deployment_counts_before_the_control_plane_lists_it(baselines: Baselines) -> None:
     stored = application("d0", "c0", 100)
     baselines.record(stored, deployment("d1", "c1", 101))
     assert baselines.of(stored).deployment_id == "d1"
 
 
-def test_a_clock_that_was_set_back_hides_nothing(baselines: Baselines) -> None:
+def test_a_clock_that_was_set_back_hides_no_deployment(baselines: Baselines) -> None:
     stored = application("d0", "c0", 5000)
     baselines.record(stored, deployment("d1", "c1", 100))
     assert baselines.of(stored).deployment_id == "d1"
@@ -57,32 +57,34 @@ def test_a_clock_that_was_set_back_hides_nothing(baselines: Baselines) -> None:
     assert baselines.of(stored).deployment_id == "d2"
 
 
-def test_what_another_piped_made_later_counts(baselines: Baselines) -> None:
+def test_a_later_deployment_of_another_process_counts(baselines: Baselines) -> None:
     baselines.record(application("d0", "c0", 100), deployment("d1", "c1", 101))
     assert baselines.of(application("d9", "c9", 200)).deployment_id == "d9"
 
 
-def test_of_two_in_one_second_the_one_of_the_newer_commit_counts(baselines: Baselines) -> None:
+def test_of_two_deployments_in_one_second_the_newer_commit_counts(baselines: Baselines) -> None:
     stored = application("d0", "c0", 100)
     assert baselines.adopt(stored, deployment("d2", "c2", 101, written=20))
     assert not baselines.adopt(stored, deployment("d1", "c1", 101, written=10))
     assert baselines.of(stored).deployment_id == "d2"
 
 
-def test_an_older_deployment_that_turns_up_changes_nothing(baselines: Baselines) -> None:
+def test_an_older_deployment_is_not_adopted(baselines: Baselines) -> None:
     stored = application("d1", "c1", 101)
     assert not baselines.adopt(stored, deployment("d0", "c0", 100))
     assert not baselines.adopt(stored, deployment("d1", "c1", 101))
     assert baselines.of(stored).deployment_id == "d1"
 
 
-def test_what_followed_the_last_one_is_later_whatever_the_clock_said(baselines: Baselines) -> None:
+def test_a_deployment_that_follows_the_last_one_is_later_whatever_the_clock(
+    baselines: Baselines,
+) -> None:
     stored = application("d0", "c0", 5000)
     assert baselines.adopt(stored, deployment("d1", "c1", 100), after="d0")
     assert baselines.of(stored).deployment_id == "d1"
 
 
-def test_a_seen_commit_counts_until_the_next_deployment(baselines: Baselines) -> None:
+def test_an_ignored_commit_counts_until_the_next_deployment(baselines: Baselines) -> None:
     stored = application("d0", "c0", 100)
     baselines.ignore(stored, "c1")
     assert (baselines.of(stored).commit, baselines.of(stored).deployment_id) == ("c1", "d0")
@@ -90,7 +92,7 @@ def test_a_seen_commit_counts_until_the_next_deployment(baselines: Baselines) ->
     assert baselines.of(stored).commit == "c2"
 
 
-async def test_seen_commits_outlive_a_restart(seen: IgnoredCommits, tmp_path: Path) -> None:
+async def test_ignored_commits_survive_a_restart(seen: IgnoredCommits, tmp_path: Path) -> None:
     Baselines(seen).ignore(application("d0", "c0", 100), "c1")
     await seen.save({"cart"})
     later = IgnoredCommits(tmp_path / "trigger" / "seen.json")
@@ -99,7 +101,7 @@ async def test_seen_commits_outlive_a_restart(seen: IgnoredCommits, tmp_path: Pa
     assert Baselines(later).of(application("d2", "c2", 101)).commit == "c2"
 
 
-async def test_seen_commits_of_applications_that_are_gone_are_forgotten(
+async def test_ignored_commits_of_deleted_applications_are_removed(
     seen: IgnoredCommits, tmp_path: Path
 ) -> None:
     seen.put("cart", "d0", "c1")
@@ -109,7 +111,7 @@ async def test_seen_commits_of_applications_that_are_gone_are_forgotten(
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"cart": 1}', '{"cart": ["a"]}', "\xff"])
-async def test_a_broken_file_is_no_more_than_a_lost_one(
+async def test_an_invalid_file_is_ignored(
     seen: IgnoredCommits, tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "trigger").mkdir()
@@ -121,7 +123,7 @@ async def test_a_broken_file_is_no_more_than_a_lost_one(
     assert "c1" in (tmp_path / "trigger" / "seen.json").read_text()
 
 
-async def test_a_disk_that_cannot_be_written_keeps_nobody_from_deploying(tmp_path: Path) -> None:
+async def test_a_disk_that_cannot_be_written_does_not_stop_the_trigger(tmp_path: Path) -> None:
     (tmp_path / "trigger").write_text("a file where a directory should be")
     seen = IgnoredCommits(tmp_path / "trigger" / "seen.json")
     await seen.load()

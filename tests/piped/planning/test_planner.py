@@ -14,7 +14,8 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from pipecd.piped.planning.planner import MaskedSources, Plan, Planner, RunningCommit
+from pipecd.piped.planning.deployment_sources import DeploymentSources
+from pipecd.piped.planning.planner import Plan, Planner, RunningCommit
 from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
@@ -113,7 +114,7 @@ async def planning(
     ) as mirrors:
         targets = dict.fromkeys(names, ("dev",))
         sources = Sources(mirrors, ApplicationConfigs(load_catalog()))
-        masked = MaskedSources(sources, SecretMasks(), "d", nullcontext())
+        masked = DeploymentSources(sources, SecretMasks(), "d", nullcontext())
         planner = Planner(masked, registry, targets=targets)
 
         async def plan(
@@ -165,7 +166,9 @@ async def test_the_first_deployment_of_a_platform_is_a_quick_sync(
     assert "strategy" not in platform.asked, "no plugin is asked what a rule decides"
 
 
-async def test_a_later_deployment_asks_the_platform(origin: Any, tmp_path: Path) -> None:
+async def test_plugins_decide_the_strategy_of_a_later_deployment(
+    origin: Any, tmp_path: Path
+) -> None:
     platform = Platform(wants=Strategy(PIPELINE, "a new image"))
     first = origin.commit({**spec(*CANARY), "cart/old.yaml": spec(*CANARY)["cart/app.pipecd.yaml"]})
     second = origin.commit({"cart/tag": "v2"})
@@ -177,7 +180,7 @@ async def test_a_later_deployment_asks_the_platform(origin: Any, tmp_path: Path)
     assert made.versions[0].name == "old.yaml", "the running source has its own config file"
 
 
-async def test_the_first_platform_that_wants_the_pipeline_ends_the_questions(
+async def test_no_plugin_is_called_after_one_that_requires_the_pipeline(
     origin: Any, tmp_path: Path
 ) -> None:
     eager, late = Platform(wants=Strategy(PIPELINE, "yes")), OtherPlatform()
@@ -196,7 +199,9 @@ async def test_without_a_pipeline_the_named_plugins_are_synced(origin: Any, tmp_
     assert [s.name for s in made.stages] == ["SYNC"]
 
 
-async def test_versions_that_are_not_known_stop_nothing(origin: Any, tmp_path: Path) -> None:
+async def test_a_failure_to_determine_versions_does_not_fail_the_plan(
+    origin: Any, tmp_path: Path
+) -> None:
     commit = origin.commit(spec(more=PLUGINS))
     async with planning(origin, tmp_path, Platform(broken={"versions"})) as plan:
         made = await plan(commit)
@@ -210,7 +215,7 @@ async def test_versions_that_are_not_known_stop_nothing(origin: Any, tmp_path: P
         pytest.param(Platform(wants=ZeroDivisionError("oops")), "p0: plugin p0 failed: ZeroDivisionError: oops", id="no strategy"),
     ],
 )  # fmt: skip
-async def test_a_plan_fails_with_the_words_of_the_plugin(
+async def test_a_failed_plan_has_the_error_of_the_plugin(
     origin: Any, tmp_path: Path, platform: Platform, told: str
 ) -> None:
     commit = origin.commit(spec("name: CANARY"))
@@ -220,14 +225,14 @@ async def test_a_plan_fails_with_the_words_of_the_plugin(
             await plan(commit, running)
 
 
-async def test_a_running_commit_that_vanished_is_named(origin: Any, tmp_path: Path) -> None:
+async def test_the_error_names_a_missing_running_commit(origin: Any, tmp_path: Path) -> None:
     commit = origin.commit(spec(more=PLUGINS))
     async with planning(origin, tmp_path, Platform()) as plan:
         with pytest.raises(NotFound, match="commit 00000"):
             await plan(commit, RunningCommit("0" * 40, ""))
 
 
-async def test_a_person_forces_a_quick_sync(origin: Any, tmp_path: Path) -> None:
+async def test_a_user_forces_a_quick_sync(origin: Any, tmp_path: Path) -> None:
     commit = origin.commit(spec(*CANARY))
     async with planning(origin, tmp_path, Platform()) as plan:
         made = await plan(
@@ -236,7 +241,7 @@ async def test_a_person_forces_a_quick_sync(origin: Any, tmp_path: Path) -> None
     assert (made.strategy, made.summary) == (QUICK, "by ann")
 
 
-async def test_a_first_generation_application_goes_to_its_platform_provider(
+async def test_a_v0_application_is_deployed_to_its_platform_provider(
     origin: Any, tmp_path: Path
 ) -> None:
     text = "apiVersion: pipecd.dev/v1beta1\nkind: KubernetesApp\nspec:\n  name: cart\n"

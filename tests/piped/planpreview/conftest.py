@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The previewing part of a piped between a real control plane, a repository and plugins."""
+"""A previewer between a real control plane, a repository and plugins."""
 
 import asyncio
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for plan previews end in one result each, whatever happens on the way."""
+"""Each request for a plan preview gets one result, whatever fails."""
 
 import asyncio
 import re
@@ -14,7 +14,8 @@ from pipecd.model.clock import utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import UserMistake
 from pipecd.piped.planning.deployment import commit_cause, new_deployment
-from pipecd.piped.planning.planner import MaskedSources, Planner, last_success
+from pipecd.piped.planning.deployment_sources import DeploymentSources
+from pipecd.piped.planning.planner import Planner, last_success
 from pipecd.proto.model.command_pb2 import Command
 
 CONFIG = """\
@@ -33,7 +34,7 @@ def application(name: str, tag: str = "v1", config: str = CONFIG) -> dict[str, s
     return {f"{name}/app.pipecd.yaml": config.replace("NAME", name), f"{name}/tag": tag}
 
 
-async def test_a_change_shows_what_it_would_do(open_scene: Any, origin: Any) -> None:
+async def test_a_preview_shows_what_a_change_would_do(open_scene: Any, origin: Any) -> None:
     first = origin.commit({**application("cart"), **application("shop")})
     async with open_scene() as scene, scene.previewing():
         cart = await scene.add("cart", deployed=first)
@@ -68,7 +69,7 @@ async def test_the_preview_is_of_the_merge_and_not_of_the_branch(
     assert shown == {"cart": b"- v1\n+ v2\n", "shop": b"- v1\n+ v9\n"}
 
 
-async def test_what_a_change_does_not_touch_is_not_shown(open_scene: Any, origin: Any) -> None:
+async def test_unchanged_applications_are_not_shown(open_scene: Any, origin: Any) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene, scene.previewing():
         await scene.add("cart", deployed=first)
@@ -89,7 +90,7 @@ async def test_an_application_that_never_ran_is_all_new(open_scene: Any, origin:
     assert shown.plan_details == b"- \n+ v1\n"
 
 
-async def test_every_target_is_in_the_text_for_older_readers(open_scene: Any, origin: Any) -> None:
+async def test_the_text_for_older_clients_has_every_target(open_scene: Any, origin: Any) -> None:
     first = origin.commit(application("cart"))
     async with open_scene(targets=("east", "west")) as scene, scene.previewing():
         await scene.add("cart", deployed=first)
@@ -136,7 +137,7 @@ async def test_a_deployment_of_the_merge_is_planned_as_it_was_previewed(
         head = await mirror.update()
         known = builder.applications.get(id_)
         config = await previews.sources.config(known.git_path, head.hash)
-        sources = MaskedSources(previews.sources, previews.masks, "d", nullcontext())
+        sources = DeploymentSources(previews.sources, previews.masks, "d", nullcontext())
         plan = await Planner(sources, previews.plugins, targets=previews.targets).plan(
             new_deployment(
                 known,
@@ -162,7 +163,7 @@ async def test_a_deployment_of_the_merge_is_planned_as_it_was_previewed(
         pytest.param({"base_branch": "next"}, "^base branch of repository site was not matched, requested next, expected main$", id="another base"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_previewed_at_all(
+async def test_an_invalid_request_fails(
     open_scene: Any, origin: Any, wanted: dict[str, str], told: str
 ) -> None:
     first = origin.commit(application("cart"))
@@ -202,7 +203,7 @@ async def test_a_conflict_names_the_files(open_scene: Any, origin: Any) -> None:
     )
 
 
-async def test_a_configuration_that_the_change_breaks_fails_alone(
+async def test_an_invalid_configuration_fails_only_its_application(
     open_scene: Any, origin: Any
 ) -> None:
     first = origin.commit({**application("cart"), **application("shop"), **application("old")})
@@ -221,7 +222,7 @@ async def test_a_configuration_that_the_change_breaks_fails_alone(
     assert (shown["shop"].error, shown["shop"].plan_summary) == ("", b"1 tag changed")
 
 
-async def test_a_plugin_that_fails_is_quoted(open_scene: Any, origin: Any) -> None:
+async def test_the_error_of_a_plugin_is_shown(open_scene: Any, origin: Any) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene, scene.previewing():
         scene.platform.error = "no access"
@@ -276,21 +277,19 @@ async def test_a_secret_that_cannot_be_decrypted_fails_its_application(
     assert shown["shop"] == ""
 
 
-async def test_time_that_is_up_is_told_for_each_application_that_is_late(
-    open_scene: Any, origin: Any
-) -> None:
+async def test_a_timeout_is_shown_for_each_late_application(open_scene: Any, origin: Any) -> None:
     first = origin.commit(application("cart"))
-    async with open_scene(within=0.5) as scene, scene.previewing():
+    async with open_scene(within=2) as scene, scene.previewing():
         scene.platform.held = asyncio.Event()
         await scene.add("cart", deployed=first)
         command = await scene.request(scene.branch({"cart/tag": "v2"}))
         [shown] = (await scene.result(command)).results
-        assert shown.error == "there was no preview within 500ms"
+        assert shown.error == "there was no preview within 2s"
         assert list(shown.plugin_names) == ["platform", "wait"]
         assert scene.platform.at_once == 0, "the plugin was told to stop"
 
 
-async def test_a_request_says_how_long_it_may_take(open_scene: Any, origin: Any) -> None:
+async def test_a_request_may_set_its_timeout(open_scene: Any, origin: Any) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene, scene.previewing():
         scene.platform.held = asyncio.Event()
@@ -300,7 +299,7 @@ async def test_a_request_says_how_long_it_may_take(open_scene: Any, origin: Any)
     assert shown.error == "there was no preview within 1s"
 
 
-async def test_ten_previews_at_once_are_worked_on_a_few_at_a_time(
+async def test_the_number_of_workers_limits_concurrent_previews(
     open_scene: Any, origin: Any, eventually: Any
 ) -> None:
     first = origin.commit(application("cart"))
@@ -323,7 +322,7 @@ async def test_ten_previews_at_once_are_worked_on_a_few_at_a_time(
     assert count("plan_preview_command_handling_seconds_count", {"status": "success"}) == 10
 
 
-async def test_the_next_piped_builds_what_a_stopped_one_left(
+async def test_an_unfinished_preview_is_built_after_a_restart(
     open_scene: Any, origin: Any, eventually: Any
 ) -> None:
     first = origin.commit(application("cart"))
@@ -343,7 +342,7 @@ async def test_the_next_piped_builds_what_a_stopped_one_left(
     assert scene.plane.gate.count("ReportCommandHandled") == 1
 
 
-async def test_a_request_that_nobody_waits_for_is_refused(open_scene: Any, origin: Any) -> None:
+async def test_an_expired_request_is_rejected(open_scene: Any, origin: Any) -> None:
     first = origin.commit(application("cart"))
     async with open_scene(within=-100) as scene, scene.previewing():
         await scene.add("cart", deployed=first)
@@ -352,7 +351,7 @@ async def test_a_request_that_nobody_waits_for_is_refused(open_scene: Any, origi
     assert result.error.endswith("; request it again")
 
 
-async def test_a_preview_waits_for_a_control_plane_that_is_away(
+async def test_a_preview_waits_for_an_unavailable_control_plane(
     open_scene: Any, origin: Any
 ) -> None:
     first = origin.commit(application("cart"))
@@ -371,7 +370,7 @@ async def test_a_preview_waits_for_a_control_plane_that_is_away(
     assert [each.error for each in result.results] == [""]
 
 
-async def test_a_report_that_was_lost_on_its_way_is_repeated(open_scene: Any, origin: Any) -> None:
+async def test_a_lost_report_is_repeated(open_scene: Any, origin: Any) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene:
         scene.plane.gate.lost_answers.add("ReportCommandHandled")

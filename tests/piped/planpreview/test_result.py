@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results are sound whatever plugins answer, and small enough to be sent."""
+"""Results are valid whatever plugins return, and small enough for one message."""
 
 import json
 
@@ -54,7 +54,7 @@ def result_of(*sizes: int) -> PlanPreviewCommandResult:
 
 
 @given(st.lists(st.integers(0, 5_000), max_size=8))
-def test_details_fit_and_short_ones_are_whole(sizes: list[int]) -> None:
+def test_long_details_are_truncated_and_short_ones_complete(sizes: list[int]) -> None:
     result, before = result_of(*sizes), result_of(*sizes)
     truncate(result, limit=4_000)
     shown = [each.plan_details for each in result.results]
@@ -67,7 +67,7 @@ def test_details_fit_and_short_ones_are_whole(sizes: list[int]) -> None:
         assert result == before
 
 
-def test_what_was_cut_ends_at_a_line_and_says_how_much_is_missing() -> None:
+def test_truncated_details_end_at_a_line_with_the_number_of_missing_bytes() -> None:
     result = result_of(100)
     truncate(result, limit=60)
     assert (
@@ -123,7 +123,7 @@ def test_the_output_is_what_upstream_writes_and_reads() -> None:
     assert from_json(to_json(result), PlanPreviewCommandResult) == result
 
 
-def test_bytes_that_are_no_text_are_hidden_in_and_made_text() -> None:
+def test_secrets_in_invalid_utf8_are_masked() -> None:
     result = ApplicationPlanPreviewResult(
         error="bad password1",
         plan_summary=b"password1",

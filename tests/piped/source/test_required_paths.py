@@ -131,7 +131,7 @@ async def test_what_a_working_copy_contains(
     assert names(source.directory) == OWN | expected
 
 
-async def test_references_are_followed_through_what_they_lead_to(
+async def test_references_are_followed_from_file_to_file(
     origin: Any, sourced: Sourced, tmp_path: Path
 ) -> None:
     files = app({"kustomization.yaml": "- ../../overlays/dev"})
@@ -143,7 +143,7 @@ async def test_references_are_followed_through_what_they_lead_to(
     assert names(source.directory) == OWN | expected
 
 
-async def test_files_directly_above_and_the_shared_configuration_come_along(
+async def test_files_of_parent_directories_and_the_shared_configuration_are_included(
     origin: Any, sourced: Sourced, tmp_path: Path
 ) -> None:
     above = {".sops.yaml": "a", "apps/defaults.yaml": "a", ".pipe/analysis.yaml": "cd .."}
@@ -154,7 +154,9 @@ async def test_files_directly_above_and_the_shared_configuration_come_along(
     assert (source.shared_config_directory / "analysis.yaml").exists()
 
 
-async def test_a_link_leads_where_it_should(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
+async def test_the_target_of_a_symbolic_link_is_included(
+    origin: Any, sourced: Sourced, tmp_path: Path
+) -> None:
     origin.commit({**OTHERS, **app({})})
     (origin.path / "apps/web/base").symlink_to("../../base")
     commit = origin.commit()
@@ -171,7 +173,7 @@ async def test_a_link_leads_where_it_should(origin: Any, sourced: Sourced, tmp_p
         pytest.param({"x": "../../apps"}, id="a directory that contains it"),
     ],
 )
-async def test_who_may_reach_anything_gets_everything(
+async def test_an_unbounded_reference_requires_the_whole_repository(
     origin: Any, sourced: Sourced, tmp_path: Path, files: dict[str, Any]
 ) -> None:
     commit = origin.commit({**OTHERS, **app(files)})
@@ -180,7 +182,7 @@ async def test_who_may_reach_anything_gets_everything(
     assert names(source.directory) >= set(OTHERS) | OWN
 
 
-async def test_an_application_at_the_root_has_everything(
+async def test_an_application_at_the_root_gets_the_whole_repository(
     origin: Any, sourced: Sourced, tmp_path: Path
 ) -> None:
     commit = origin.commit({**OTHERS, "app.pipecd.yaml": CONFIG})
@@ -190,7 +192,7 @@ async def test_an_application_at_the_root_has_everything(
             assert names(source.directory) >= {*OTHERS, "app.pipecd.yaml"}
 
 
-async def test_whole_commits_share_their_files_and_working_copies_own_theirs(
+async def test_whole_commits_share_files_and_applications_own_theirs(
     origin: Any, sourced: Sourced, tmp_path: Path
 ) -> None:
     first = origin.commit({**OTHERS, **app({"run.sh": "cd .."})})
@@ -207,7 +209,7 @@ async def test_whole_commits_share_their_files_and_working_copies_own_theirs(
         assert not (two / "docs/a.md").exists()
 
 
-async def test_what_a_stage_writes_reaches_no_other_working_copy(
+async def test_writes_of_a_stage_reach_no_other_working_copy(
     origin: Any, sourced: Sourced, tmp_path: Path
 ) -> None:
     commit = origin.commit({**OTHERS, **app({"run.sh": "cd ..", "x.yaml": "as in Git"})})
@@ -247,7 +249,7 @@ async def test_leftovers_of_a_killed_piped_are_removed(
         assert not whole.exists()
 
 
-async def test_git_commands_of_a_stage_know_the_history(
+async def test_git_commands_of_a_stage_see_the_history(
     origin: Any, sourced: Sourced, tmp_path: Path
 ) -> None:
     first = origin.commit(app({"x": "1"}))
@@ -267,7 +269,7 @@ def git(directory: Path, *arguments: str) -> list[str]:
 @pytest.mark.parametrize(
     "script", [pytest.param("../../vendor/lib/x", id="named"), pytest.param("cd ..", id="climbing")]
 )
-async def test_a_submodule_that_is_referred_to_comes_along(
+async def test_a_referenced_submodule_is_included(
     origin: Any, new_origin: Any, sourced: Sourced, tmp_path: Path, script: str
 ) -> None:
     library = new_origin("library")
@@ -282,7 +284,7 @@ async def test_a_submodule_that_is_referred_to_comes_along(
     assert (source.directory / "vendor" / "lib" / "x").read_text() == "1"
 
 
-async def test_old_whole_commits_make_room(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
+async def test_old_whole_commits_are_evicted(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
     commits = [origin.commit({**OTHERS, **app({"run.sh": f"cd .. # {i}"})}) for i in range(7)]
     async with sourced() as sources:
         for commit in commits:
@@ -296,7 +298,7 @@ def kept_commits(tmp_path: Path) -> set[str]:
     return {path.name for path in tmp_path.glob("workspace/git/whole/*/*") if path.is_dir()}
 
 
-async def test_names_that_are_no_text_are_written_as_they_are(
+async def test_file_names_that_are_not_utf8_are_written_unchanged(
     origin: Any, sourced: Sourced, tmp_path: Path
 ) -> None:
     odd = b"apps/web/caf\xe9 \xff.yaml"

@@ -46,9 +46,7 @@ def place(path: str = "cart", config_filename: str = "app.pipecd.yaml") -> Appli
     return ApplicationGitPath(repo=repo, path=path, config_filename=config_filename)
 
 
-async def test_a_working_copy_tells_plugins_where_everything_is(
-    origin: Any, tmp_path: Path
-) -> None:
+async def test_a_source_has_the_paths_that_plugins_receive(origin: Any, tmp_path: Path) -> None:
     commit = origin.commit({"cart/app.pipecd.yaml": CART, "cart/x": "1", ".pipe/a.yaml": ""})
     async with sources_of(origin, tmp_path) as sources:
         source = await sources.at(place(), commit, into=tmp_path / "work" / "target")
@@ -75,7 +73,7 @@ async def test_an_older_commit_with_another_file_name(origin: Any, tmp_path: Pat
     assert sorted(p.name for p in again.application_directory.iterdir()) == ["app.pipecd.yaml"]
 
 
-async def test_secrets_and_attachments_are_put_in(
+async def test_secrets_and_attachments_are_rendered(
     origin: Any, tmp_path: Path, keys: tuple[bytes, bytes]
 ) -> None:
     private, public = keys
@@ -115,7 +113,7 @@ async def test_secrets_and_attachments_are_put_in(
     assert "pa$$" not in repr(source)
 
 
-async def test_without_keys_secrets_stay_as_they_are(origin: Any, tmp_path: Path) -> None:
+async def test_without_secret_management_nothing_is_decrypted(origin: Any, tmp_path: Path) -> None:
     spec = "  encryption:\n    encryptedSecrets: {a: b}\n    decryptionTargets: [x]\n"
     commit = origin.commit(
         {"cart/app.pipecd.yaml": CART + spec, "cart/x": "{{ .encryptedSecrets.a }}"}
@@ -151,7 +149,7 @@ SECRETS = """\
         pytest.param(None, "failed to parse target file secret (No such file", id="no such file"),
     ],
 )
-async def test_trouble_with_secrets_names_the_file_and_never_the_value(
+async def test_an_error_with_secrets_names_the_file_and_never_the_value(
     origin: Any, tmp_path: Path, template: str | None, told: str
 ) -> None:
     spec = SECRETS.format(text="a", pin="b")
@@ -177,7 +175,7 @@ async def test_a_secret_that_cannot_be_decrypted_is_named(
             await sources.at(place(), commit, into=tmp_path / "w")
 
 
-async def test_a_key_service_that_is_away_is_no_mistake_of_the_user(
+async def test_an_unavailable_key_service_is_not_a_user_mistake(
     origin: Any, tmp_path: Path
 ) -> None:
     spec = SECRETS.format(text="a", pin="b")
@@ -214,9 +212,7 @@ async def test_a_target_of_both_sections_is_rendered_twice(origin: Any, tmp_path
     assert (source.application_directory / "secret").read_text() == "aaaaa note"
 
 
-async def test_a_secret_that_is_too_short_to_be_hidden_is_warned_of_once(
-    origin: Any, tmp_path: Path
-) -> None:
+async def test_a_secret_too_short_to_be_masked_is_logged_once(origin: Any, tmp_path: Path) -> None:
     spec = SECRETS.format(text="long", pin="abc")
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
     with capture_logs() as logs:
@@ -255,7 +251,7 @@ ATTACH = "  attachment:\n    sources: {note: NOTE}\n    targets: [TARGET]\n"
         pytest.param("note", "worse", "failed to render target file worse", id="a broken template"),
     ],
 )
-async def test_trouble_with_templates_is_told(
+async def test_template_errors(
     origin: Any, tmp_path: Path, note: str, target: str, message: str
 ) -> None:
     (tmp_path / "outside").write_text("secret of piped")
@@ -309,7 +305,7 @@ async def test_trouble_with_templates_is_told(
         ),
     ],
 )
-async def test_trouble_with_the_configuration_is_told(
+async def test_configuration_errors(
     origin: Any, tmp_path: Path, at: ApplicationGitPath, kind: type[PipecdError], message: str
 ) -> None:
     (tmp_path / "app.pipecd.yaml").write_text(CART)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The triggering part of a piped between a real control plane and a real repository."""
+"""A trigger between a real control plane and a real repository."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable

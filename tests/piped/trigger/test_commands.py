@@ -23,7 +23,7 @@ def commits(deployments: list[Deployment]) -> set[str]:
     return {deployment.trigger.commit.hash for deployment in deployments}
 
 
-async def test_a_command_deploys_and_tells_which_deployment(
+async def test_a_command_returns_the_deployment_it_triggered(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -49,7 +49,7 @@ async def test_a_command_deploys_and_tells_which_deployment(
     assert asked.trigger.strategy_summary.startswith("Quick sync because piped received a command")
 
 
-async def test_a_command_deploys_what_was_pushed_a_moment_ago_and_once(
+async def test_a_command_deploys_the_newest_commit_once(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -67,7 +67,7 @@ async def test_a_command_deploys_what_was_pushed_a_moment_ago_and_once(
         assert pushed in commits(await scene.made())
 
 
-async def test_a_command_reported_late_is_not_followed_twice(
+async def test_a_command_reported_late_is_not_handled_twice(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -102,7 +102,7 @@ async def test_a_command_reported_late_is_not_followed_twice(
         pytest.param({"README": ""}, "was not found in Git", id="a missing configuration"),
     ],
 )
-async def test_a_command_that_cannot_be_followed_fails_with_the_reason(
+async def test_a_rejected_command_has_a_reason(
     open_scene: Any, origin: Any, site: Repository, eventually: Any, files: Any, reason: str
 ) -> None:
     origin.commit(files)
@@ -132,7 +132,7 @@ async def test_a_disabled_command_does_not_hide_a_commit(
         assert pushed in commits(found)
 
 
-async def test_a_command_for_an_application_that_is_gone_fails(
+async def test_a_command_for_a_deleted_application_fails(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -178,7 +178,7 @@ async def test_drift_deploys_once_the_window_has_passed(
         assert len(await scene.made()) == 1
 
 
-async def test_a_chain_goes_from_one_application_to_the_next(
+async def test_a_chain_triggers_the_next_application(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     chain = "  postSync:\n    chain:\n      applications: [{name: shop}]\n"

@@ -17,7 +17,7 @@ def commits(deployments: list[Deployment]) -> set[str]:
     return {deployment.trigger.commit.hash for deployment in deployments}
 
 
-async def test_the_first_commit_is_deployed_as_it_should_be_written(
+async def test_the_first_deployment_has_all_its_fields(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     spec = "  notification:\n    mentions: [{event: DEPLOYMENT_FAILED, slackusers: [U1]}]\n"
@@ -49,7 +49,7 @@ async def test_the_first_commit_is_deployed_as_it_should_be_written(
     assert (last.deployment_id, last.trigger.commit.hash) == (deployment.id, commit)
 
 
-async def test_a_push_is_decided_on_at_once(
+async def test_a_push_triggers_at_once(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -67,7 +67,7 @@ async def test_a_push_is_decided_on_at_once(
     assert took < 1
 
 
-async def test_only_the_application_that_is_touched_is_deployed(
+async def test_only_the_changed_application_is_deployed(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART})
@@ -86,7 +86,7 @@ async def test_only_the_application_that_is_touched_is_deployed(
         assert last in commits(found)
 
 
-async def test_a_restart_neither_loses_nor_doubles_a_trigger(
+async def test_a_restart_neither_loses_nor_repeats_a_trigger(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -130,7 +130,7 @@ async def test_a_piped_killed_between_creation_and_report_does_not_deploy_twice(
         assert application.most_recently_triggered_deployment.deployment_id == first.id
 
 
-async def test_a_lost_answer_does_not_deploy_twice(
+async def test_a_lost_response_does_not_deploy_twice(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -145,7 +145,7 @@ async def test_a_lost_answer_does_not_deploy_twice(
         assert plane.gate.count("CreateDeployment") == 2
 
 
-async def test_going_back_to_an_earlier_commit_is_a_deployment_of_its_own(
+async def test_a_revert_to_an_earlier_commit_is_deployed(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": CART})
@@ -161,7 +161,7 @@ async def test_going_back_to_an_earlier_commit_is_a_deployment_of_its_own(
         assert len({d.id for d in found}) == 3
 
 
-async def test_after_a_force_push_that_hides_the_past_the_application_is_deployed(
+async def test_a_force_push_without_common_history_deploys(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -183,7 +183,7 @@ async def test_after_a_force_push_that_hides_the_past_the_application_is_deploye
         assert "a new beginning" in {d.trigger.commit.message for d in found}
 
 
-async def test_a_commit_that_git_allows_and_the_wire_does_not(
+async def test_a_commit_without_message_author_and_date_is_deployed(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART}, "")

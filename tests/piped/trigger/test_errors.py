@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a configuration or a repository is told, and touches nothing else."""
+"""Errors of a configuration or a repository are reported and affect nothing else."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from servers.samples import CART
 
 
-async def test_an_invalid_configuration_is_told_and_cleared_when_it_is_mended(
+async def test_an_invalid_configuration_is_reported_and_cleared_when_fixed(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART.replace("name: cart", "name: [1]")})
@@ -44,7 +44,7 @@ async def test_an_invalid_configuration_is_told_and_cleared_when_it_is_mended(
             await eventually(lambda: is_status(SyncStatus.DEPLOYING))
 
 
-async def test_patterns_that_cannot_be_read_are_told_and_keep_nobody_from_asking(
+async def test_invalid_patterns_are_reported_and_do_not_block_commands(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     broken = CART + "  trigger:\n    onCommit: {ignores: ['docs/[']}\n"
@@ -77,7 +77,7 @@ async def test_patterns_that_cannot_be_read_are_told_and_keep_nobody_from_asking
         assert handled.status == CommandStatus.SUCCEEDED
 
 
-async def test_a_broken_repository_holds_up_no_other(
+async def test_a_broken_repository_does_not_delay_others(
     open_scene: Any, origin: Any, site: Repository, eventually: Any, tmp_path: Path
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -97,7 +97,7 @@ async def test_a_broken_repository_holds_up_no_other(
         assert "the repository was not found" in await reason()
 
 
-async def test_an_application_whose_repository_is_not_configured_is_told(
+async def test_an_application_of_an_unknown_repository_is_reported(
     open_scene: Any, origin: Any, eventually: Any
 ) -> None:
     async with open_scene() as scene:
@@ -116,7 +116,7 @@ async def test_an_application_whose_repository_is_not_configured_is_told(
         assert "'site' is not in the configuration" in handled.metadata["Reason"]
 
 
-async def test_a_link_out_of_the_repository_is_told_and_not_followed(
+async def test_a_link_out_of_the_repository_is_reported_and_not_followed(
     open_scene: Any, origin: Any, site: Repository, eventually: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "outside.yaml").write_text(CART.replace("cart", "s3cret"))
@@ -135,7 +135,7 @@ async def test_a_link_out_of_the_repository_is_told_and_not_followed(
         assert "s3cret" not in await reason()
 
 
-async def test_a_deleted_branch_is_told_until_it_is_back(
+async def test_a_deleted_branch_is_reported_until_it_exists_again(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -161,7 +161,7 @@ async def test_a_deleted_branch_is_told_until_it_is_back(
         assert len(await scene.made()) == 1
 
 
-async def test_a_refusal_is_logged_once_for_each_commit_and_reason(
+async def test_a_rejection_is_logged_once_per_commit_and_reason(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     def told(logs: Any) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps an application from being deployed is logged when it changes, not at every look."""
+"""Why an application is not triggered is logged when that changes, not at every pass."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is killed, lost or late: each push is deployed, and none twice.
+"""Each push is deployed once, whatever is killed, lost or late.
 
 The machine plays a piped by its own pure parts against a control plane that is a few dictionaries.
 What has to be deployed is worked out beside it, from the pushes and the looks at them alone.
@@ -249,6 +249,6 @@ def commit(number: int) -> Commit:
     return Commit(name(number), "Ann", "a change", "", written, MappingProxyType({}))
 
 
-def test_no_trigger_is_lost_or_doubled() -> None:
+def test_no_trigger_is_lost_or_repeated() -> None:
     often = settings(max_examples=150, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(History, settings=often)

@@ -44,7 +44,7 @@ async def test_a_commit(
     "amid",
     ["CreateDeployment", "ReportApplicationMostRecentDeployment", "ReportCommandHandled"],
 )
-async def test_a_command_and_a_push_while_piped_was_away(
+async def test_a_command_and_a_push_while_piped_was_stopped(
     open_scene: Any, origin: Any, site: Repository, eventually: Any, amid: str
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": CART})
@@ -87,7 +87,7 @@ async def test_a_commit_that_was_ignored_before_a_restart_hides_none_after_it(
         assert pushed in {d.trigger.commit.hash for d in found}
 
 
-async def test_a_last_deployment_that_could_not_be_told_is_told_before_the_next(
+async def test_an_unreported_last_deployment_is_reported_before_the_next(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -116,7 +116,7 @@ async def test_a_last_deployment_that_could_not_be_told_is_told_before_the_next(
         assert last.trigger.commit.hash == pushed
 
 
-async def test_a_control_plane_that_is_away_costs_time_and_nothing_else(
+async def test_an_outage_of_the_control_plane_only_delays(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART})

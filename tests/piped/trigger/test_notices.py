@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people hear of triggers: each deployment once, and why there is none."""
+"""Notifications about triggers: each deployment once, and why there is none."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from servers.samples import CART
 BROKEN = CART.replace("name: cart", "name: [1]")
 
 
-async def test_a_deployment_is_told_once_with_those_to_mention(
+async def test_a_trigger_is_notified_once_with_its_mentions(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     mentions = "  notification: {mentions: [{event: DEPLOYMENT_TRIGGERED, slackusers: [U1]}]}\n"
@@ -32,7 +32,7 @@ async def test_a_deployment_is_told_once_with_those_to_mention(
     assert list(facts.mentioned_accounts) == ["U1"]
 
 
-async def test_a_deployment_whose_answer_was_lost_is_told(
+async def test_a_trigger_whose_response_was_lost_is_notified(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
@@ -45,7 +45,7 @@ async def test_a_deployment_whose_answer_was_lost_is_told(
     assert len({notice.key for notice in scene.heard}) == 1
 
 
-async def test_a_broken_configuration_is_told_once_for_as_long_as_it_lasts(
+async def test_an_invalid_configuration_is_notified_once_while_it_lasts(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     broken = origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken")
@@ -80,7 +80,7 @@ async def test_a_broken_configuration_is_told_once_for_as_long_as_it_lasts(
     assert subject_of(facts).application == "cart"
 
 
-async def test_a_deployment_that_the_control_plane_refuses_is_told_once(
+async def test_a_rejected_deployment_is_notified_once(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     mentions = "  notification: {mentions: [{event: '*', slackgroups: [G1]}]}\n"
@@ -99,7 +99,7 @@ async def test_a_deployment_that_the_control_plane_refuses_is_told_once(
     assert list(facts.mentioned_groups) == ["G1"]
 
 
-async def test_a_control_plane_that_is_away_is_no_news(
+async def test_an_outage_of_the_control_plane_is_not_notified(
     open_scene: Any, origin: Any, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`piped run` is killed for real, again and again, amid what it does about each push."""
+"""`piped run` is killed again and again while it handles pushes."""
 
 from collections import Counter
 from pathlib import Path
@@ -32,7 +32,7 @@ def write_config(plane: Any, remote: str) -> Path:
 
 
 @pytest.mark.timeout(180)
-async def test_each_push_is_deployed_once_by_whoever_is_alive(
+async def test_each_push_is_deployed_once_by_any_process(
     open_scene: Any, origin: Any, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
