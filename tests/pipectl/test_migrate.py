@@ -112,7 +112,7 @@ def test_a_directory_is_searched_and_a_bad_file_stops_nothing(
         (tmp_path / name).write_text(OLD)
     (tmp_path / "deep/bad.pipecd.yaml").write_text("kind: Nothing")
     assert migrated("--dirs", str(tmp_path), "--address", "nobody:1") == 0
-    assert "file was left as it is" in capsys.readouterr().err
+    assert "file not migrated" in capsys.readouterr().err
     kinds = {
         str(path.relative_to(tmp_path)): yaml.safe_load(path.read_text())["kind"]
         for path in tmp_path.rglob("*.yaml")

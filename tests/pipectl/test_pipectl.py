@@ -10,8 +10,10 @@ import pytest
 
 from pipecd.commandline.main import run
 from pipecd.controlplane.usecases.piped_connections import Connections
+from pipecd.model.command import TRIGGERED_KEY
 from pipecd.pipectl.cli import tree
-from pipecd.pipectl.previewtext import as_json, as_text, sorted_results
+from pipecd.pipectl.plan_preview import as_json, as_text, sorted_results
+from pipecd.proto.model.command_pb2 import COMMAND_SUCCEEDED, Command
 from pipecd.proto.model.common_pb2 import SyncStrategy
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
@@ -44,6 +46,36 @@ async def test_an_application_is_added_listed_disabled_and_deleted(
         assert len(json.loads(out)["applications"]) == 1
         code, _, err = await typed(f"application delete --app-id {application_id}")
         assert f"Successfully deleted application id = {application_id}" in err
+
+
+async def test_sync_checks_at_once_and_then_with_growing_delays(
+    start_plane: Any, piped_with_repository: Any, typed_at: Any
+) -> None:
+    """A piped needs well under a second; the check interval is only the longest delay."""
+    async with start_plane() as plane:
+        typed, commands = typed_at(plane), plane.running.stores.commands
+        piped = await piped_with_repository(plane)
+        add = f"application add --app-name web --app-kind ECS --piped-id {piped} --platform-provider p --repo-id repo --app-dir apps/web"
+        application_id = (await typed(add))[2].split("id = ")[1].strip()
+
+        def handle(command: Command) -> None:
+            command.status = COMMAND_SUCCEEDED
+            command.metadata[TRIGGERED_KEY] = "deployment-1"
+
+        async with asyncio.timeout(10):
+            sync = asyncio.create_task(
+                typed(
+                    f"application sync --app-id {application_id} --check-interval 1h --timeout 8s"
+                )
+            )
+            while not (unhandled := await commands.list_unhandled(piped)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            await commands.update(unhandled[0].id, handle)
+            code, _, err = await sync
+    assert code == 0
+    assert err.count("...\n") >= 2
+    assert "Successfully triggered deployment deployment-1" in err
 
 
 async def test_events_and_pipeds(
@@ -120,7 +152,7 @@ async def test_who_waits_for_a_preview_outlasts_a_restart_of_the_control_plane(
         typed = asyncio.create_task(typed_at(plane)(line))
         while not await plane.running.stores.commands.list_unhandled(piped):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    while "trying again..." not in capsys.readouterr().out:
+    while "retrying in" not in capsys.readouterr().out:
         assert not typed.done()
         await asyncio.sleep(0.01)
     # A control plane that just started has not heard of the piped, and says so.

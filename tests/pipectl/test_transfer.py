@@ -73,7 +73,7 @@ async def test_mistakes_are_told(start_plane: Any, typed_at: Any, tmp_path: Path
         for text, told in (
             ("{", "is not JSON"),
             ("[]", "is not what pipectl transfer writes"),
-            ('{"version": "9"}', "only '1' is understood"),
+            ('{"version": "9"}', "only '1' is supported"),
         ):
             bad.write_text(text)
             code, _, err = await typed(f"transfer restore piped --input-file {bad}")

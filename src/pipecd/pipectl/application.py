@@ -10,8 +10,8 @@ from pipecd.config.application import DEFAULT_CONFIG_FILE
 from pipecd.model.application import ApplicationKind
 from pipecd.model.document import to_json
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.pipectl.client import Api, asked, logger, print_json, told, with_api
-from pipecd.pipectl.waiting import deployment_of, statuses, until_status
+from pipecd.pipectl.client import Api, attempt, call, logger, print_json, with_api
+from pipecd.pipectl.wait import Polling, parse_statuses, wait_for_deployment, wait_for_status
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.common_pb2 import ApplicationKind as WireKind
 from pipecd.proto.service import api_pb2 as pb
@@ -43,12 +43,12 @@ async def add(api: Api, **given: Any) -> None:
             path=given["app_dir"],
             config_filename=given["config_file_name"],
         ),
-        kind=WireKind.Value(_kind(given["app_kind"], "unsupported application kind {}").name),
+        kind=WireKind.Value(_parse_kind(given["app_kind"], "unsupported application kind {}").name),
         platform_provider=given["platform_provider"],
         description=given["description"],
-        labels=_labels(given["labels"]),
+        labels=_parse_labels(given["labels"]),
     )
-    answer = await told("add application", api.AddApplication(request))
+    answer = await attempt("add application", api.AddApplication(request))
     logger.info(f"Successfully added application id = {answer.application_id}")
 
 
@@ -56,23 +56,22 @@ async def add(api: Api, **given: Any) -> None:
 @with_api
 @flags.text("app-id", "The application.", required=True)
 @flags.strings("wait-status", "Wait until the deployment is at one of these statuses.")
-@flags.duration("check-interval", "How often to look.", default="15s")
+@flags.duration("check-interval", "The longest delay between two checks.", default="15s")
 @flags.duration("timeout", "How long to wait.", default="5m")
-async def sync(api: Api, app_id: str, wait_status: tuple[str, ...], **patience: float) -> None:
+async def sync(api: Api, app_id: str, wait_status: tuple[str, ...], **flags: float) -> None:
     """Deploy an application now."""
-    wanted = statuses(wait_status)
-    check_interval, timeout = patience["check_interval"], patience["timeout"]
+    statuses, polling = parse_statuses(wait_status), Polling(**flags)
     request = pb.SyncApplicationRequest(application_id=app_id)
     try:
-        answer = await asked(api.SyncApplication(request))
+        answer = await call(api.SyncApplication(request))
     except PipecdError as e:
-        # Upstream says this one without a colon, and scripts may look for it.
+        # Upstream prints this message without a colon, and scripts may match it.
         raise type(e)(f"failed to sync application {e}") from e
     logger.info("Sent a request to sync application and waiting to be accepted...")
-    deployment = await deployment_of(api, answer.command_id, every=check_interval, within=timeout)
+    deployment = await wait_for_deployment(api, answer.command_id, polling)
     logger.info(f"Successfully triggered deployment {deployment}")
-    if wanted:
-        await until_status(api, deployment, wanted, every=check_interval, within=timeout)
+    if statuses:
+        await wait_for_status(api, deployment, statuses, polling)
 
 
 @application.command("get")
@@ -81,7 +80,7 @@ async def sync(api: Api, app_id: str, wait_status: tuple[str, ...], **patience: 
 async def get(api: Api, app_id: str) -> None:
     """Show an application."""
     request = pb.GetApplicationRequest(application_id=app_id)
-    answer = await told("get application", api.GetApplication(request))
+    answer = await attempt("get application", api.GetApplication(request))
     print_json(to_json(answer.application))
 
 
@@ -97,7 +96,7 @@ async def get(api: Api, app_id: str) -> None:
 async def list_(api: Api, **given: Any) -> None:
     """List applications."""
     if given["app_kind"]:
-        _kind(given["app_kind"], "invalid application kind")
+        _parse_kind(given["app_kind"], "invalid application kind")
     request = pb.ListApplicationsRequest(
         name=given["app_name"],
         kind=given["app_kind"],
@@ -107,7 +106,7 @@ async def list_(api: Api, **given: Any) -> None:
         limit=given["limit"],
         labels=label_pairs(given["label"]),
     )
-    print_json(to_json(await told("list application", api.ListApplications(request))))
+    print_json(to_json(await attempt("list application", api.ListApplications(request))))
 
 
 @application.command("delete")
@@ -116,7 +115,7 @@ async def list_(api: Api, **given: Any) -> None:
 async def delete(api: Api, app_id: str) -> None:
     """Delete an application."""
     request = pb.DeleteApplicationRequest(application_id=app_id)
-    answer = await told("delete application", api.DeleteApplication(request))
+    answer = await attempt("delete application", api.DeleteApplication(request))
     logger.info(f"Successfully deleted application id = {answer.application_id}")
 
 
@@ -126,31 +125,31 @@ async def delete(api: Api, app_id: str) -> None:
 async def disable(api: Api, app_id: str) -> None:
     """Disable an application."""
     request = pb.DisableApplicationRequest(application_id=app_id)
-    answer = await told("disable application", api.DisableApplication(request))
+    answer = await attempt("disable application", api.DisableApplication(request))
     logger.info(f"Successfully disable application id = {answer.application_id}")
 
 
 def label_pairs(items: tuple[str, ...]) -> dict[str, str]:
-    """`KEY:VALUE` items as a map; others are dropped, as upstream does."""
+    """Parses `KEY:VALUE` items; malformed ones are dropped, as upstream does."""
     pairs = (item.partition(":") for item in items if item.count(":") == 1)
     return {key: value for key, _, value in pairs}
 
 
-def check_kinds(names: tuple[str, ...]) -> None:
-    """Refuses a kind that does not exist; an empty name asks for nothing."""
+def validate_kinds(names: tuple[str, ...]) -> None:
+    """Refuses a kind that does not exist; empty names are ignored."""
     for name in names:
         if name:
-            _kind(name, "{} is invalid application kind")
+            _parse_kind(name, "{} is invalid application kind")
 
 
-def _labels(text: str) -> dict[str, str]:
+def _parse_labels(text: str) -> dict[str, str]:
     pairs = (item.partition("=") for item in text.split(",") if item.count("=") == 1)
     return {key: value for key, _, value in pairs}
 
 
-def _kind(name: str, words: str) -> ApplicationKind:
+def _parse_kind(name: str, message: str) -> ApplicationKind:
     try:
         return ApplicationKind[name]
     except KeyError as e:
-        known = ", ".join(kind.name for kind in ApplicationKind)
-        raise UserMistake(words.format(name), hint=f"use one of {known}") from e
+        valid = ", ".join(kind.name for kind in ApplicationKind)
+        raise UserMistake(message.format(name), hint=f"use one of {valid}") from e

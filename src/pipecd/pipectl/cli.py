@@ -1,31 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `pipectl`; each group of commands is imported only when it is asked for."""
+"""The command `pipectl`; each subcommand is imported only when it is run."""
 
 import sys
 
 from pipecd.commandline.main import run
 from pipecd.commandline.tree import CommandTree
 
-_BRANCHES = {
+_COMMANDS = {
     "application": ("pipecd.pipectl.application:application", "Work with applications."),
     "deployment": ("pipecd.pipectl.deployment:deployment", "Work with deployments."),
     "encrypt": ("pipecd.pipectl.encrypt:encrypt", "Encrypt a secret for a piped."),
     "event": ("pipecd.pipectl.event:event", "Work with events."),
-    "lint": ("pipecd.pipectl.lint:lint", "Tell every mistake in configuration files."),
-    "migrate": ("pipecd.pipectl.migrate.command:migrate", "Move from kinds to plugins."),
+    "lint": ("pipecd.pipectl.lint:lint", "Check configuration files."),
+    "migrate": ("pipecd.pipectl.migrate:migrate", "Move from kinds to plugins."),
     "piped": ("pipecd.pipectl.piped:piped", "Work with pipeds."),
-    "plan-preview": ("pipecd.pipectl.planpreview:plan_preview", "Show what a branch would deploy."),
-    "plugin": ("pipecd.pipectl.plugin.command:plugin", "Begin, check and publish plugins."),
+    "plan-preview": (
+        "pipecd.pipectl.plan_preview:plan_preview",
+        "Show what a branch would deploy.",
+    ),
+    "plugin": ("pipecd.pipectl.plugin:plugin", "Create, check and publish plugins."),
     "schema": ("pipecd.pipectl.schema:schema", "Print the JSON Schema of a configuration kind."),
     "transfer": (
-        "pipecd.pipectl.transfer.command:transfer",
+        "pipecd.pipectl.transfer:transfer",
         "Move a project to another control plane.",
     ),
 }
 
 
 def tree() -> CommandTree:
-    return CommandTree("pipectl", _BRANCHES, "The command line of a PipeCD control plane.")
+    return CommandTree("pipectl", _COMMANDS, "The command line of a PipeCD control plane.")
 
 
 def main() -> None:

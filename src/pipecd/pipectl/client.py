@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection of pipectl to a control plane."""
+"""The connection of pipectl to a control plane, and how its errors are printed."""
 
 import asyncio
 import functools
@@ -33,7 +33,7 @@ logger = structlog.get_logger()
 
 
 def with_api(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Adds the flags of a client and hands the connected API to the command as `api`."""
+    """Adds the connection flags and passes the connected API to the command as `api`."""
 
     @functools.wraps(command)
     def connected(**given: Any) -> None:
@@ -52,10 +52,10 @@ def with_api(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
 
 
 def client_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the flags of a client."""
+    """Adds the flags that describe the connection to the control plane."""
     for add in (
         flags.text("cert-file", "The certificate to trust instead of the system's."),
-        flags.switch("insecure", "Talk plain text instead of TLS."),
+        flags.switch("insecure", "Connect without TLS."),
         flags.text("api-key-file", "A file with the API key, used when --api-key is not set."),
         flags.text("api-key", "The API key."),
         flags.text("address", "The address of the control plane, host:port."),
@@ -95,34 +95,31 @@ def _read_key(path: str) -> str:
         raise UserMistake(f"cannot read the API key file {path}: {e.strerror}") from e
 
 
-async def told(what: str, answer: Awaitable[T]) -> T:
-    """Waits for the answer; a refusal is told as `failed to …` with its code and text."""
+async def attempt(what: str, response: Awaitable[T]) -> T:
+    """Awaits a response; an error becomes `failed to <what>: …` with its code and message."""
     try:
-        return await asked(answer)
+        return await call(response)
     except PipecdError as e:
         raise type(e)(f"failed to {what}: {e}") from e
 
 
-async def shown(words: Callable[[PipecdError], str], answer: Awaitable[T]) -> T:
-    """Waits for the answer; a refusal is printed as a result too, as a few commands have it."""
+async def call_or_print(describe: Callable[[PipecdError], str], response: Awaitable[T]) -> T:
+    """Awaits a response; an error is also printed on standard output, as upstream does."""
     try:
-        return await asked(answer)
+        return await call(response)
     except PipecdError as e:
-        print_json(words(e))
+        print_json(describe(e))
         raise
 
 
-async def asked(answer: Awaitable[T]) -> T:
-    """Waits for the answer; a refusal is told with its code and text only."""
+async def call(response: Awaitable[T]) -> T:
+    """Awaits a response; an error becomes `rpc error: code = … desc = …`, as grpc-go prints it."""
     try:
-        return await answer
+        return await response
     except grpc.aio.AioRpcError as e:
-        words = f"rpc error: code = {_go_code(e)} desc = {e.details()}"
-        raise type(from_rpc_error(e))(words) from e
-
-
-def _go_code(error: grpc.aio.AioRpcError) -> str:
-    return "".join(part.capitalize() for part in error.code().name.split("_"))
+        code = "".join(part.capitalize() for part in e.code().name.split("_"))
+        message = f"rpc error: code = {code} desc = {e.details()}"
+        raise type(from_rpc_error(e))(message) from e
 
 
 def print_json(text: str) -> None:

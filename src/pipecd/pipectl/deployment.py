@@ -7,9 +7,9 @@ import click
 
 from pipecd.commandline import flags
 from pipecd.model.document import to_json
-from pipecd.pipectl.application import check_kinds, label_pairs
-from pipecd.pipectl.client import Api, print_json, told, with_api
-from pipecd.pipectl.waiting import check_statuses, statuses, until_status
+from pipecd.pipectl.application import label_pairs, validate_kinds
+from pipecd.pipectl.client import Api, attempt, print_json, with_api
+from pipecd.pipectl.wait import Polling, parse_statuses, validate_statuses, wait_for_status
 from pipecd.proto.service import api_pb2 as pb
 
 
@@ -29,8 +29,8 @@ def deployment() -> None:
 @flags.number("limit", "How many at most.", default=30)
 async def list_(api: Api, **given: Any) -> None:
     """List deployments."""
-    check_statuses(given["status"])
-    check_kinds(given["app_kind"])
+    validate_statuses(given["status"])
+    validate_kinds(given["app_kind"])
     request = pb.ListDeploymentsRequest(
         statuses=given["status"],
         kinds=given["app_kind"],
@@ -40,7 +40,7 @@ async def list_(api: Api, **given: Any) -> None:
         limit=given["limit"],
         cursor=given["cursor"],
     )
-    print_json(to_json(await told("list deployment", api.ListDeployments(request))))
+    print_json(to_json(await attempt("list deployment", api.ListDeployments(request))))
 
 
 @deployment.command("logs")
@@ -49,18 +49,17 @@ async def list_(api: Api, **given: Any) -> None:
 async def logs(api: Api, deployment_id: str) -> None:
     """Show the logs of every stage."""
     request = pb.ListStageLogsRequest(deployment_id=deployment_id)
-    print_json(to_json(await told("get stage log", api.ListStageLogs(request))))
+    print_json(to_json(await attempt("get stage log", api.ListStageLogs(request))))
 
 
 @deployment.command("wait-status")
 @with_api
 @flags.text("deployment-id", "The deployment.", required=True)
 @flags.strings("status", "The statuses to wait for.", required=True)
-@flags.duration("check-interval", "How often to look.", default="15s")
+@flags.duration("check-interval", "The longest delay between two checks.", default="15s")
 @flags.duration("timeout", "How long to wait.", default="15m")
 async def wait_status(
-    api: Api, deployment_id: str, status: tuple[str, ...], **patience: float
+    api: Api, deployment_id: str, status: tuple[str, ...], **flags: float
 ) -> None:
     """Wait until a deployment is at one of the statuses."""
-    every, within = patience["check_interval"], patience["timeout"]
-    await until_status(api, deployment_id, statuses(status), every=every, within=within)
+    await wait_for_status(api, deployment_id, parse_statuses(status), Polling(**flags))

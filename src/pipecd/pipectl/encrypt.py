@@ -9,7 +9,7 @@ import click
 
 from pipecd.commandline import flags
 from pipecd.model.errors import UserMistake
-from pipecd.pipectl.client import Api, print_json, told, with_api
+from pipecd.pipectl.client import Api, attempt, print_json, with_api
 from pipecd.proto.service import api_pb2 as pb
 
 _LIMIT_MEGABYTES = 10
@@ -26,7 +26,7 @@ async def encrypt(api: Api, piped_id: str, input_file: str, use_base64_encoding:
     request = pb.EncryptRequest(
         piped_id=piped_id, plaintext=secret, base64_encoding=use_base64_encoding
     )
-    print_json((await told("encrypt", api.Encrypt(request))).ciphertext)
+    print_json((await attempt("encrypt", api.Encrypt(request))).ciphertext)
 
 
 def _read(path: str) -> str:

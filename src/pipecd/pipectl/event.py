@@ -8,7 +8,7 @@ import click
 
 from pipecd.commandline import flags
 from pipecd.model.errors import UserMistake
-from pipecd.pipectl.client import Api, logger, told, with_api
+from pipecd.pipectl.client import Api, attempt, logger, with_api
 from pipecd.proto.service import api_pb2 as pb
 
 _CONTEXT_KEY = re.compile(r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$")
@@ -39,5 +39,5 @@ async def register(api: Api, **given: Any) -> None:
                 f"failed to validate event context: invalid format key '{key}', "
                 f"should be {_CONTEXT_KEY.pattern}"
             )
-    answer = await told("register event", api.RegisterEvent(pb.RegisterEventRequest(**given)))
+    answer = await attempt("register event", api.RegisterEvent(pb.RegisterEventRequest(**given)))
     logger.info("Successfully registered event", id=answer.event_id)

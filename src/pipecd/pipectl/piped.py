@@ -4,7 +4,7 @@
 import click
 
 from pipecd.commandline import flags
-from pipecd.pipectl.client import Api, print_json, shown, with_api
+from pipecd.pipectl.client import Api, call_or_print, print_json, with_api
 from pipecd.proto.service import api_pb2 as pb
 
 
@@ -19,7 +19,7 @@ def piped() -> None:
 async def enable(api: Api, piped_id: str) -> None:
     """Let a piped work again."""
     answer = api.EnablePiped(pb.EnablePipedRequest(piped_id=piped_id))
-    await shown(lambda e: f"Failed to enable Piped {piped_id} ({e})", answer)
+    await call_or_print(lambda e: f"Failed to enable Piped {piped_id} ({e})", answer)
     print_json(f"Successfully enabled Piped {piped_id}")
 
 
@@ -29,5 +29,5 @@ async def enable(api: Api, piped_id: str) -> None:
 async def disable(api: Api, piped_id: str) -> None:
     """Keep a piped from working."""
     answer = api.DisablePiped(pb.DisablePipedRequest(piped_id=piped_id))
-    await shown(lambda e: f"Failed to disable Piped {piped_id} ({e})", answer)
+    await call_or_print(lambda e: f"Failed to disable Piped {piped_id} ({e})", answer)
     print_json(f"Successfully disabled Piped {piped_id}")

@@ -1,17 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a plan preview as people and programs read them; pure."""
+"""`pipectl plan-preview`: shows what a branch would deploy once it is merged."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import click
+
+from pipecd.commandline import flags
 from pipecd.model.application import ApplicationKind
+from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import SyncStrategy
+from pipecd.model.errors import NotFound, Unavailable
+from pipecd.pipectl.client import Api, call, call_or_print, with_api
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
     PlanPreviewCommandResult,
 )
+from pipecd.proto.service import api_pb2 as pb
+
+# A small change is previewed within a second; a large one need not be polled that often.
+_BACKOFF = Backoff(first=0.25, longest=10.0)
 
 App = ApplicationPlanPreviewResult
 _BEGIN, _END = "  ---DETAILS_BEGIN---", "  ---DETAILS_END---"
@@ -21,10 +33,76 @@ _NOTHING = (
 )
 
 
+@click.command("plan-preview")
+@with_api
+@flags.text("repo-remote-url", "The remote of the repository.", required=True)
+@flags.text("head-branch", "The branch with the change.", required=True)
+@flags.text("head-commit", "The commit with the change.", required=True)
+@flags.text("base-branch", "The branch it will be merged into.", required=True)
+@flags.text("out", "A file for the result as JSON.")
+@flags.duration("timeout", "How long to wait.", default="10m")
+@flags.duration("piped-handle-timeout", "How long a piped may take.", default="5m")
+@flags.strings("sort-label-keys", "Sort applications by the values of these labels.")
+async def plan_preview(api: Api, **given: Any) -> None:
+    """Show what a branch would deploy once it is merged."""
+    request = pb.RequestPlanPreviewRequest(
+        repo_remote_url=given["repo_remote_url"],
+        base_branch=given["base_branch"],
+        head_branch=given["head_branch"],
+        head_commit=given["head_commit"],
+        timeout=int(given["piped_handle_timeout"]),
+    )
+    requested = api.RequestPlanPreview(request)
+    answer = await call_or_print(lambda e: f"Failed to request plan-preview: {e}", requested)
+    if not answer.commands:
+        click.echo("There is no piped that is handling the given Git repository")
+        await _write(given["out"], [])
+        return
+    commands = list(answer.commands)
+    ids = " ".join(commands)
+    click.echo(f"Requested plan-preview, waiting for its results (commands: [{ids}])")
+    waiting = _wait_for_results(api, commands, given["timeout"], int(given["piped_handle_timeout"]))
+    results = await call_or_print(
+        lambda e: f"Failed to retrieve plan-preview results: {e}", waiting
+    )
+    ordered = sorted_results(results, given["sort_label_keys"])
+    click.echo(as_text(ordered), nl=False)
+    await _write(given["out"], ordered)
+
+
+async def _write(path: str, results: list[PlanPreviewCommandResult]) -> None:
+    """Writes the file of `--out`, also when no application changes."""
+    if path:
+        await asyncio.to_thread(Path(path).write_text, as_json(results))
+
+
+async def _wait_for_results(
+    api: Api, commands: list[str], seconds: float, piped_timeout: int
+) -> list[PlanPreviewCommandResult]:
+    request = pb.GetPlanPreviewResultsRequest(
+        commands=commands, command_handle_timeout=piped_timeout
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            delays = iter(_BACKOFF)
+            while True:
+                delay = next(delays)
+                try:
+                    return list((await call(api.GetPlanPreviewResults(request))).results)
+                except NotFound:
+                    click.echo("waiting...")
+                except Unavailable as e:
+                    # The pipeds go on with the preview while the control plane is unavailable.
+                    click.echo(f"{e}\nretrying in {delay:g}s...")
+                await asyncio.sleep(delay)
+    except TimeoutError as e:
+        raise Unavailable("context deadline exceeded", hint="raise --timeout") from e
+
+
 def sorted_results(
     results: Sequence[PlanPreviewCommandResult], label_keys: Sequence[str]
 ) -> list[PlanPreviewCommandResult]:
-    """Pipeds by id; their applications by label values, then by name."""
+    """Sorts pipeds by id; their applications by the values of labels, then by name."""
     ordered: list[PlanPreviewCommandResult] = []
     for result in sorted(results, key=lambda r: r.piped_id):
         copy = PlanPreviewCommandResult()
@@ -40,7 +118,7 @@ def sorted_results(
 
 
 def as_text(results: Sequence[PlanPreviewCommandResult]) -> str:
-    """What is printed."""
+    """Returns the text for the terminal and for comments on pull requests."""
     good, bad = _split(results)
     pipeds = [r for r in results if r.error]
     if not good and not bad and not pipeds:
@@ -63,10 +141,10 @@ def as_text(results: Sequence[PlanPreviewCommandResult]) -> str:
 
 
 def as_json(results: Sequence[PlanPreviewCommandResult]) -> str:
-    """What `--out` holds; empty lists are null."""
+    """Returns the content of `--out`; empty lists are null."""
     good, bad = _split(results)
     planned = [
-        _facts(a)
+        _application_fields(a)
         | {
             "SyncStrategy": SyncStrategy(a.sync_strategy).name,
             "PlanSummary": a.plan_summary.decode(),
@@ -77,7 +155,7 @@ def as_json(results: Sequence[PlanPreviewCommandResult]) -> str:
         for a in good
     ]
     failed = [
-        _facts(a)
+        _application_fields(a)
         | {
             "Reason": a.error,
             "PlanDetails": a.plan_details.decode(),
@@ -162,7 +240,7 @@ def _plugin_details(app: App) -> str:
     )
 
 
-def _facts(app: App) -> dict[str, Any]:
+def _application_fields(app: App) -> dict[str, Any]:
     return {
         "ApplicationID": app.application_id,
         "ApplicationName": app.application_name,
