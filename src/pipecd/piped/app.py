@@ -34,7 +34,6 @@ from pipecd.observe.deployments import DeploymentStatuses, DeploymentTelemetry, 
 from pipecd.observe.log import hiding
 from pipecd.observe.metrics import ConstantLabels
 from pipecd.observe.version import build_version
-from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
@@ -72,6 +71,7 @@ from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.process import PluginTimeouts
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.pluginhost.tool_registry import ToolRegistry
+from pipecd.piped.reporting.app_configs import AppConfigReporter
 from pipecd.piped.reporting.heartbeat import Heartbeat, piped_meta
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs

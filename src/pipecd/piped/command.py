@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `piped run` and, with first-generation flags, `piped piped`."""
+"""The commands `piped run` and, with the flags of v0, `piped piped`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,23 +31,48 @@ _HOME = Path.home() / ".piped"
 def _flags(command: Callable[..., None]) -> Callable[..., None]:
     for add in reversed(
         (
-            flags.text("config-file", "The configuration file."),
-            flags.text("config-data", "The configuration, in base64."),
-            flags.text("config-gcp-secret", "A secret of Google Cloud with the configuration."),
-            flags.text("config-aws-secret", "A secret of AWS with the configuration in base64."),
-            flags.text("config-aws-ssm-parameter", "A parameter of AWS SSM, likewise."),
-            flags.switch("insecure", "Talk plain text to the control plane."),
-            flags.text("cert-file", "The certificate to trust instead of the system's."),
-            flags.number("admin-port", "Version, health and metrics.", default=9085),
-            flags.number("plugin-service-port", "Where plugins call back.", default=9087),
-            flags.text("tools-dir", "Where tools are kept.", default=str(_HOME / "tools")),
-            flags.text("plugins-dir", "Where plugins are kept.", default=str(_HOME / "plugins")),
-            flags.text("workspace-dir", "Where sources are kept.", default=str(_HOME / "work")),
+            flags.text("config-file", "The path to the configuration file."),
+            flags.text("config-data", "The configuration, encoded in base64."),
+            flags.text(
+                "config-gcp-secret", "The Google Cloud secret that contains the configuration."
+            ),
+            flags.text(
+                "config-aws-secret", "The AWS secret that contains the configuration in base64."
+            ),
+            flags.text(
+                "config-aws-ssm-parameter",
+                "The AWS SSM parameter that contains the configuration in base64.",
+            ),
+            flags.switch("insecure", "Connect to the control plane without TLS."),
+            flags.text("cert-file", "The CA certificate to trust instead of the system's."),
+            flags.number(
+                "admin-port",
+                "The port of the admin server: version, health, metrics.",
+                default=9085,
+            ),
+            flags.number(
+                "plugin-service-port", "The port on which plugins call piped.", default=9087
+            ),
+            flags.text(
+                "tools-dir", "The directory of installed tools.", default=str(_HOME / "tools")
+            ),
+            flags.text(
+                "plugins-dir",
+                "The directory of downloaded plugins.",
+                default=str(_HOME / "plugins"),
+            ),
+            flags.text(
+                "workspace-dir", "The directory of sources and state.", default=str(_HOME / "work")
+            ),
             flags.switch("add-login-user-to-passwd", "Accepted for compatibility; has no effect."),
-            flags.duration("grace-period", "How long piped may take to end.", default="30s"),
+            flags.duration("grace-period", "How long piped may take to shut down.", default="30s"),
             flags.text("launcher-version", "The version of the launcher, for metrics."),
-            flags.switch("force-plugin-redownload", "Fetch external plugins anew."),
-            flags.number("app-manifest-cache-count", "Accepted, has no effect.", default=150),
+            flags.switch("force-plugin-redownload", "Download external plugins again."),
+            flags.number(
+                "app-manifest-cache-count",
+                "Accepted for compatibility; has no effect.",
+                default=150,
+            ),
             flags.switch(
                 "enable-default-kubernetes-cloud-provider",
                 "Deploy to the cluster that piped runs in, as kubernetes-default.",
@@ -68,7 +93,7 @@ def run(**given: Any) -> None:
 @click.command("piped")
 @_flags
 def piped(**given: Any) -> None:
-    """Run a piped (first-generation flags)."""
+    """Run a piped (flags of v0)."""
     _run(given)
 
 
@@ -79,7 +104,7 @@ def _run(given: dict[str, Any]) -> None:
 
 
 def settings_of(given: dict[str, Any]) -> PipedSettings:
-    """What the flags mean."""
+    """Returns the settings that the flags describe."""
     config = load_config(given)
     if given["enable_default_kubernetes_cloud_provider"]:
         config = replace(config, spec=with_default_kubernetes(config.spec))
@@ -100,18 +125,18 @@ def settings_of(given: dict[str, Any]) -> PipedSettings:
 
 
 def load_config(given: dict[str, Any]) -> PipedConfig:
-    """Reads the configuration from the one source that was named."""
-    named = [name for name in _SOURCES if given[name.replace("-", "_")]]
-    if not named:
+    """Reads the configuration from the one source that the flags name."""
+    sources = [name for name in _SOURCES if given[name.replace("-", "_")]]
+    if not sources:
         raise UserMistake(
             f"at least one of the flags in the group [{' '.join(_SOURCES)}] is required"
         )
-    if len(named) > 1:
+    if len(sources) > 1:
         raise UserMistake(
             f"if any flags in the group [{' '.join(_SOURCES)}] are set none of the others can be; "
-            f"[{' '.join(sorted(named))}] were all set"
+            f"[{' '.join(sorted(sources))}] were all set"
         )
-    (source,) = named
+    (source,) = sources
     value = given[source.replace("-", "_")]
     name = value if source == "config-file" else f"--{source}"
     return read_piped(_SOURCES[source](value)(), file=name, catalog=load_catalog())

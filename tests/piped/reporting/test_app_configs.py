@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New applications and changed names are reported as soon as they are in Git."""
+"""Unregistered and changed applications are reported as soon as they are in Git."""
 
 import asyncio
 import os
@@ -14,12 +14,11 @@ from pipecd.config.application import is_application_file
 from pipecd.config.catalog import load_catalog
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
-from pipecd.piped.appconfig.discovery import reported_directory
-from pipecd.piped.appconfig.reporter import AppConfigReporter
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.cache.refresh import RefreshSchedule
+from pipecd.piped.reporting.app_configs import AppConfigReporter, reported_directory
 from pipecd.piped.source.configs import ApplicationConfigs
 
 
@@ -56,7 +55,7 @@ async def reporting(plane: Any, remote: str, **settings: Any) -> AsyncGenerator[
                 task.cancel()
 
 
-async def found(plane: Any) -> dict[str, tuple[str, str]]:
+async def unregistered(plane: Any) -> dict[str, tuple[str, str]]:
     listed = await plane.cases.application_reports.unregistered_of(by=plane.admin)
     return {info.name: (info.path, info.config_filename) for info in listed}
 
@@ -81,20 +80,20 @@ async def test_unregistered_applications_are_reported(
         await plane.add_repository("site", origin.remote)
         await plane.add_application("cart")
         async with reporting(plane, origin.remote):
-            await eventually(lambda: found(plane))
-            assert await found(plane) == {
+            await eventually(lambda: unregistered(plane))
+            assert await unregistered(plane) == {
                 "blue": ("cart", "blue.pipecd.yaml"),
                 "old": ("old", ".pipe.yaml"),
                 "root": ("./", "app.pipecd.yaml"),
                 "short": ("./a", "app.pipecd.yaml"),
             }
             origin.commit({"new/app.pipecd.yaml": app("new")})
-            await eventually(lambda: has(plane, "new"))
+            await eventually(lambda: is_reported(plane, "new"))
             await plane.add_application("new")
-            await eventually(lambda: has_not(plane, "new"))
+            await eventually(lambda: is_registered(plane, "new"))
 
 
-async def test_a_file_that_is_not_usable_is_told_once_with_every_mistake(
+async def test_an_invalid_file_is_logged_once_with_every_error(
     open_plane: Any, origin: Any, eventually: Any
 ) -> None:
     broken = app("bad", "  labels: 3\n  pipeline: {stages: 5}\n")
@@ -105,28 +104,28 @@ async def test_a_file_that_is_not_usable_is_told_once_with_every_mistake(
             async with reporting(plane, origin.remote):
                 for name in ("one", "two"):
                     origin.commit({f"{name}/app.pipecd.yaml": app(name)})
-                    await eventually(lambda name=name: has(plane, name))
+                    await eventually(lambda name=name: is_reported(plane, name))
                 origin.commit({"bad/app.pipecd.yaml": app("good")})
-                await eventually(lambda: has(plane, "good"))
-    told = {e["path"]: e["error"] for e in logs if e["event"] == "application file is not usable"}
-    assert len([e for e in logs if e["event"] == "application file is not usable"]) == 2
-    assert "spec.labels" in told["bad/app.pipecd.yaml"]
-    assert "spec.pipeline.stages" in told["bad/app.pipecd.yaml"]
-    assert "bad/app.pipecd.yaml:5" in told["bad/app.pipecd.yaml"]
-    assert "spec.name must be set" in told["nameless/app.pipecd.yaml"]
-    mended = [e["path"] for e in logs if e["event"] == "application file is usable now"]
-    assert mended == ["bad/app.pipecd.yaml"]
+                await eventually(lambda: is_reported(plane, "good"))
+    errors = {e["path"]: e["error"] for e in logs if e["event"] == "application file is invalid"}
+    assert len([e for e in logs if e["event"] == "application file is invalid"]) == 2
+    assert "spec.labels" in errors["bad/app.pipecd.yaml"]
+    assert "spec.pipeline.stages" in errors["bad/app.pipecd.yaml"]
+    assert "bad/app.pipecd.yaml:5" in errors["bad/app.pipecd.yaml"]
+    assert "spec.name must be set" in errors["nameless/app.pipecd.yaml"]
+    fixed = [e["path"] for e in logs if e["event"] == "application file is valid again"]
+    assert fixed == ["bad/app.pipecd.yaml"]
 
 
-async def has(plane: Any, name: str) -> bool:
-    return name in await found(plane)
+async def is_reported(plane: Any, name: str) -> bool:
+    return name in await unregistered(plane)
 
 
-async def has_not(plane: Any, name: str) -> bool:
-    return name not in await found(plane)
+async def is_registered(plane: Any, name: str) -> bool:
+    return name not in await unregistered(plane)
 
 
-async def test_only_applications_with_the_labels_of_the_selector(
+async def test_only_applications_with_the_labels_of_the_selector_are_reported(
     open_plane: Any, origin: Any, eventually: Any
 ) -> None:
     origin.commit(
@@ -138,8 +137,8 @@ async def test_only_applications_with_the_labels_of_the_selector(
     async with open_plane() as plane:
         await plane.add_repository("site", origin.remote)
         async with reporting(plane, origin.remote, selector={"env": "dev"}):
-            await eventually(lambda: found(plane))
-        assert list(await found(plane)) == ["one"]
+            await eventually(lambda: unregistered(plane))
+        assert list(await unregistered(plane)) == ["one"]
 
 
 async def test_a_changed_name_label_or_description_is_reported_once(
@@ -186,8 +185,8 @@ async def test_an_empty_list_is_sent_once(open_plane: Any, origin: Any, eventual
         async with reporting(plane, origin.remote, every=0.02) as reporter:
             name = "ReportUnregisteredApplicationConfigurations"
             await eventually(lambda: plane.gate.count(name))
-            reads = reporter.applications.poll_count
-            await eventually(lambda: reporter.applications.poll_count > reads + 5)
+            polls = reporter.applications.poll_count
+            await eventually(lambda: reporter.applications.poll_count > polls + 5)
             assert plane.gate.count(name) == 1
 
 
@@ -204,7 +203,7 @@ async def test_an_empty_list_is_sent_once(open_plane: Any, origin: Any, eventual
         (".pipe/x.yaml", False),
     ],
 )
-def test_what_an_application_file_is_called(path: str, expected: bool) -> None:
+def test_the_names_of_application_files(path: str, expected: bool) -> None:
     assert is_application_file(path) is expected
 
 
@@ -212,5 +211,5 @@ def test_what_an_application_file_is_called(path: str, expected: bool) -> None:
     ("path", "expected"),
     [("app.pipecd.yaml", "./"), ("a/app.pipecd.yaml", "./a"), ("ab/app.pipecd.yaml", "ab")],
 )
-def test_directories_are_written_as_the_wire_takes_them(path: str, expected: str) -> None:
+def test_a_reported_directory_has_at_least_two_characters(path: str, expected: str) -> None:
     assert reported_directory(path) == expected
