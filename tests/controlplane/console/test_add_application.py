@@ -37,7 +37,7 @@ def found(path: str = "apps/cart", **fields: Any) -> ApplicationInfo:
 
 @dataclass
 class AddPage:
-    """The page in somebody's browser, and the piped that finds what is added there."""
+    """The page in a browser, and the piped that reports what can be added."""
 
     client: httpx2.AsyncClient
     submit_form: Callable[..., Awaitable[httpx2.Response]]
@@ -113,10 +113,10 @@ async def test_found_applications_are_listed_with_the_only_target_selected(
 
 async def test_a_found_application_is_added_with_its_metadata(add_page: AddPage) -> None:
     await add_page.report(found(kind=common.TERRAFORM), providers=[("TERRAFORM", "tf-a")])
-    answer = await add_page.submit(target="TERRAFORM/tf-a")
+    response = await add_page.submit(target="TERRAFORM/tf-a")
     (added,) = await add_page.registered()
-    assert answer.status_code == 303
-    assert answer.headers["location"] == f"/applications/{added.id}?added=1"
+    assert response.status_code == 303
+    assert response.headers["location"] == f"/applications/{added.id}?added=1"
     assert (added.name, added.description, dict(added.labels)) == (
         "cart",
         "the cart",
@@ -125,7 +125,7 @@ async def test_a_found_application_is_added_with_its_metadata(add_page: AddPage)
     assert (added.kind, added.platform_provider) == (common.TERRAFORM, "tf-a")
     assert added.git_path.path == "apps/cart"
     assert added.git_path.repo.remote == "git@github.com:shop/site.git"
-    page = (await add_page.client.get(answer.headers["location"])).text
+    page = (await add_page.client.get(response.headers["location"])).text
     assert "Added. Piped dev reads its configuration and deploys it in a moment." in page
     # Not listed any more, although the piped has not reported again.
     assert "No unregistered applications" in await add_page.page()
@@ -133,11 +133,11 @@ async def test_a_found_application_is_added_with_its_metadata(add_page: AddPage)
 
 async def test_deploy_targets_are_stored_by_plugin(add_page: AddPage) -> None:
     await add_page.report(found(), plugins=[("kubernetes", ["eu", "us"]), ("terraform", ["tf"])])
-    answer = await add_page.submit()
-    assert answer.status_code == 422
-    assert "Choose a deploy target." in answer.text
+    response = await add_page.submit()
+    assert response.status_code == 422
+    assert "Choose a deploy target." in response.text
     # A page with a form error does not update itself.
-    assert "data-topics" not in answer.text
+    assert "data-topics" not in response.text
     chosen: Any = ["kubernetes/us", "terraform/tf"]
     await add_page.submit(target=chosen)
     (added,) = await add_page.registered()
@@ -150,8 +150,8 @@ async def test_a_kind_that_the_piped_cannot_deploy_is_not_added(add_page: AddPag
     await add_page.report(found(kind=common.ECS), providers=[("KUBERNETES", "eu")])
     page = await add_page.page()
     assert page.count(" disabled title=") == 1
-    answer = await add_page.submit()
-    assert "no platform provider for ECS" in answer.text.partition("form-error")[2]
+    response = await add_page.submit()
+    assert "no platform provider for ECS" in response.text.partition("form-error")[2]
     assert await add_page.registered() == []
 
 
@@ -163,8 +163,8 @@ async def test_the_only_target_is_checked(add_page: AddPage) -> None:
 
 async def test_a_double_click_adds_once(add_page: AddPage) -> None:
     await add_page.report(found())
-    answers = await asyncio.gather(*(add_page.submit() for _ in range(3)))
-    assert len({answer.headers["location"] for answer in answers}) == 1
+    responses = await asyncio.gather(*(add_page.submit() for _ in range(3)))
+    assert len({response.headers["location"] for response in responses}) == 1
     assert len(await add_page.registered()) == 1
 
 
@@ -175,9 +175,9 @@ async def test_an_application_added_meanwhile_is_rejected_with_the_reason(
     await add_page.report(found())
     await add_page.submit()
     advance(10)
-    answer = await add_page.submit()
-    assert answer.status_code == 422
-    assert "it was added meanwhile, or removed from Git" in answer.text
+    response = await add_page.submit()
+    assert response.status_code == 422
+    assert "it was added meanwhile, or removed from Git" in response.text
 
 
 async def test_any_application_can_be_added_manually(
@@ -186,14 +186,14 @@ async def test_any_application_can_be_added_manually(
 ) -> None:
     await add_page.report(providers=[("KUBERNETES", "eu"), ("ECS", "ecs")])
     typed = {"form": "manual", "name": "shop", "path": "a/", "target": "ECS/ecs"}
-    answer = await add_page.submit(**typed)
-    assert answer.status_code == 303
+    response = await add_page.submit(**typed)
+    assert response.status_code == 303
     (added,) = await add_page.registered()
     assert (added.name, added.kind, added.platform_provider) == ("shop", common.ECS, "ecs")
     assert (added.git_path.path, added.git_path.config_filename) == ("./a", "app.pipecd.yaml")
     advance(10)
-    answer = await add_page.submit(**typed)
-    assert "This application is already registered as shop." in answer.text
+    response = await add_page.submit(**typed)
+    assert "This application is already registered as shop." in response.text
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ async def test_an_invalid_form_shows_the_reason_and_keeps_its_values(
     await add_page.report(providers=[("KUBERNETES", "eu"), ("KUBERNETES", "us")])
     right = {**add_page.form, "form": "manual", "name": "shop", "target": "KUBERNETES/us"}
     typed = {**right, **wrong}
-    answer = await add_page.submit(**typed)
-    assert answer.status_code == 422
-    manual = answer.text.partition('data-testid="manual"')[2]
+    response = await add_page.submit(**typed)
+    assert response.status_code == 422
+    manual = response.text.partition('data-testid="manual"')[2]
     assert mistake in manual
     assert f'name="path" value="{typed["path"]}"' in manual
     if typed["target"]:
@@ -240,9 +240,9 @@ async def test_a_viewer_sees_found_applications_and_cannot_add_them(
     assert "apps/cart" in page
     assert page.count(" disabled title=") == 2
     assert "Your roles (Viewer) do not allow this" in page
-    answer = await as_viewer.submit()
-    assert answer.status_code == 422
-    assert "Your roles do not allow this" in answer.text
+    response = await as_viewer.submit()
+    assert response.status_code == 422
+    assert "Your roles do not allow this" in response.text
     assert await add_page.registered() == []
 
 
@@ -262,15 +262,15 @@ async def test_a_role_limited_by_labels_adds_applications_with_them(
     assert "apps/cart" in page
     assert "apps/prod" not in page
     assert (await dora.submit()).status_code == 303
-    answer = await dora.submit(form="manual", name="x", path="elsewhere")
-    assert "Your roles do not allow this" in answer.text
+    response = await dora.submit(form="manual", name="x", path="elsewhere")
+    assert "Your roles do not allow this" in response.text
     assert len(await add_page.registered()) == 1
 
 
 async def test_a_form_of_another_session_is_rejected(add_page: AddPage) -> None:
     await add_page.report(found())
-    answer = await add_page.client.post(PAGE, data={**add_page.form, "csrf": "made up"})
-    assert answer.status_code == 403
+    response = await add_page.client.post(PAGE, data={**add_page.form, "csrf": "made up"})
+    assert response.status_code == 403
     assert await add_page.registered() == []
 
 

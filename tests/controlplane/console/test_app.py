@@ -60,9 +60,9 @@ async def test_assets_are_immutable_under_a_versioned_url(
 ) -> None:
     page = (await admin_browser.get("/applications")).text
     for address in set(re.findall(r'"(/assets/[^"#]+)', page)):
-        answer = await admin_browser.get(address)
-        assert answer.status_code == 200
-        assert "immutable" in answer.headers["cache-control"]
+        response = await admin_browser.get(address)
+        assert response.status_code == 200
+        assert "immutable" in response.headers["cache-control"]
     old = await admin_browser.get("/assets/000000000000/console.css")
     assert old.headers["cache-control"] == "no-cache"
     for missing in ("/assets/x/none.css", "/assets/x/..%2Fapp.py"):
@@ -86,18 +86,18 @@ def test_a_changed_asset_changes_the_version(tmp_path: Path) -> None:
 
 
 async def test_a_script_gets_only_the_main_element(admin_browser: httpx2.AsyncClient) -> None:
-    answer = await admin_browser.get("/applications", headers={"HX-Request": "true"})
-    assert answer.text.lstrip().startswith("<main")
-    assert "<html" not in answer.text
-    assert "HX-Request" in answer.headers["vary"]
+    response = await admin_browser.get("/applications", headers={"HX-Request": "true"})
+    assert response.text.lstrip().startswith("<main")
+    assert "<html" not in response.text
+    assert "HX-Request" in response.headers["vary"]
 
 
 async def test_a_script_without_a_session_gets_401(
     admin_browser: httpx2.AsyncClient,
 ) -> None:
     admin_browser.cookies.clear()
-    answer = await admin_browser.get("/applications", headers={"HX-Request": "true"})
-    assert answer.status_code == 401
+    response = await admin_browser.get("/applications", headers={"HX-Request": "true"})
+    assert response.status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ async def test_a_script_without_a_session_gets_401(
 async def test_error_pages_have_a_reason_and_one_action(
     path: str, status: int, text: str, admin_browser: httpx2.AsyncClient
 ) -> None:
-    answer = await admin_browser.get(path)
-    assert answer.status_code == status
-    assert text in answer.text
-    assert answer.text.count('class="btn primary"') == 1
+    response = await admin_browser.get(path)
+    assert response.status_code == status
+    assert text in response.text
+    assert response.text.count('class="btn primary"') == 1
 
 
 async def test_an_internal_error_shows_only_its_id(
@@ -128,25 +128,25 @@ async def test_an_internal_error_shows_only_its_id(
     async with httpx2.AsyncClient(
         transport=transport, base_url="https://cd.example", cookies=cookies
     ) as client:
-        answer = await client.get("/applications")
-    assert answer.status_code == 500
-    assert "The error is logged as" in answer.text
-    assert "NoneType" not in answer.text
-    assert "content-security-policy" in answer.headers
+        response = await client.get("/applications")
+    assert response.status_code == 500
+    assert "The error is logged as" in response.text
+    assert "NoneType" not in response.text
+    assert "content-security-policy" in response.headers
 
 
 async def test_the_size_of_a_form_is_limited(admin_browser: httpx2.AsyncClient) -> None:
     huge = b"x" * (1024 * 1024 + 1)
-    answer = await admin_browser.post("/auth/login/static", content=huge)
-    assert answer.status_code == 413
+    response = await admin_browser.post("/auth/login/static", content=huge)
+    assert response.status_code == 413
 
     async def parts() -> object:
         for _ in range(20):
             yield b"project=" + b"x" * 100_000
 
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    answer = await admin_browser.post("/auth/login/static", content=parts(), headers=headers)  # pyright: ignore[reportArgumentType]
-    assert answer.status_code == 413
+    response = await admin_browser.post("/auth/login/static", content=parts(), headers=headers)  # pyright: ignore[reportArgumentType]
+    assert response.status_code == 413
 
 
 def _tokens() -> dict[str, tuple[str, str]]:

@@ -89,7 +89,7 @@ async def test_the_page_of_an_application_has_its_facts_and_deployments(
 
 
 @pytest.mark.parametrize(
-    ("strategy", "asked"),
+    ("strategy", "expected"),
     [
         pytest.param("", SyncStrategy.AUTO, id="as planned"),
         pytest.param("quick_sync", SyncStrategy.QUICK_SYNC, id="quick"),
@@ -99,7 +99,7 @@ async def test_the_page_of_an_application_has_its_facts_and_deployments(
 async def test_a_sync_sends_a_command_and_shows_its_state(
     *,
     strategy: str,
-    asked: SyncStrategy,
+    expected: SyncStrategy,
     admin_browser: httpx2.AsyncClient,
     application: Application,
     cases: UseCases,
@@ -109,11 +109,11 @@ async def test_a_sync_sends_a_command_and_shows_its_state(
 ) -> None:
     await reports.online()
     here = f"/applications/{application.id}"
-    answer = await submit_form(admin_browser, here, f"{here}/sync", strategy=strategy)
-    assert answer.status_code == 303
+    response = await submit_form(admin_browser, here, f"{here}/sync", strategy=strategy)
+    assert response.status_code == 303
     (command,) = await cases.commands.unhandled_of(by=piped)
-    assert command.sync_application.sync_strategy == asked
-    after = answer.headers["location"]
+    assert command.sync_application.sync_strategy == expected
+    after = response.headers["location"]
     assert after == f"{here}?cmd={command.id}"
     page = (await admin_browser.get(after)).text
     assert "The sync is requested; piped dev picks it up in a moment." in page
@@ -132,10 +132,10 @@ async def test_a_double_click_sends_one_command(
     submit_form: SubmitForm,
 ) -> None:
     here = f"/applications/{application.id}"
-    answers = await asyncio.gather(
+    responses = await asyncio.gather(
         *(submit_form(admin_browser, here, f"{here}/sync") for _ in range(3))
     )
-    assert len({answer.headers["location"] for answer in answers}) == 1
+    assert len({response.headers["location"] for response in responses}) == 1
     assert len(await cases.commands.unhandled_of(by=piped)) == 1
 
 
@@ -163,9 +163,9 @@ async def test_a_form_without_csrf_token_is_rejected(
 ) -> None:
     action = f"/applications/{application.id}/sync"
     for fields in ({}, {"csrf": "0" * 64}):
-        answer = await admin_browser.post(action, data=fields)
-        assert answer.status_code == 403
-        assert "does not belong to your session" in answer.text
+        response = await admin_browser.post(action, data=fields)
+        assert response.status_code == 403
+        assert "does not belong to your session" in response.text
     assert await cases.commands.unhandled_of(by=piped) == ()
 
 
@@ -177,9 +177,9 @@ async def test_a_form_of_another_site_is_rejected(
 ) -> None:
     admin_browser.headers["Sec-Fetch-Site"] = "cross-site"
     here = f"/applications/{application.id}"
-    answer = await submit_form(admin_browser, here, f"{here}/sync")
-    assert answer.status_code == 403
-    assert "comes from another site" in answer.text
+    response = await submit_form(admin_browser, here, f"{here}/sync")
+    assert response.status_code == 403
+    assert "comes from another site" in response.text
 
 
 async def test_a_viewer_sees_why_sync_is_disabled(
@@ -205,8 +205,8 @@ async def test_a_viewer_who_sends_the_form_anyway_is_refused(
     client = open_browser(viewer)
     token = client.cookies["token"]
     action = f"/applications/{application.id}/sync"
-    answer = await client.post(action, data={"csrf": BrowserSession(viewer, token).csrf})
-    assert answer.status_code == 403
+    response = await client.post(action, data={"csrf": BrowserSession(viewer, token).csrf})
+    assert response.status_code == 403
 
 
 async def test_a_disabled_application_cannot_be_synced(
@@ -220,9 +220,9 @@ async def test_a_disabled_application_cannot_be_synced(
 async def test_the_application_of_another_project_is_not_shown(
     open_browser: Callable[..., httpx2.AsyncClient], stranger: User, application: Application
 ) -> None:
-    answer = await open_browser(stranger).get(f"/applications/{application.id}")
-    assert answer.status_code == 403
-    assert application.name not in answer.text
+    response = await open_browser(stranger).get(f"/applications/{application.id}")
+    assert response.status_code == 403
+    assert application.name not in response.text
 
 
 async def test_a_link_for_another_project_says_so(admin_browser: httpx2.AsyncClient) -> None:
@@ -243,13 +243,13 @@ async def test_live_state_and_drift_errors_are_shown(
     assert "Live state</h2>" not in page
 
     def unknown(found: Application) -> None:
-        found.sync_state.reason, found.sync_state.timestamp = "the cluster does not answer", 1
+        found.sync_state.reason, found.sync_state.timestamp = "the cluster does not response", 1
 
     await stores.applications.update(application.id, unknown)
     snapshot = ApplicationLiveStateSnapshot(application_id=application.id)
     snapshot.version.timestamp = 1
-    told = snapshot.application_live_state.resources.add(id="1", name="web-<b>", created_at=1)
-    told.health_status, told.health_description = ResourceState.UNHEALTHY, "it crashes"
+    resource = snapshot.application_live_state.resources.add(id="1", name="web-<b>", created_at=1)
+    resource.health_status, resource.health_description = ResourceState.UNHEALTHY, "it crashes"
     by = PipedCaller(application.project_id, application.piped_id)
     await cases.livestate.report(snapshot, by=by)
     page = (await admin_browser.get(f"/applications/{application.id}")).text
@@ -257,4 +257,4 @@ async def test_live_state_and_drift_errors_are_shown(
     assert "web-&lt;b&gt;" in page
     assert "it crashes" in page
     assert "Unhealthy" in page
-    assert "The live state cannot be compared with Git. The cluster does not answer." in page
+    assert "The live state cannot be compared with Git. The cluster does not response." in page

@@ -128,7 +128,7 @@ def test_platform_and_targets(application: Application, shown: str, where: str) 
 @pytest.mark.parametrize(
     ("commander", "who"),
     [
-        pytest.param("eve", "eve", id="a user who asked for it"),
+        pytest.param("eve", "eve", id="a user who requested it"),
         pytest.param("7f0b2c9e-3a55-4d0e-8a53-7f6e1f1f8d10", "ann", id="no id of a chain or a key"),
     ],
 )

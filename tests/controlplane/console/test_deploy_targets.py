@@ -95,7 +95,7 @@ def test_targets_are_of_any_kind() -> None:
             TargetSelection(targets={"kubernetes": ("us", "eu"), "terraform": ("tf",)}),
             id="targets of several plugins",
         ),
-        pytest.param(TARGETS, [NO_TARGET], TargetSelection(), id="no target, as somebody said"),
+        pytest.param(TARGETS, [NO_TARGET], TargetSelection(), id="no target selected on purpose"),
         pytest.param(Piped(), [], TargetSelection(), id="nothing where there is nothing to choose"),
     ],
 )

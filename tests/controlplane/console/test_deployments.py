@@ -131,8 +131,8 @@ async def test_the_page_shows_who_triggered_it_and_why(
     await cases.deployment_reports.create(made, by=piped)
     page = (await admin_browser.get(f"/deployments/{made.id}")).text
     who = made.trigger.commit.author
-    told = "Sync because cart/&lt;x&gt; changed."
-    assert f'data-testid="trigger">{who}<small>{told}</small>' in page
+    reason = "Sync because cart/&lt;x&gt; changed."
+    assert f'data-testid="trigger">{who}<small>{reason}</small>' in page
 
 
 async def test_a_deployment_without_a_chain_shows_none(
@@ -211,9 +211,9 @@ async def test_the_raw_log_is_a_text(
 ) -> None:
     await reports.lines(deployment, "s1", "\x1b[31mred\x1b[0m <b>")
     raw = f"/deployments/{deployment.id}/stages/s1/log.txt"
-    answer = await admin_browser.get(raw)
-    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    assert answer.text == "2026-01-02T03:04:05Z red <b>\n"
+    response = await admin_browser.get(raw)
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert response.text == "2026-01-02T03:04:05Z red <b>\n"
     assert "\x1b[31m" in (await admin_browser.get(f"{raw}?ansi=1")).text
     missing = await admin_browser.get(f"/deployments/{deployment.id}/stages/none/log.txt")
     assert missing.status_code == 404
@@ -239,11 +239,11 @@ async def test_a_deployment_can_be_cancelled(
     submit_form: SubmitForm,
 ) -> None:
     here = f"/deployments/{deployment.id}"
-    answer = await submit_form(admin_browser, here, f"{here}/cancel", mode=mode)
+    response = await submit_form(admin_browser, here, f"{here}/cancel", mode=mode)
     (command,) = await cases.commands.unhandled_of(by=piped)
-    assert answer.headers["location"] == f"{here}?cmd={command.id}"
-    asked = command.cancel_deployment
-    assert (asked.force_rollback, asked.force_no_rollback) == (rollback, keep)
+    assert response.headers["location"] == f"{here}?cmd={command.id}"
+    cancel = command.cancel_deployment
+    assert (cancel.force_rollback, cancel.force_no_rollback) == (rollback, keep)
 
 
 async def test_a_waiting_stage_can_be_approved(
@@ -261,8 +261,8 @@ async def test_a_waiting_stage_can_be_approved(
     page = (await admin_browser.get(here)).text
     assert "Waiting for approval" in page
     assert 'data-testid="approval-card"' in page
-    answer = await submit_form(admin_browser, here, f"{here}/stages/s2/approve")
-    assert answer.status_code == 303
+    response = await submit_form(admin_browser, here, f"{here}/stages/s2/approve")
+    assert response.status_code == 303
     (command,) = await cases.commands.unhandled_of(by=piped)
     assert (command.type, command.stage_id) == (CommandKind.APPROVE_STAGE, "s2")
 
@@ -286,9 +286,9 @@ async def test_the_approvers_are_shown_to_others(
     page = (await admin_browser.get(here)).text
     assert "<b>ann</b> or <b>bob</b>" in page
     assert "who is not one of the approvers" in page
-    answer = await submit_form(admin_browser, here, f"{here}/stages/s2/approve")
-    assert answer.status_code == 403
-    assert "not in the approver list: ann, bob" in answer.text
+    response = await submit_form(admin_browser, here, f"{here}/stages/s2/approve")
+    assert response.status_code == 403
+    assert "not in the approver list: ann, bob" in response.text
 
 
 async def test_an_analysis_can_be_skipped(
@@ -318,10 +318,12 @@ async def test_a_completed_deployment_cannot_be_cancelled(
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.SUCCESS)
     secret = BrowserSession(admin, admin_browser.cookies["token"]).csrf
-    answer = await admin_browser.post(f"/deployments/{deployment.id}/cancel", data={"csrf": secret})
-    assert answer.status_code == 409
-    assert "was already completed" in answer.text
-    assert "Back to the deployment" in answer.text
+    response = await admin_browser.post(
+        f"/deployments/{deployment.id}/cancel", data={"csrf": secret}
+    )
+    assert response.status_code == 409
+    assert "was already completed" in response.text
+    assert "Back to the deployment" in response.text
 
 
 async def test_a_deployment_is_shown_without_permission_for_pipeds(
@@ -336,6 +338,6 @@ async def test_a_deployment_is_shown_without_permission_for_pipeds(
     )
     await cases.roles.add("Watcher", [policy], by=admin)
     watcher = User("shop", "wendy", ("Watcher",))
-    answer = await open_browser(watcher).get(f"/deployments/{deployment.id}")
-    assert answer.status_code == 200
-    assert "Not shown" in answer.text
+    response = await open_browser(watcher).get(f"/deployments/{deployment.id}")
+    assert response.status_code == 200
+    assert "Not shown" in response.text

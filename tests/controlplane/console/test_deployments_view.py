@@ -30,8 +30,8 @@ def test_a_commit_is_its_first_line_and_a_short_hash(
 @pytest.mark.parametrize(
     ("strategy", "stages", "word"),
     [
-        pytest.param(SyncStrategy.QUICK_SYNC, [], "Quick sync", id="asked for quick sync"),
-        pytest.param(SyncStrategy.PIPELINE, [], "Pipeline", id="asked for the pipeline"),
+        pytest.param(SyncStrategy.QUICK_SYNC, [], "Quick sync", id="quick sync requested"),
+        pytest.param(SyncStrategy.PIPELINE, [], "Pipeline", id="pipeline requested"),
         pytest.param(SyncStrategy.AUTO, [], "Not planned yet", id="nothing planned"),
         pytest.param(SyncStrategy.AUTO, [("1", "K8S_SYNC", {})], "Quick sync", id="one sync stage"),
         pytest.param(
@@ -52,11 +52,11 @@ def test_the_strategy(
     make_stage: MakeStage,
     make_deployment: MakeDeployment,
 ) -> None:
-    made = make_deployment(
+    deployment = make_deployment(
         *(make_stage(id, name, **more) for id, name, more in stages), summary="because"
     )
-    made.trigger.sync_strategy = int(strategy)  # pyright: ignore[reportAttributeAccessIssue]
-    assert view.strategy_view(made) == view.StrategyView(word, "Because.")
+    deployment.trigger.sync_strategy = int(strategy)  # pyright: ignore[reportAttributeAccessIssue]
+    assert view.strategy_view(deployment) == view.StrategyView(word, "Because.")
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_the_trigger_reason(
     summary: str,
     reason: str,
 ) -> None:
-    made = make_deployment(summary=summary)
-    made.trigger.strategy_summary = "sync because cart/x changed"
-    shown = view.deployment_view(made, online_piped, "ann", noon)
+    deployment = make_deployment(summary=summary)
+    deployment.trigger.strategy_summary = "sync because cart/x changed"
+    shown = view.deployment_view(deployment, online_piped, "ann", noon)
     assert shown.trigger_reason == reason
 
 
@@ -84,11 +84,11 @@ def test_the_diff_at_the_git_host_is_linked(
     make_deployment: MakeDeployment, online_piped: PipedStatus, noon: datetime
 ) -> None:
     running = "9c01ab2f" * 5
-    made = make_deployment(running_commit_hash=running)
-    url = view.deployment_view(made, online_piped, "ann", noon).compare_url
+    deployment = make_deployment(running_commit_hash=running)
+    url = view.deployment_view(deployment, online_piped, "ann", noon).compare_url
     assert url == f"https://git.example/shop/compare/{running}...{'7f3c91ab' * 5}"
-    made.trigger.commit.url = "javascript:alert(1)"
-    assert view.deployment_view(made, online_piped, "ann", noon).compare_url == ""
+    deployment.trigger.commit.url = "javascript:alert(1)"
+    assert view.deployment_view(deployment, online_piped, "ann", noon).compare_url == ""
 
 
 def test_each_artifact_is_listed_once() -> None:
@@ -105,7 +105,7 @@ def test_each_artifact_is_listed_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "wanted", "chosen"),
+    ("statuses", "requested", "selected"),
     [
         pytest.param([2, 1, 0], "", "2", id="what runs"),
         pytest.param([2, 1, 0], "1", "1", id="what the reader picked"),
@@ -119,32 +119,32 @@ def test_each_artifact_is_listed_once() -> None:
 def test_which_stage_is_selected(
     *,
     statuses: list[int],
-    wanted: str,
-    chosen: str | None,
+    requested: str,
+    selected: str | None,
     make_stage: MakeStage,
     make_deployment: MakeDeployment,
     online_piped: PipedStatus,
     noon: datetime,
 ) -> None:
-    made = make_deployment(
+    deployment = make_deployment(
         *(
             make_stage(str(n), f"S{n}", status=status, requires=[str(n - 1)])
             for n, status in enumerate(statuses, 1)
         ),
         status=2,
     )
-    page = view.deployment_view(made, online_piped, "ann", noon)
-    found = view.selected_stage(page, wanted)
-    assert (found.id if found else None) == chosen
+    page = view.deployment_view(deployment, online_piped, "ann", noon)
+    found = view.selected_stage(page, requested)
+    assert (found.id if found else None) == selected
 
 
 def test_an_application_without_a_deployment_has_the_status_of_its_block() -> None:
     def node(name: str, **deployment: Any) -> chain_pb2.ChainNode:
-        made = chain_pb2.ChainNode()
-        made.application_ref.application_name = name
+        chain_node = chain_pb2.ChainNode()
+        chain_node.application_ref.application_name = name
         if deployment:
-            made.deployment_ref.MergeFrom(chain_pb2.ChainDeploymentRef(**deployment))
-        return made
+            chain_node.deployment_ref.MergeFrom(chain_pb2.ChainDeploymentRef(**deployment))
+        return chain_node
 
     chain = chain_pb2.DeploymentChain(
         status=chain_pb2.DEPLOYMENT_CHAIN_FAILURE,
@@ -175,15 +175,15 @@ def test_an_application_without_a_deployment_has_the_status_of_its_block() -> No
     ],
 )
 def test_search(query: str, found: bool, make_deployment: Callable[..., Deployment]) -> None:
-    made = make_deployment(PipelineStage(id="1", name="WAIT_APPROVAL", status=1))  # pyright: ignore[reportArgumentType]
-    assert view.matches(made, parse_deployment_query(QueryParams(query))) is found
+    deployment = make_deployment(PipelineStage(id="1", name="WAIT_APPROVAL", status=1))  # pyright: ignore[reportArgumentType]
+    assert view.matches(deployment, parse_deployment_query(QueryParams(query))) is found
 
 
 def test_deployments_are_grouped_by_day(noon: datetime, start: int) -> None:
-    made = [
+    deployment = [
         Deployment(id=str(n), created_at=start - 86400 * days) for n, days in enumerate((1, 0, 1))
     ]
-    days = view.group_by_day(made, noon, UTC)
+    days = view.group_by_day(deployment, noon, UTC)
     assert [(day.heading, [row.id for row in day.rows]) for day in days] == [
         ("Today", ["1"]),
         ("Yesterday", ["0", "2"]),

@@ -40,9 +40,9 @@ class Event:
     id: str = ""
 
 
-async def parse_events(answer: httpx2.Response) -> AsyncIterator[Event]:
+async def parse_events(response: httpx2.Response) -> AsyncIterator[Event]:
     fields: dict[str, list[str]] = {}
-    async for line in answer.aiter_lines():
+    async for line in response.aiter_lines():
         if line:
             name, _, value = line.partition(": ")
             fields.setdefault(name, []).append(value)
@@ -56,11 +56,11 @@ async def open_stream(
     client: httpx2.AsyncClient, topics: str, after: str = ""
 ) -> AsyncIterator[AsyncIterator[Event]]:
     params = {"t": topics, "after": after}
-    async with client.stream("GET", "/_/stream", params=params) as answer:
-        assert answer.status_code == 200
-        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-        assert answer.headers["x-accel-buffering"] == "no"
-        stream = parse_events(answer)
+    async with client.stream("GET", "/_/stream", params=params) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert response.headers["x-accel-buffering"] == "no"
+        stream = parse_events(response)
         yield stream
 
 
@@ -168,10 +168,10 @@ async def test_a_stream_needs_permission_for_its_topics(
         "cmd": await cases.applications.sync(application.id, by=admin),
     }
     id = ids.get(topic.split(":", maxsplit=1)[0], deployment.id)
-    answer = await open_browser(stranger).get("/_/stream", params={"t": topic.format(id)})
-    assert answer.status_code == 403
-    answer = await open_browser().get("/_/stream", params={"t": topic.format(id)})
-    assert answer.status_code == 303
+    response = await open_browser(stranger).get("/_/stream", params={"t": topic.format(id)})
+    assert response.status_code == 403
+    response = await open_browser().get("/_/stream", params={"t": topic.format(id)})
+    assert response.status_code == 303
 
 
 async def test_the_oldest_of_too_many_streams_is_closed(

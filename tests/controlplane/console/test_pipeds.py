@@ -38,19 +38,19 @@ def one(piped: PipedCaller) -> str:
 
 
 @pytest.fixture
-def fill(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm, one: str) -> SubmitForm:
+def submit(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm, one: str) -> SubmitForm:
     """Sends a form of the page of the piped."""
 
-    async def filled(form: str, **fields: str) -> httpx2.Response:
+    async def submit_to_page(form: str, **fields: str) -> httpx2.Response:
         return await submit_form(admin_browser, one, f"{one}/{form}", **fields)
 
-    return filled
+    return submit_to_page
 
 
 async def text(client: httpx2.AsyncClient, page: str) -> str:
-    answer = await client.get(page)
-    assert answer.status_code == 200
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text))
+    response = await client.get(page)
+    assert response.status_code == 200
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", response.text))
 
 
 async def test_the_list_shows_which_pipeds_are_online(
@@ -92,19 +92,19 @@ async def test_the_page_shows_what_a_piped_reported(
     meta.config = "kind: Piped\nspec:\n  name: <dev>\n"
     await cases.pipeds.meta_reported(meta, by=piped)
     shown = await text(admin_browser, one)
-    for told in (
+    for text_part in (
         "site git@github.com:shop/site.git main",
         "1 application ",
         "The launcher of the piped decides.",
         "kind: Piped spec: name: &lt;dev&gt;",
     ):
-        assert told in shown
+        assert text_part in shown
     assert "redacted" not in shown
 
 
 async def test_a_restart_is_requested_once_and_followed_to_its_end(
     *,
-    fill: SubmitForm,
+    submit: SubmitForm,
     admin_browser: httpx2.AsyncClient,
     one: str,
     cases: UseCases,
@@ -114,13 +114,13 @@ async def test_a_restart_is_requested_once_and_followed_to_its_end(
     advance: Callable[[float], None],
 ) -> None:
     await reports.online()
-    answer = await fill("restart")
-    assert answer.status_code == 303
+    response = await submit("restart")
+    assert response.status_code == 303
     # A double click asks once.
-    assert (await fill("restart")).headers["location"] == answer.headers["location"]
+    assert (await submit("restart")).headers["location"] == response.headers["location"]
     (command,) = await cases.commands.unhandled_of(by=piped)
     assert command.type == CommandKind.RESTART_PIPED
-    followed = answer.headers["location"]
+    followed = response.headers["location"]
     assert followed == f"{one}?cmd={command.id}"
     assert "The restart is requested; piped dev picks it up" in await text(admin_browser, followed)
     page = (await admin_browser.get(PAGE)).text
@@ -144,52 +144,52 @@ async def test_commands_of_other_pipeds_show_no_notice(
 ) -> None:
     command = await cases.pipeds.restart(other_piped.piped, by=admin)
     for id in (command, "unknown"):
-        answer = await admin_browser.get(f"{one}?cmd={id}")
-        assert answer.status_code == 200
-        assert 'data-testid="notice"' not in answer.text
+        response = await admin_browser.get(f"{one}?cmd={id}")
+        assert response.status_code == 200
+        assert 'data-testid="notice"' not in response.text
 
 
 async def test_a_version_is_requested_and_cleared(
     *,
-    fill: SubmitForm,
+    submit: SubmitForm,
     admin_browser: httpx2.AsyncClient,
     cases: UseCases,
     piped: PipedCaller,
     one: str,
 ) -> None:
-    assert (await fill("version", version=" v0.51.0 ")).headers["location"] == one
+    assert (await submit("version", version=" v0.51.0 ")).headers["location"] == one
     assert await cases.pipeds.desired_version(by=piped) == "v0.51.0"
     assert "v0.51.0 is requested" in await text(admin_browser, PAGE)
-    refused = await fill("version", version="0.52")
+    refused = await submit("version", version="0.52")
     assert refused.status_code == 422
     assert "&#39;0.52&#39; is not a version; write it like v0.1.0." in refused.text
     assert 'value="0.52"' in refused.text
     # A page with a form error must not update itself.
     assert 'data-topics=""' in refused.text
     assert await cases.pipeds.desired_version(by=piped) == "v0.51.0"
-    await fill("version", version="")
+    await submit("version", version="")
     assert await cases.pipeds.desired_version(by=piped) == ""
 
 
 async def test_a_piped_is_disabled_and_enabled(
-    fill: SubmitForm, admin_browser: httpx2.AsyncClient, cases: UseCases, admin: User, one: str
+    submit: SubmitForm, admin_browser: httpx2.AsyncClient, cases: UseCases, admin: User, one: str
 ) -> None:
-    assert (await fill("disable")).status_code == 303
+    assert (await submit("disable")).status_code == 303
     (piped,) = await cases.pipeds.listed(by=admin)
     assert piped.disabled
     assert "its reports are rejected" in await text(admin_browser, one)
-    await fill("enable")
+    await submit("enable")
     (piped,) = await cases.pipeds.listed(by=admin)
     assert not piped.disabled
 
 
 async def test_a_piped_is_renamed(
-    fill: SubmitForm, cases: UseCases, admin: User, registered: Any
+    submit: SubmitForm, cases: UseCases, admin: User, registered: Any
 ) -> None:
-    await fill("edit", name="staging", description="")
+    await submit("edit", name="staging", description="")
     piped = await cases.pipeds.get(registered.id, by=admin)
     assert (piped.name, piped.desc) == ("staging", "")
-    refused = await fill("edit", name=" ", description="kept")
+    refused = await submit("edit", name=" ", description="kept")
     assert (refused.status_code, "Fill in the name." in refused.text) == (422, True)
     assert 'value="kept"' in refused.text
 
@@ -204,19 +204,19 @@ async def test_a_new_piped_gets_a_key_that_is_shown_once(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     form = {"name": "prod", "description": "the prod cluster"}
-    answer = await submit_form(admin_browser, PAGE, PAGE, **form)
-    assert answer.status_code == 200
-    assert answer.headers["cache-control"] == "no-store"
+    response = await submit_form(admin_browser, PAGE, PAGE, **form)
+    assert response.status_code == 200
+    assert response.headers["cache-control"] == "no-store"
     again = await submit_form(admin_browser, PAGE, PAGE, **form)
     (piped,) = await cases.pipeds.listed(by=admin)
-    (key,) = by_testid(answer.text, "piped-key")
+    (key,) = by_testid(response.text, "piped-key")
     assert by_testid(again.text, "piped-key") == [key]
     (stored,) = (await stores.pipeds.get(piped.id)).keys
     assert keys.key_matches(key, stored.hash)
-    assert by_testid(answer.text, "piped-id") == [piped.id]
+    assert by_testid(response.text, "piped-id") == [piped.id]
     encoded = base64.b64encode(key.encode()).decode()
     # A page that updates itself would lose the key.
-    assert "data-topics" not in answer.text
+    assert "data-topics" not in response.text
     for page in (PAGE, f"{PAGE}/{piped.id}"):
         shown = (await admin_browser.get(page)).text
         assert key not in shown
@@ -228,28 +228,28 @@ async def test_a_new_piped_gets_a_key_that_is_shown_once(
 async def test_the_sample_for_a_new_piped_is_a_configuration(
     admin_browser: httpx2.AsyncClient, submit_form: SubmitForm
 ) -> None:
-    answer = await submit_form(admin_browser, PAGE, PAGE, name="prod")
-    sample = answer.text.partition('data-testid="snippet">')[2].partition("</div>")[0]
+    response = await submit_form(admin_browser, PAGE, PAGE, name="prod")
+    sample = response.text.partition('data-testid="snippet">')[2].partition("</div>")[0]
     config = "\n".join(re.findall(r"<span>([^<]*)</span>", sample))
     spec = read_piped(config, file="piped.yaml", catalog=load_catalog()).spec
     assert (spec.project_id, spec.api_address) == ("shop", "pipecd.example:443")
-    (key,) = by_testid(answer.text, "piped-key")
+    (key,) = by_testid(response.text, "piped-key")
     assert base64.b64decode(str(spec.piped_key_data)).decode() == key
 
 
 async def test_a_piped_without_a_name_is_not_added(
     admin_browser: httpx2.AsyncClient, submit_form: SubmitForm, cases: UseCases, admin: User
 ) -> None:
-    answer = await submit_form(admin_browser, PAGE, PAGE, name=" ", description="kept")
-    assert answer.status_code == 422
-    assert "Fill in the name." in answer.text
-    assert 'value="kept"' in answer.text
+    response = await submit_form(admin_browser, PAGE, PAGE, name=" ", description="kept")
+    assert response.status_code == 422
+    assert "Fill in the name." in response.text
+    assert 'value="kept"' in response.text
     assert await cases.pipeds.listed(by=admin) == ()
 
 
 async def test_a_key_is_replaced(
     *,
-    fill: SubmitForm,
+    submit: SubmitForm,
     admin_browser: httpx2.AsyncClient,
     one: str,
     stores: Stores,
@@ -257,18 +257,18 @@ async def test_a_key_is_replaced(
     advance: Callable[[float], None],
 ) -> None:
     advance(60)
-    answer = await fill("keys")
-    (key,) = by_testid(answer.text, "piped-key")
+    response = await submit("keys")
+    (key,) = by_testid(response.text, "piped-key")
     # A double click gets the same key.
-    assert by_testid((await fill("keys")).text, "piped-key") == [key]
+    assert by_testid((await submit("keys")).text, "piped-key") == [key]
     shown = await text(admin_browser, one)
     assert "new key" in shown
     assert "old key" in shown
     advance(60)
-    refused = await fill("keys")
+    refused = await submit("keys")
     assert refused.status_code == 422
     assert "has 2 keys already" in refused.text
-    await fill("keys/drop")
+    await submit("keys/drop")
     (stored,) = (await stores.pipeds.get(registered.id)).keys
     assert keys.key_matches(key, stored.hash)
     assert not keys.key_matches(registered.key, stored.hash)
@@ -311,14 +311,14 @@ async def test_pipeds_of_another_project_are_hidden(
 
 async def test_the_list_needs_permission(open_browser: OpenBrowser, admin: User) -> None:
     del admin
-    answer = await open_browser(User("shop", "nobody", ())).get(PAGE)
-    assert answer.status_code == 403
+    response = await open_browser(User("shop", "nobody", ())).get(PAGE)
+    assert response.status_code == 403
 
 
 async def test_an_unknown_piped_is_not_found(admin_browser: httpx2.AsyncClient) -> None:
-    answer = await admin_browser.get(f"{PAGE}/unknown")
-    assert answer.status_code == 404
-    assert "Piped is not found" in answer.text
+    response = await admin_browser.get(f"{PAGE}/unknown")
+    assert response.status_code == 404
+    assert "Piped is not found" in response.text
 
 
 async def test_an_application_links_to_its_piped(

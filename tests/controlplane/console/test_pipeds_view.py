@@ -41,7 +41,7 @@ def with_(**fields: object) -> Piped:
         pytest.param(ONLINE, "", "Online", "connected and ready", "", id="online"),
         pytest.param(ONLINE, "c1", "Restarting", "restart is requested", "already", id="one to be restarted"),
         pytest.param(with_(desired_version="v1.1.0"), "", "Online", "to run version v1.1.0", "", id="one to be upgraded"),
-        pytest.param(with_(desired_version="v1.0.0"), "", "Online", "connected and ready", "", id="one that runs what is wanted"),
+        pytest.param(with_(desired_version="v1.0.0"), "", "Online", "connected and ready", "", id="runs the desired version"),
         pytest.param(with_(status=Piped.OFFLINE), "", "Offline", "until it is back", "offline", id="offline"),
         pytest.param(with_(status=Piped.OFFLINE), "c1", "Offline", "until it is back", "offline", id="one that went away before its restart"),
         pytest.param(with_(status=Piped.OFFLINE, started_at=0), "", "Offline", "Never started", "offline", id="a new one"),
@@ -127,8 +127,8 @@ def test_when_it_was_last_seen() -> None:
 @pytest.mark.parametrize(
     ("status", "piped", "text", "is_pending"),
     [
-        pytest.param(pb.COMMAND_NOT_HANDLED_YET, ONLINE, "picks it up in a moment", True, id="asked for"),
-        pytest.param(pb.COMMAND_NOT_HANDLED_YET, with_(status=Piped.OFFLINE), "when that piped is back", True, id="asked for while it is away"),
+        pytest.param(pb.COMMAND_NOT_HANDLED_YET, ONLINE, "picks it up in a moment", True, id="requested"),
+        pytest.param(pb.COMMAND_NOT_HANDLED_YET, with_(status=Piped.OFFLINE), "when that piped is back", True, id="requested while offline"),
         pytest.param(pb.COMMAND_SUCCEEDED, ONLINE, "is starting again", False, id="begun"),
         pytest.param(pb.COMMAND_SUCCEEDED, with_(status=Piped.OFFLINE), "has not come back", False, id="begun and never ended"),
         pytest.param(pb.COMMAND_SUCCEEDED, with_(started_at=THEN + 60), "has restarted and runs v1.0.0", False, id="done"),

@@ -21,35 +21,35 @@ def names(pipeline: view.PipelineView) -> list[list[str]]:
 def test_sequential_stages_have_a_column_each(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
-    made = make_deployment(
+    deployment = make_deployment(
         make_stage("1", "CANARY"),
         make_stage("2", "WAIT", requires=["1"]),
         make_stage("3", "SYNC", requires=["2"]),
     )
-    assert names(view.pipeline_view(made, noon)) == [["CANARY"], ["WAIT"], ["SYNC"]]
+    assert names(view.pipeline_view(deployment, noon)) == [["CANARY"], ["WAIT"], ["SYNC"]]
 
 
 def test_parallel_stages_share_a_column(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
-    made = make_deployment(
+    deployment = make_deployment(
         make_stage("1", "A"),
         make_stage("2", "B", requires=["1"]),
         make_stage("3", "C", requires=["1"]),
         make_stage("4", "D", requires=["1", "2", "3"]),
     )
-    assert names(view.pipeline_view(made, noon)) == [["A"], ["B", "C"], ["D"]]
+    assert names(view.pipeline_view(deployment, noon)) == [["A"], ["B", "C"], ["D"]]
 
 
 def test_a_cycle_is_reported_and_every_stage_is_shown_once(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
-    made = make_deployment(
+    deployment = make_deployment(
         make_stage("1", "A"),
         make_stage("2", "B", requires=["3"]),
         make_stage("3", "C", requires=["2"]),
     )
-    shown = view.pipeline_view(made, noon)
+    shown = view.pipeline_view(deployment, noon)
     assert shown.has_cycle
     assert names(shown) == [["A"], ["B", "C"]]
 
@@ -57,8 +57,8 @@ def test_a_cycle_is_reported_and_every_stage_is_shown_once(
 def test_requiring_itself_or_an_unknown_stage_is_no_cycle(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
-    made = make_deployment(make_stage("1", "A", requires=["1", "gone"]))
-    shown = view.pipeline_view(made, noon)
+    deployment = make_deployment(make_stage("1", "A", requires=["1", "gone"]))
+    shown = view.pipeline_view(deployment, noon)
     assert not shown.has_cycle
     assert names(shown) == [["A"]]
 
@@ -99,20 +99,20 @@ def test_which_stages_are_shown(
 def test_the_rollback_stage_of_v0_is_recognised_by_its_name(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime
 ) -> None:
-    made = make_deployment(
+    deployment = make_deployment(
         make_stage("Rollback", "ROLLBACK", predefined=True, status=StageStatus.RUNNING)
     )
-    assert [stage.name for stage in view.pipeline_view(made, noon).rollback] == ["ROLLBACK"]
+    assert [stage.name for stage in view.pipeline_view(deployment, noon).rollback] == ["ROLLBACK"]
 
 
 def test_a_stage_starts_when_the_stages_it_requires_have_ended(
     make_stage: MakeStage, make_deployment: MakeDeployment, noon: datetime, start: int
 ) -> None:
-    made = make_deployment(
+    deployment = make_deployment(
         make_stage("1", "A", status=StageStatus.SUCCESS, completed_at=start + 48),
         make_stage("2", "B", status=StageStatus.RUNNING, requires=["1"]),
     )
-    first, second = view.pipeline_view(made, noon).stages
+    first, second = view.pipeline_view(deployment, noon).stages
     assert first.elapsed == view.Elapsed("48s")
     assert second.elapsed == view.Elapsed("9m 12s", since="2026-08-22T16:50:48Z")
 
@@ -186,7 +186,7 @@ def test_who_may_approve(
     make_deployment: MakeDeployment,
     noon: datetime,
 ) -> None:
-    made = make_deployment(
+    deployment = make_deployment(
         make_stage(
             "1",
             "WAIT_APPROVAL",
@@ -196,7 +196,7 @@ def test_who_may_approve(
         ),
         make_stage("2", "SYNC", requires=["1"]),
     )
-    (approval,) = view.approval_views(made, user, noon)
+    (approval,) = view.approval_views(deployment, user, noon)
     assert approval.disabled_reason.startswith(disabled_reason)
     assert bool(approval.disabled_reason) == bool(disabled_reason)
     assert approval.approvers == ("ann", "bob")

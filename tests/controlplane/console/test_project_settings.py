@@ -24,13 +24,13 @@ OpenBrowser = Callable[..., httpx2.AsyncClient]
 
 
 @pytest.fixture
-def fill(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm) -> SubmitForm:
-    """Sends a form of the page and answers what the browser gets."""
+def submit(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm) -> SubmitForm:
+    """Sends a form of the page and responses what the browser gets."""
 
-    async def filled(form: str, **fields: str) -> httpx2.Response:
+    async def submit_to_page(form: str, **fields: str) -> httpx2.Response:
         return await submit_form(admin_browser, PAGE, f"{PAGE}/{form}", **fields)
 
-    return filled
+    return submit_to_page
 
 
 async def page(browser: httpx2.AsyncClient) -> str:
@@ -41,11 +41,11 @@ GITHUB = {"client_id": "gh-id", "client_secret": "gh-secret", "hours": "12"}
 
 
 async def test_github_is_set_up_changed_and_removed(
-    fill: SubmitForm, admin_browser: httpx2.AsyncClient, stores: Stores
+    submit: SubmitForm, admin_browser: httpx2.AsyncClient, stores: Stores
 ) -> None:
     assert "Not set up." in await page(admin_browser)
-    answer = await fill("sso/github", **GITHUB, base_url="https://ghe.example")
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGE}#sso")
+    response = await submit("sso/github", **GITHUB, base_url="https://ghe.example")
+    assert (response.status_code, response.headers["location"]) == (303, f"{PAGE}#sso")
     stored = (await stores.projects.get("shop")).sso
     assert (stored.provider, stored.session_ttl) == (ProjectSSOConfig.GITHUB, 12)
     # Encrypted as upstream does, so that either can go on with the other's database.
@@ -59,21 +59,21 @@ async def test_github_is_set_up_changed_and_removed(
     for secret in ("gh-id", "gh-secret", *sealed, "redacted"):
         assert secret not in shown
     # What is left empty of the client stays.
-    await fill("sso/github", client_id="", client_secret="", hours="", base_url="")
+    await submit("sso/github", client_id="", client_secret="", hours="", base_url="")
     stored = (await stores.projects.get("shop")).sso
     assert (stored.github.client_id, stored.github.client_secret) == sealed
     assert (stored.session_ttl, stored.github.base_url) == (168, "")
-    await fill("sso/remove")
+    await submit("sso/remove")
     assert not (await stores.projects.get("shop")).HasField("sso")
     assert "Not set up." in await page(admin_browser)
 
 
 async def test_openid_connect_is_set_up(
-    fill: SubmitForm, admin_browser: httpx2.AsyncClient, stores: Stores
+    submit: SubmitForm, admin_browser: httpx2.AsyncClient, stores: Stores
 ) -> None:
     client = {"client_id": "oi-id", "client_secret": "oi-secret"}
     fields = {"issuer": "https://id.example", "scopes": "openid  profile", "roles_claim_key": "r"}
-    assert (await fill("sso/oidc", **client, **fields)).status_code == 303
+    assert (await submit("sso/oidc", **client, **fields)).status_code == 303
     oidc = (await stores.projects.get("shop")).sso.oidc
     assert (oidc.client_secret, oidc.issuer) == ("oi-secret", "https://id.example")
     assert (list(oidc.scopes), oidc.roles_claim_key) == (["openid", "profile"], "r")
@@ -81,13 +81,13 @@ async def test_openid_connect_is_set_up(
     assert "OpenID Connect</b>; a session lasts 168 hours." in shown
     assert "oi-secret" not in shown
     # Another provider needs a client of its own.
-    refused = await fill("sso/github", client_id="", client_secret="")
+    refused = await submit("sso/github", client_id="", client_secret="")
     assert refused.status_code == 422
     assert "github needs a client id and a client secret" in refused.text
 
 
 @pytest.mark.parametrize(
-    ("form", "fields", "told"),
+    ("form", "fields", "expected"),
     [
         pytest.param("sso/github", {**GITHUB, "hours": "a week"}, "whole number of hours", id="no number of hours"),
         pytest.param("sso/github", {**GITHUB, "hours": "99999"}, "a year at most", id="too many hours"),
@@ -104,56 +104,59 @@ async def test_openid_connect_is_set_up(
     ],
 )  # fmt: skip
 async def test_a_rejected_form_is_shown_again_with(
-    fill: SubmitForm, form: str, fields: dict[str, str], told: str
+    submit: SubmitForm, form: str, fields: dict[str, str], expected: str
 ) -> None:
-    answer = await fill(form, **fields)
-    assert answer.status_code == 422
-    assert told in answer.text
+    response = await submit(form, **fields)
+    assert response.status_code == 422
+    assert expected in response.text
     if "name" in fields and form == "roles":
-        assert fields["policies"] in answer.text
+        assert fields["policies"] in response.text
 
 
 async def test_a_role_is_added_used_changed_and_deleted(
-    fill: SubmitForm, admin_browser: httpx2.AsyncClient, cases: UseCases
+    submit: SubmitForm, admin_browser: httpx2.AsyncClient, cases: UseCases
 ) -> None:
-    await fill("roles", name="watchers", policies="resources=piped;actions=list")
-    await fill("groups", group="org/night", role="watchers")
+    await submit("roles", name="watchers", policies="resources=piped;actions=list")
+    await submit("groups", group="org/night", role="watchers")
     shown = await page(admin_browser)
     assert "resources=piped;actions=list" in shown
     assert "Assigned to org/night." in shown
     watcher = User("shop", "wendy", ("watchers",))
     assert await cases.pipeds.listed(by=watcher) == ()
-    await fill("roles/update", name="watchers", policies="resources=piped{env:dev};actions=get")
+    await submit("roles/update", name="watchers", policies="resources=piped{env:dev};actions=get")
     with pytest.raises(Denied):
         await cases.pipeds.listed(by=watcher)
-    await fill("groups/delete", group="org/night")
-    await fill("roles/delete", name="watchers")
+    await submit("groups/delete", group="org/night")
+    await submit("roles/delete", name="watchers")
     shown = await page(admin_browser)
     assert "org/night" not in shown
     assert "watchers" not in shown
 
 
 async def test_disabling_the_only_way_to_sign_in_needs_confirmation(
-    fill: SubmitForm, cases: UseCases, static_admin: StaticAdmin, admin_browser: httpx2.AsyncClient
+    submit: SubmitForm,
+    cases: UseCases,
+    static_admin: StaticAdmin,
+    admin_browser: httpx2.AsyncClient,
 ) -> None:
-    refused = await fill("admin/disable")
+    refused = await submit("admin/disable")
     assert refused.status_code == 422
     assert "Nobody could sign in any more" in refused.text
     token = (await cases.sessions.sign_in("shop", *static_admin)).token
-    assert (await fill("admin/disable", confirm="shop")).status_code == 303
+    assert (await submit("admin/disable", confirm="shop")).status_code == 303
     with pytest.raises(Unauthenticated):
         await cases.sessions.person(token)
     assert "Nobody can sign in with a password." in await page(admin_browser)
-    await fill("admin/enable")
-    await fill("admin", username="boss", password="a better password")
+    await submit("admin/enable")
+    await submit("admin", username="boss", password="a better password")
     assert await cases.sessions.sign_in("shop", "boss", "a better password")
 
 
 async def test_with_single_sign_on_the_static_admin_can_be_disabled(
-    fill: SubmitForm, stores: Stores
+    submit: SubmitForm, stores: Stores
 ) -> None:
-    await fill("sso/github", **GITHUB)
-    assert (await fill("admin/disable")).status_code == 303
+    await submit("sso/github", **GITHUB)
+    assert (await submit("admin/disable")).status_code == 303
     assert (await stores.projects.get("shop")).static_admin_disabled
 
 
@@ -187,11 +190,11 @@ async def test_settings_redirect_to_the_first_visible_page(
     admin_browser: httpx2.AsyncClient, open_browser: Any
 ) -> None:
     assert 'href="/settings"' in (await admin_browser.get("/applications")).text
-    answer = await admin_browser.get("/settings")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/settings/piped")
+    response = await admin_browser.get("/settings")
+    assert (response.status_code, response.headers["location"]) == (303, "/settings/piped")
     assert f'href="{PAGE}"' in (await admin_browser.get("/settings/piped")).text
-    answer = await open_browser(User("shop", "nobody", ())).get("/settings")
-    assert (answer.status_code, answer.headers["location"]) == (303, PAGE)
+    response = await open_browser(User("shop", "nobody", ())).get("/settings")
+    assert (response.status_code, response.headers["location"]) == (303, PAGE)
 
 
 async def test_a_webhook_is_created_rotated_and_removed(
@@ -219,7 +222,7 @@ async def test_a_webhook_is_created_rotated_and_removed(
 
 
 @pytest.mark.parametrize(
-    ("remote", "told"),
+    ("remote", "expected"),
     [
         pytest.param("git@github.com:shop/site.git", "1 watched repository was", id="watched"),
         pytest.param("git@github.com:shop/other.git", "no piped of this project", id="not watched"),
@@ -231,7 +234,7 @@ async def test_the_last_push_is_shown(
     admin: User,
     registered: Any,
     remote: str,
-    told: str,
+    expected: str,
 ) -> None:
     del registered
     await cases.webhooks.rotate(by=admin)
@@ -239,7 +242,7 @@ async def test_the_last_push_is_shown(
     await cases.webhooks.pushed("shop", Push((remote,)), host="GitHub")
     page = (await admin_browser.get(PAGE)).text
     assert remote in page
-    assert told in page
+    assert expected in page
 
 
 async def test_the_webhook_secret_needs_permission_to_update(

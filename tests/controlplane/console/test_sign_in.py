@@ -31,18 +31,18 @@ def form(admin: StaticAdmin, **changes: str) -> dict[str, str]:
 async def test_the_front_page_without_a_session_is_the_sign_in_page(
     open_browser: OpenBrowser,
 ) -> None:
-    answer = await open_browser().get("/")
-    assert answer.status_code == 200
-    assert 'data-page="login"' in answer.text
+    response = await open_browser().get("/")
+    assert response.status_code == 200
+    assert 'data-page="login"' in response.text
 
 
 async def test_a_correct_password_sets_a_strict_session_cookie(
     open_browser: OpenBrowser, static_admin: StaticAdmin
 ) -> None:
     client = open_browser()
-    answer = await client.post(PASSWORD_ENDPOINT, data=form(static_admin))
-    assert (answer.status_code, answer.headers["location"]) == (302, "/")
-    cookie = answer.headers["set-cookie"]
+    response = await client.post(PASSWORD_ENDPOINT, data=form(static_admin))
+    assert (response.status_code, response.headers["location"]) == (302, "/")
+    cookie = response.headers["set-cookie"]
     assert cookie.startswith("token=")
     assert "Path=/; Max-Age=604800; SameSite=Strict; HttpOnly" in cookie
     assert "Secure" not in cookie
@@ -57,22 +57,24 @@ async def test_the_session_cookie_is_secure_by_default(
     pages = create_console(cases, bus, insecure_cookie=False)
     transport = httpx2.ASGITransport(app=pages)
     async with httpx2.AsyncClient(transport=transport, base_url="https://cd.example") as client:
-        answer = await client.post(PASSWORD_ENDPOINT, data=form(static_admin))
-    assert "Secure" in answer.headers["set-cookie"]
-    assert answer.headers["strict-transport-security"] == "max-age=31536000"
+        response = await client.post(PASSWORD_ENDPOINT, data=form(static_admin))
+    assert "Secure" in response.headers["set-cookie"]
+    assert response.headers["strict-transport-security"] == "max-age=31536000"
 
 
 async def test_a_deep_link_survives_signing_in(
     open_browser: OpenBrowser, static_admin: StaticAdmin
 ) -> None:
     client = open_browser()
-    wanted = "/deployments?status=2&q=a%20b"
-    away = await client.get(wanted)
-    assert away.status_code == 303
-    page = await client.get(away.headers["location"])
+    deep_link = "/deployments?status=2&q=a%20b"
+    redirect = await client.get(deep_link)
+    assert redirect.status_code == 303
+    page = await client.get(redirect.headers["location"])
     assert 'name="return" value="/deployments?status=2&amp;q=a%20b"' in page.text
-    answer = await client.post(PASSWORD_ENDPOINT, data=form(static_admin, **{"return": wanted}))
-    assert answer.headers["location"] == wanted
+    response = await client.post(
+        PASSWORD_ENDPOINT, data=form(static_admin, **{"return": deep_link})
+    )
+    assert response.headers["location"] == deep_link
 
 
 @pytest.mark.parametrize(
@@ -91,10 +93,10 @@ async def test_there_are_no_open_redirects(
     path: str, open_browser: OpenBrowser, static_admin: StaticAdmin
 ) -> None:
     assert safe_return(path) == ""
-    answer = await open_browser().post(
+    response = await open_browser().post(
         PASSWORD_ENDPOINT, data=form(static_admin, **{"return": path})
     )
-    assert answer.headers["location"] == "/"
+    assert response.headers["location"] == "/"
 
 
 @pytest.mark.parametrize(
@@ -125,23 +127,23 @@ async def test_errors_are_shown_beside_the_field(
     open_browser: OpenBrowser,
     static_admin: StaticAdmin,
 ) -> None:
-    answer = await open_browser().post(PASSWORD_ENDPOINT, data=form(static_admin, **changes))
-    assert answer.status_code == 422
-    assert text in answer.text
-    assert 'role="alert"' in answer.text
-    before, _, _ = answer.text.partition('aria-invalid="true"')
+    response = await open_browser().post(PASSWORD_ENDPOINT, data=form(static_admin, **changes))
+    assert response.status_code == 422
+    assert text in response.text
+    assert 'role="alert"' in response.text
+    before, _, _ = response.text.partition('aria-invalid="true"')
     assert before.rfind(f'id="{field}"') > before.rfind("<input") > 0
     if field != "username":
-        assert f'value="{static_admin.username}"' in answer.text
-    assert "set-cookie" not in answer.headers
+        assert f'value="{static_admin.username}"' in response.text
+    assert "set-cookie" not in response.headers
 
 
 async def test_a_disabled_static_admin_cannot_sign_in(
     open_browser: OpenBrowser, static_admin: StaticAdmin, cases: UseCases, admin: User
 ) -> None:
     await cases.projects.disable_static_admin(by=admin)
-    answer = await open_browser().post(PASSWORD_ENDPOINT, data=form(static_admin))
-    assert "does not allow signing in with a password" in answer.text
+    response = await open_browser().post(PASSWORD_ENDPOINT, data=form(static_admin))
+    assert "does not allow signing in with a password" in response.text
 
 
 async def test_other_clients_get_errors_in_a_cookie_as_upstream(
@@ -149,25 +151,25 @@ async def test_other_clients_get_errors_in_a_cookie_as_upstream(
 ) -> None:
     fields = form(static_admin, password="wrong")
     del fields["return"]
-    answer = await open_browser().post(PASSWORD_ENDPOINT, data=fields)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    cookie = answer.headers["set-cookie"]
+    response = await open_browser().post(PASSWORD_ENDPOINT, data=fields)
+    assert (response.status_code, response.headers["location"]) == (303, "/")
+    cookie = response.headers["set-cookie"]
     assert cookie == 'error="Unable to login"; Path=/; Max-Age=600; SameSite=Strict'
 
 
 async def test_the_error_cookie_is_shown_once(open_browser: OpenBrowser) -> None:
     client = open_browser()
-    answer = await client.get("/login", headers={"Cookie": 'error="Unauthorized access"'})
-    assert "Unauthorized access" in answer.text
-    assert "error=; Path=/; Max-Age=0" in answer.headers["set-cookie"]
+    response = await client.get("/login", headers={"Cookie": 'error="Unauthorized access"'})
+    assert "Unauthorized access" in response.text
+    assert "error=; Path=/; Max-Age=0" in response.headers["set-cookie"]
 
 
 async def test_attempts_are_throttled(open_browser: OpenBrowser, static_admin: StaticAdmin) -> None:
     client = open_browser()
     for _ in range(10):
         await client.post(PASSWORD_ENDPOINT, data=form(static_admin, password="wrong"))
-    answer = await client.post(PASSWORD_ENDPOINT, data=form(static_admin))
-    assert "Too many attempts. Wait a minute, then try again." in answer.text
+    response = await client.post(PASSWORD_ENDPOINT, data=form(static_admin))
+    assert "Too many attempts. Wait a minute, then try again." in response.text
 
 
 async def test_attempts_are_throttled_across_usernames(
@@ -176,8 +178,8 @@ async def test_attempts_are_throttled_across_usernames(
     client = open_browser()
     for n in range(10):
         await client.post(PASSWORD_ENDPOINT, data=form(static_admin, username=f"guess-{n}"))
-    answer = await client.post(PASSWORD_ENDPOINT, data=form(static_admin))
-    assert "Too many attempts. Wait a minute, then try again." in answer.text
+    response = await client.post(PASSWORD_ENDPOINT, data=form(static_admin))
+    assert "Too many attempts. Wait a minute, then try again." in response.text
 
 
 async def test_behind_a_proxy_clients_are_throttled_separately(
@@ -189,10 +191,10 @@ async def test_behind_a_proxy_clients_are_throttled_separately(
 
         async def attempt(address: str, name: str) -> str:
             wrong = form(static_admin, username=name, password="wrong")
-            answer = await browser.post(
+            response = await browser.post(
                 PASSWORD_ENDPOINT, data=wrong, headers={"X-Forwarded-For": address}
             )
-            return answer.text
+            return response.text
 
         for n in range(10):
             assert "password is wrong" in await attempt("1.2.3.4", f"user {n}")
@@ -204,17 +206,17 @@ async def test_a_form_of_another_site_is_rejected(
     open_browser: OpenBrowser, static_admin: StaticAdmin
 ) -> None:
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
-        answer = await open_browser().post(
+        response = await open_browser().post(
             PASSWORD_ENDPOINT, data=form(static_admin), headers=headers
         )
-        assert answer.status_code == 403
-        assert "set-cookie" not in answer.headers
+        assert response.status_code == 403
+        assert "set-cookie" not in response.headers
 
 
 async def test_signing_out_ends_the_session(admin_browser: httpx2.AsyncClient) -> None:
-    answer = await admin_browser.post("/auth/logout")
-    assert (answer.status_code, answer.headers["location"]) == (302, "/")
-    assert answer.headers.get_list("set-cookie")[0].startswith("token=; Path=/; Max-Age=0")
+    response = await admin_browser.post("/auth/logout")
+    assert (response.status_code, response.headers["location"]) == (302, "/")
+    assert response.headers.get_list("set-cookie")[0].startswith("token=; Path=/; Max-Age=0")
     admin_browser.cookies.clear()
     assert (await admin_browser.get("/applications")).status_code == 303
 
@@ -222,19 +224,19 @@ async def test_signing_out_ends_the_session(admin_browser: httpx2.AsyncClient) -
 async def test_a_signed_in_user_is_redirected(
     admin_browser: httpx2.AsyncClient,
 ) -> None:
-    answer = await admin_browser.get("/login?return=/deployments")
-    assert (answer.status_code, answer.headers["location"]) == (302, "/deployments")
+    response = await admin_browser.get("/login?return=/deployments")
+    assert (response.status_code, response.headers["location"]) == (302, "/deployments")
 
 
 async def test_a_link_from_another_site_redirects_once_to_get_the_cookie(
     open_browser: OpenBrowser,
 ) -> None:
     headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    answer = await open_browser().get("/deployments/1?x=%22%3E", headers=headers)
-    assert answer.status_code == 200
-    assert 'content="0;url=/deployments/1?x=%22%3E"' in answer.text
+    response = await open_browser().get("/deployments/1?x=%22%3E", headers=headers)
+    assert response.status_code == 200
+    assert 'content="0;url=/deployments/1?x=%22%3E"' in response.text
 
 
 async def test_a_forged_token_is_rejected(open_browser: OpenBrowser) -> None:
-    answer = await open_browser().get("/applications", headers={"Cookie": "token=a.b.c"})
-    assert answer.status_code == 303
+    response = await open_browser().get("/applications", headers={"Cookie": "token=a.b.c"})
+    assert response.status_code == 303

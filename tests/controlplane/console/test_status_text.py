@@ -149,10 +149,10 @@ def test_the_status_text(
     noon: datetime,
     start: int,
 ) -> None:
-    made = make_deployment(
+    deployment = make_deployment(
         *(make_stage(**one) for one in stages), status=status, completed_at=start + 65, **fields
     )
-    assert deployment_view(made, online_piped, "ann", noon).status.text == text
+    assert deployment_view(deployment, online_piped, "ann", noon).status.text == text
 
 
 def test_a_quick_deployment_is_quick(
@@ -162,8 +162,8 @@ def test_a_quick_deployment_is_quick(
     noon: datetime,
     start: int,
 ) -> None:
-    made = make_deployment(make_stage("1", "A", status=2), status=4, completed_at=start)
-    text = deployment_view(made, online_piped, "ann", noon).status.text
+    deployment = make_deployment(make_stage("1", "A", status=2), status=4, completed_at=start)
+    text = deployment_view(deployment, online_piped, "ann", noon).status.text
     assert text == "Completed 1 stage in less than a second."
 
 

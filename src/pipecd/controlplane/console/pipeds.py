@@ -161,7 +161,7 @@ class PipedPages:
 
     async def add_key(self, request: Request, session: BrowserSession) -> Response:
         piped_id = request.path_params["id"]
-        # Without the deduplicator a double click would be told that there are two keys already,
+        # Without the deduplicator a double click would fail because there are two keys already,
         # and the response with the key would be lost.
         piped_key = await self._context.deduplicator.run(
             (session.token, request.url.path),

@@ -49,9 +49,9 @@ async def open_page(
             )
             page.on(
                 "request",
-                lambda asked: (
-                    errors.append(asked.url)
-                    if not asked.url.startswith((console_url, "data:"))
+                lambda request: (
+                    errors.append(request.url)
+                    if not request.url.startswith((console_url, "data:"))
                     else None
                 ),
             )

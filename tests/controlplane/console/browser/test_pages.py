@@ -86,7 +86,7 @@ async def test_everything_works_without_scripts(
 
 @pytest.mark.parametrize("width", [1280, 1024, 360])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_every_page_fits_and_has_its_names(
+async def test_every_page_fits_and_names_its_controls(
     *,
     width: int,
     theme: str,
@@ -100,6 +100,7 @@ async def test_every_page_fits_and_has_its_names(
     )
     for path in (
         "/applications",
+        "/applications/add",
         f"/applications/{application.id}",
         "/deployments",
         f"/deployments/{running.id}",
