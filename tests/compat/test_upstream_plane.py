@@ -104,7 +104,7 @@ async def deployed_twice(
         good = await bed.eventually(lambda: bed.ended(first), piped)
         second = bed.origin.commit({"cart/app.pipecd.yaml": FAILING})
         bad = await bed.eventually(lambda: bed.ended(second), piped)
-        assert "this control plane has no wake-ups, polling instead" in piped.text
+        assert "the control plane has no wake-up stream, polling instead" in piped.text
         return good, bad
 
 

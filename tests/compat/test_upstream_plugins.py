@@ -8,7 +8,7 @@ import pytest
 
 from pipecd.config.piped import PluginSpec
 from pipecd.piped.pluginhost.host import PluginDownloads
-from pipecd.sdk.conformance import Installation, Verdict, try_plugin
+from pipecd.sdk.conformance import Trial, Verdict, try_plugin
 from pipecd.wire.download.machine import machine
 from servers.registry import OciRegistry
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 async def test_a_plugin_of_upstream_passes_our_checks(
     upstream_plugins: Path, name: str, options: dict[str, object]
 ) -> None:
-    trial = Installation(command=[str(upstream_plugins / name)], options=options)
+    trial = Trial(command=[str(upstream_plugins / name)], options=options)
     findings = {f.question: f async for f in try_plugin(trial)}
     assert [str(f) for f in findings.values() if f.verdict is Verdict.FAILED] == []
     for stage in options:
