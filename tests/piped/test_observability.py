@@ -2,6 +2,7 @@
 """What operators see of a piped: metrics, traces and profiles."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -227,12 +228,18 @@ async def test_the_process_can_be_profiled(
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
     ):
         pages = {
-            page: (await http.get(f"/debug/pprof/{page}")).text
-            for page in ("", "goroutine", "heap", "profile", "trace")
+            page: (await http.get(f"/debug/{page}")).text
+            for page in ("pprof/", "tasks", "objects", "loop")
         }
-    assert "/debug/pprof/profile" in pages[""]
-    assert "task Deployer" in pages["goroutine"]
-    assert "pipecd.piped.deploy.deployer.Deployer.run" in pages["goroutine"]
-    assert "builtins.function" in pages["heap"]
-    assert any(line.rpartition(" ")[2].isdigit() for line in pages["profile"].splitlines())
-    assert pages["trace"].startswith("p50: ")
+        profiles = {
+            name: gzip.decompress((await http.get(f"/debug/pprof/{name}")).content)
+            for name in ("goroutine", "heap", "profile")
+        }
+    assert "/debug/pprof/profile" in pages["pprof/"]
+    assert "task Deployer" in pages["tasks"]
+    assert "pipecd.piped.deploy.deployer.Deployer.run" in pages["tasks"]
+    assert "builtins.function" in pages["objects"]
+    assert pages["loop"].startswith("p50: ")
+    assert b"pipecd.piped.deploy.deployer.Deployer.run" in profiles["goroutine"]
+    assert b"builtins.function" in profiles["heap"]
+    assert b"nanoseconds" in profiles["profile"]

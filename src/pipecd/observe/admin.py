@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin port: version, liveness, metrics and insights over plain HTTP."""
+"""The admin port: version, health, metrics and profiles over plain HTTP."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -14,12 +14,13 @@ from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import debug
 from pipecd.observe.version import build_version
 
-_PATIENCE_SECONDS = 10
+_REQUEST_TIMEOUT_SECONDS = 10
+_BINARY = "application/octet-stream"
 
 
 @dataclass(frozen=True)
 class Page:
-    """What one path answers, at once or after asking others."""
+    """The response of one path; `body` may be asynchronous."""
 
     body: Callable[[], bytes | Awaitable[bytes]]
     content_type: str = "text/plain; charset=utf-8"
@@ -28,10 +29,10 @@ class Page:
 def standard_pages(
     registry: CollectorRegistry | None, ready: Callable[[], Awaitable[bytes]] | None = None
 ) -> dict[str, Page]:
-    """The pages of every program; without a registry the metrics are empty.
+    """Returns the pages of every program; without a registry `/metrics` is empty.
 
-    `/healthz` says that the process lives, and `/readyz`, where a program can tell, whether it has
-    what it needs to do its work.
+    `/healthz` reports that the process runs, and `/readyz`, if `ready` is given, whether the
+    services it depends on are available.
     """
 
     def metrics() -> bytes:
@@ -42,10 +43,12 @@ def standard_pages(
         "/healthz": Page(lambda: b"ok"),
         "/metrics": Page(metrics, CONTENT_TYPE_LATEST),
         "/debug/pprof/": Page(debug.index),
-        "/debug/pprof/goroutine": Page(debug.stacks),
-        "/debug/pprof/heap": Page(debug.memory),
-        "/debug/pprof/profile": Page(debug.profile),
-        "/debug/pprof/trace": Page(debug.lateness),
+        "/debug/pprof/profile": Page(debug.profile, _BINARY),
+        "/debug/pprof/goroutine": Page(debug.goroutines, _BINARY),
+        "/debug/pprof/heap": Page(debug.heap, _BINARY),
+        "/debug/tasks": Page(debug.tasks_text),
+        "/debug/objects": Page(debug.objects_text),
+        "/debug/loop": Page(debug.loop_text),
     }
     if ready is not None:
         pages["/readyz"] = Page(ready)
@@ -56,18 +59,18 @@ def standard_pages(
 async def admin_server(
     pages: dict[str, Page], *, host: str, port: int
 ) -> AsyncGenerator[int, None]:
-    """Serves the pages until the block ends; yields the port that was bound."""
+    """Serves the pages until the block ends; yields the bound port."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError, ValueError):
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_REQUEST_TIMEOUT_SECONDS):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await respond(request, pages))
                 await writer.drain()
         writer.close()
 
     try:
-        server = await asyncio.start_server(answer, host, port)
+        server = await asyncio.start_server(handle, host, port)
     except OSError as e:
         raise UserMistake(
             f"cannot listen on admin port {port} of {host}: {e.strerror}",
@@ -78,24 +81,24 @@ async def admin_server(
 
 
 async def respond(request: bytes, pages: dict[str, Page]) -> bytes:
-    """The whole HTTP answer to a request head."""
+    """Returns the HTTP response to a request head."""
     parts = request.split(b"\r\n", 1)[0].split(b" ")
     if len(parts) != 3 or parts[0] not in (b"GET", b"HEAD"):
-        return _answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is answered here\n", "text/plain")
+        return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is allowed\n", "text/plain")
     path = parts[1].split(b"?", 1)[0].decode("latin-1")
     page = pages.get(path)
     if page is None:
         links = "".join(f'<li><a href="{p}">{p}</a></li>' for p in sorted(pages))
-        return _answer(HTTPStatus.OK, f"<ul>{links}</ul>\n".encode(), "text/html; charset=utf-8")
+        return _response(HTTPStatus.OK, f"<ul>{links}</ul>\n".encode(), "text/html; charset=utf-8")
     try:
         body = page.body()
         body = body if isinstance(body, bytes) else await body
     except PipecdError as e:
-        return _answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{e}\n".encode(), "text/plain")
-    return _answer(HTTPStatus.OK, b"" if parts[0] == b"HEAD" else body, page.content_type)
+        return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{e}\n".encode(), "text/plain")
+    return _response(HTTPStatus.OK, b"" if parts[0] == b"HEAD" else body, page.content_type)
 
 
-def _answer(status: HTTPStatus, body: bytes, content_type: str) -> bytes:
+def _response(status: HTTPStatus, body: bytes, content_type: str) -> bytes:
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"

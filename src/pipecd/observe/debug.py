@@ -1,42 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process is doing and what it holds, at the paths where operators look for it.
+"""Profiles of a running process for `go tool pprof` and its relatives, and the same as text.
 
-Names of functions, lines and types are shown, never values.
+They contain names of functions, files and types and line numbers, never values.
 """
 
 import asyncio
 import gc
+import gzip
 import resource
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Mapping
 from types import FrameType
+from typing import NamedTuple
 
 _SECONDS = 5.0
-_EVERY = 0.01
-_DEEPEST = 64
-_MOST_TYPES = 40
+_SAMPLING_INTERVAL = 0.01
+_MAX_DEPTH = 64
+_MAX_TYPES = 40
+
+
+class _Frame(NamedTuple):
+    """A line of a stack."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function}:{self.line}"
+
+
+_Stack = tuple[_Frame, ...]
+"""The frames of a stack, the innermost first."""
 
 
 def index() -> bytes:
-    """What there is to look at."""
+    """Lists the profiles."""
     return b"""\
-/debug/pprof/goroutine  every task and every thread, and where it stands
-/debug/pprof/heap       how much memory is used, and of which objects there are most
-/debug/pprof/profile    where the time goes: 5 seconds of samples, as folded stacks
-/debug/pprof/trace      how late the event loop was during 5 seconds
+/debug/pprof/profile    wall-clock profile of all threads over 5 seconds (pprof format)
+/debug/pprof/goroutine  stacks of all asyncio tasks and threads (pprof format)
+/debug/pprof/heap       number of objects by type (pprof format)
+/debug/tasks            stacks of all asyncio tasks and threads, as text
+/debug/objects          memory, and number of objects by type, as text
+/debug/loop             delays of the event loop over 5 seconds, as text
 """
 
 
-def stacks() -> bytes:
-    """Where every task and every thread stands; the counterpart of a dump of goroutines."""
+async def profile() -> bytes:
+    """Samples the stacks of all threads for a while."""
+    started = time.time_ns()
+    samples = await asyncio.to_thread(_sample_threads, _SECONDS)
+    return encode_profile(
+        samples,
+        sample_type=("samples", "count"),
+        period=("wall", "nanoseconds", int(_SAMPLING_INTERVAL * 1e9)),
+        time_nanos=started,
+        duration_nanos=int(_SECONDS * 1e9),
+    )
+
+
+def goroutines() -> bytes:
+    """Returns the stacks of all tasks and threads, the counterparts of goroutines."""
+    stacks = Counter(_stack_of_task(task) for task in asyncio.all_tasks())
+    stacks.update(_walk(frame) for frame in sys._current_frames().values())
+    return encode_profile(stacks, sample_type=("goroutine", "count"))
+
+
+def heap() -> bytes:
+    """Returns how many objects of each type the garbage collector tracks."""
+    stacks = {(_Frame(name, "", 0),): count for name, count in _objects().items()}
+    return encode_profile(stacks, sample_type=("inuse_objects", "count"))
+
+
+def tasks_text() -> bytes:
+    """Returns the stack of every task and every thread as text."""
     lines: list[str] = []
     tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
     for task in tasks:
         lines.append(f"task {task.get_name()}")
-        lines += [f"  {_line(frame)}" for frame in task.get_stack(limit=_DEEPEST)]
+        lines += [f"  {frame}" for frame in _stack_of_task(task)]
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         lines.append(f"thread {names.get(ident, ident)}")
@@ -45,56 +91,116 @@ def stacks() -> bytes:
     return "\n".join([head, *lines, ""]).encode()
 
 
-def memory() -> bytes:
-    """What the process holds."""
-    objects = gc.get_objects()
-    kinds = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in objects)
+def objects_text() -> bytes:
+    """Returns the peak of memory and the most frequent types of objects as text."""
+    objects = _objects()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     lines = [
         f"peak resident memory: {peak} KiB",
-        f"tracked objects: {len(objects)}",
-        *(f"{count:>9} {name}" for name, count in kinds.most_common(_MOST_TYPES)),
+        f"tracked objects: {objects.total()}",
+        *(f"{count:>9} {name}" for name, count in objects.most_common(_MAX_TYPES)),
         "",
     ]
     return "\n".join(lines).encode()
 
 
-async def profile() -> bytes:
-    """Samples of all threads, one stack a line with how often it was seen, for flame graphs."""
-    seen = await asyncio.to_thread(_sample, _SECONDS)
-    lines = [f"{stack} {count}" for stack, count in seen.most_common()]
-    return "\n".join([*lines, ""]).encode()
-
-
-async def lateness() -> bytes:
-    """How much later than asked for the event loop came back."""
+async def loop_text() -> bytes:
+    """Returns percentiles of how late the event loop wakes a sleeping task, as text."""
     loop = asyncio.get_running_loop()
-    ends, late = loop.time() + _SECONDS, list[float]()
+    ends, delays = loop.time() + _SECONDS, list[float]()
     while (now := loop.time()) < ends:
-        await asyncio.sleep(_EVERY)
-        late.append(max(loop.time() - now - _EVERY, 0) * 1000)
-    late.sort()
-    rows = [(part, late[min(int(len(late) * part / 100), len(late) - 1)]) for part in (50, 90, 99)]
-    lines = [f"p{part}: {value:.2f} ms" for part, value in rows]
-    return "\n".join([*lines, f"max: {late[-1]:.2f} ms", ""]).encode()
+        await asyncio.sleep(_SAMPLING_INTERVAL)
+        delays.append(max(loop.time() - now - _SAMPLING_INTERVAL, 0) * 1000)
+    delays.sort()
+    lines = [
+        f"p{part}: {delays[min(int(len(delays) * part / 100), len(delays) - 1)]:.2f} ms"
+        for part in (50, 90, 99)
+    ]
+    return "\n".join([*lines, f"max: {delays[-1]:.2f} ms", ""]).encode()
 
 
-def _sample(seconds: float) -> Counter[str]:
-    me, ends = threading.get_ident(), time.monotonic() + seconds
-    seen: Counter[str] = Counter()
+def encode_profile(
+    samples: Mapping[_Stack, int],
+    *,
+    sample_type: tuple[str, str],
+    period: tuple[str, str, int] | None = None,
+    time_nanos: int = 0,
+    duration_nanos: int = 0,
+) -> bytes:
+    """Encodes samples as gzipped `perftools.profiles.Profile` (profile.proto of pprof)."""
+    strings: dict[str, int] = {"": 0}
+    functions: dict[tuple[str, str], int] = {}
+    locations: dict[_Frame, int] = {}
+
+    def text(value: str) -> int:
+        return strings.setdefault(value, len(strings))
+
+    parts = [_message(1, _value_type(text(sample_type[0]), text(sample_type[1])))]
+    for stack, count in samples.items():
+        ids = b"".join(_varint(locations.setdefault(frame, len(locations) + 1)) for frame in stack)
+        parts.append(_message(2, _message(1, ids) + _message(2, _varint(count))))
+    for frame, id in locations.items():
+        function = functions.setdefault((frame.function, frame.file), len(functions) + 1)
+        line = _number(1, function) + _number(2, frame.line)
+        parts.append(_message(4, _number(1, id) + _message(4, line)))
+    for (name, file), id in functions.items():
+        fields = ((1, id), (2, text(name)), (3, text(name)), (4, text(file)))
+        parts.append(_message(5, b"".join(_number(*field) for field in fields)))
+    if period is not None:
+        parts += [
+            _message(11, _value_type(text(period[0]), text(period[1]))),
+            _number(12, period[2]),
+        ]
+    parts += [_number(9, time_nanos), _number(10, duration_nanos)]
+    parts += [_message(6, value.encode()) for value in strings]
+    return gzip.compress(b"".join(parts))
+
+
+def _value_type(type: int, unit: int) -> bytes:
+    return _number(1, type) + _number(2, unit)
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _message(field: int, content: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _sample_threads(seconds: float) -> Counter[_Stack]:
+    own, ends = threading.get_ident(), time.monotonic() + seconds
+    samples: Counter[_Stack] = Counter()
     while time.monotonic() < ends:
         for ident, frame in sys._current_frames().items():
-            if ident != me:
-                seen[";".join(reversed(_walk(frame)))] += 1
-        time.sleep(_EVERY)
-    return seen
+            if ident != own:
+                samples[_walk(frame)] += 1
+        time.sleep(_SAMPLING_INTERVAL)
+    return samples
 
 
-def _walk(frame: FrameType) -> list[str]:
-    """The lines of a stack, the innermost first."""
-    return [_line(inner) for inner, _ in traceback.walk_stack(frame)][:_DEEPEST]
+def _objects() -> Counter[str]:
+    return Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_objects())
 
 
-def _line(frame: FrameType) -> str:
+def _stack_of_task(task: asyncio.Task[object]) -> _Stack:
+    return tuple(_frame(frame) for frame in reversed(task.get_stack(limit=_MAX_DEPTH)))
+
+
+def _walk(frame: FrameType) -> _Stack:
+    return tuple(_frame(inner) for inner, _ in traceback.walk_stack(frame))[:_MAX_DEPTH]
+
+
+def _frame(frame: FrameType) -> _Frame:
     code = frame.f_code
-    return f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}:{frame.f_lineno}"
+    name = f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}"
+    return _Frame(name, code.co_filename, frame.f_lineno or 0)
