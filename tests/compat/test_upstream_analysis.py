@@ -22,7 +22,7 @@ from pipecd.proto.plugin import host_pb2
 from pipecd.proto.plugin.deployment_pb2_grpc import DeploymentServiceStub
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
 from pipecd.sdk import PluginEntry
-from pipecd.sdk.serving import open_door
+from pipecd.sdk.serving import rpc_handlers
 from pipecd.sdk.testing import MemoryHost, StageBench
 from pipecd.wire.server import grpc_server
 from servers.server import free_port
@@ -116,7 +116,7 @@ async def upstreams(program: Path, entry: PluginEntry) -> AsyncGenerator[Any, No
     """Upstream's plugin as a process, with a piped in memory."""
     port = free_port()
     config = {"name": entry.name, "url": "file:///x", "port": port, "config": entry.config}
-    door = open_door(PLUGIN_SERVICE, Forgetful())
+    door = rpc_handlers(PLUGIN_SERVICE, Forgetful())
     async with grpc_server([door], host="localhost", port=0, grace=0) as service:
         process = await asyncio.create_subprocess_exec(
             program, "start", f"--piped-plugin-service=localhost:{service}",

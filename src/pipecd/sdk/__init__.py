@@ -29,8 +29,7 @@ from pipecd.observe.metrics import PluginCounter as Tally
 from pipecd.program.run import Finished
 from pipecd.sdk.config import Duration, PluginConfig, Spec
 from pipecd.sdk.facts import Commit, Deployment, DeployTarget, PluginEntry, Source
-from pipecd.sdk.log import StageLog
-from pipecd.sdk.look import (
+from pipecd.sdk.livestate import (
     Health,
     LiveContext,
     LiveState,
@@ -39,6 +38,7 @@ from pipecd.sdk.look import (
     Resource,
     SyncState,
 )
+from pipecd.sdk.log import StageLog
 from pipecd.sdk.metadata import ApplicationObjects, DeploymentMetadata, StageMetadata
 from pipecd.sdk.plugin import (
     DeploymentPlugin,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plugin is told: the deployment, its sources and its targets, as plain values."""
+"""What piped passes to a plugin: the deployment, its sources and its deploy targets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ _REMEMBERED = 1_000
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit, as the deployment knows it."""
+    """The commit of a deployment."""
 
     hash: str
     message: str
@@ -34,7 +34,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What is being deployed, why and for whom."""
+    """A deployment: its application, commit and trigger."""
 
     id: str
     application_id: str
@@ -53,7 +53,7 @@ class Deployment:
 
     @classmethod
     def of(cls, message: model_pb.Deployment) -> "Deployment":
-        """Takes the facts out of the message."""
+        """Reads the message."""
         trigger = message.trigger
         return cls(
             id=message.id,
@@ -85,7 +85,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Source:
-    """A commit as a directory of the plugin's own, secrets decrypted."""
+    """A commit as a working copy, with decrypted secrets."""
 
     application_directory: Path
     commit: str
@@ -95,7 +95,7 @@ class Source:
 
     @classmethod
     def of(cls, message: source_pb2.DeploymentSource) -> "Source":
-        """Takes the facts out of the message."""
+        """Reads the message."""
         return cls(
             application_directory=Path(message.application_directory),
             commit=message.commit_hash,
@@ -112,7 +112,7 @@ class Source:
         )
 
     def ignored_fields(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the fields that the application does not want compared, by the object's key."""
+        """Returns the fields in `driftDetection.ignoreFields`, by the key of the object."""
         read = _read(self.config, self.config_filename)
         drift = read.spec.drift_detection
         return drift.ignored_by_resource() if drift else {}
@@ -123,7 +123,7 @@ class Source:
         return tuple(stage.name for stage in read.spec.pipeline.stages)
 
     def shared_config(self, kind: str, spec: type[OptionsT]) -> OptionsT | None:
-        """Reads what the repository keeps for all applications under `.pipe/`.
+        """Reads a file that all applications of the repository share under `.pipe/`.
 
         The first file of the kind counts, by name. One that cannot be read is a mistake only if
         none of the others is of the kind.
@@ -133,7 +133,7 @@ class Source:
 
 @dataclass(frozen=True)
 class DeployTarget:
-    """One place a plugin deploys to, such as a cluster."""
+    """A deploy target of a plugin, such as a cluster."""
 
     name: str
     labels: Mapping[str, str]
@@ -164,5 +164,5 @@ def _read(config: bytes, filename: str) -> ApplicationConfig:
 
 @cache
 def _catalog() -> Catalog:
-    """What is installed, which does not change while a plugin runs."""
+    """Returns the configuration types of installed plugins, cached for the process."""
     return load_catalog()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plugin may ask of the piped that runs it.
+"""The calls that a plugin makes to the piped that runs it.
 
 The methods are the RPCs of upstream's PluginService. A built-in plugin calls the object of its
-piped directly, a plugin in a process of its own goes through `pipecd.sdk.serving.piped`.
+piped directly, a plugin in a process of its own goes through `pipecd.sdk.host_client`.
 """
 
 import os
@@ -17,7 +17,7 @@ _SSH = "GIT_SSH_COMMAND"
 
 
 class CommandWatch(Protocol):
-    """Tells when the commands of people may have changed."""
+    """Waits for new commands of users."""
 
     async def wait(self, at_most: float) -> object:
         """Returns at a change since the last call, or after `at_most` seconds."""
@@ -29,7 +29,7 @@ class CommandWatch(Protocol):
 
 
 class LogSink(Protocol):
-    """Where the lines of a stage log go."""
+    """Receives the lines of a stage log."""
 
     async def ReportStageLogs(
         self, request: pb.ReportStageLogsRequest
@@ -41,7 +41,7 @@ class LogSink(Protocol):
 
 
 class Host(LogSink, Protocol):
-    """The piped as its plugins see it; `plugin_metrics` are exposed on its metrics page."""
+    """The piped as its plugins see it; it exposes `plugin_metrics`."""
 
     plugin_metrics: PluginMetrics
 
@@ -105,7 +105,7 @@ class Host(LogSink, Protocol):
 
 
 def plain_git_variables(_remote: str) -> Mapping[str, str]:
-    """The environment of this process for a git program that nobody answers."""
+    """Returns the environment of this process for git, without prompts."""
     return {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
 
 
@@ -121,12 +121,12 @@ def program_variables(git: Callable[[str], Mapping[str, str]]) -> dict[str, str]
 
 
 class WithTools:
-    """What a plugin can do wherever it is asked something: use programs that piped installs."""
+    """A context in which a plugin may use tools that piped installs."""
 
     host: Host
 
     async def tool(self, name: str, version: str, script: str) -> Path:
-        """The path of a program, installed by the script when it is not there yet."""
+        """Returns the path of a tool, installed by the script if it is missing."""
         answer = await self.host.InstallTool(
             pb.InstallToolRequest(name=name, version=version, install_script=script)
         )

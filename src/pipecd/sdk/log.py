@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of one stage, from the line that is written to the control plane that keeps it.
+"""The log of one stage, from the written line to the control plane.
 
 Writing never waits. Lines leave within a fraction of a second while the stage runs; what could not
 be sent is kept and sent again in the same order. The control plane keeps a plain report in its
@@ -48,20 +48,20 @@ class Patience:
 
 
 class Spool(Protocol):
-    """Holds on to lines that were written and may not have left yet."""
+    """Spools written lines that may not have been sent yet."""
 
     def add(self, block: LogBlock) -> None: ...
 
 
 @runtime_checkable
 class SpoolKeeper(Protocol):
-    """A host in the same process, which keeps lines where they outlive it."""
+    """A host in the same process that spools lines on disk."""
 
     def spool(self, deployment_id: str, stage_id: str) -> Spool | None: ...
 
 
 class StageLog:
-    """The log people read while the stage runs and after it."""
+    """The log of a stage, shown while it runs and afterwards."""
 
     def __init__(
         self,
@@ -89,19 +89,19 @@ class StageLog:
         self._refused = False
 
     def info(self, text: str) -> None:
-        """Adds what happened."""
+        """Adds a line of level INFO."""
         self._add(text, LogSeverity.INFO)
 
     def success(self, text: str) -> None:
-        """Adds what went well."""
+        """Adds a line of level SUCCESS."""
         self._add(text, LogSeverity.SUCCESS)
 
     def error(self, text: str) -> None:
-        """Adds what went wrong."""
+        """Adds a line of level ERROR."""
         self._add(text, LogSeverity.ERROR)
 
     def write(self, text: str) -> int:
-        """Takes output as it comes, so that the log can be given to whatever writes to a file."""
+        """Writes partial output, so that the log can be used as a file."""
         *lines, self._partial = (self._partial + text).split("\n")
         for line in lines:
             self.info(line)
@@ -268,7 +268,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _portions(blocks: Sequence[LogBlock]) -> Iterator[list[LogBlock]]:
-    """Cuts blocks into requests of a bearable size; no blocks are one empty portion."""
+    """Splits blocks into requests below the size limit; no blocks yield one empty request."""
     portion: list[LogBlock] = []
     size = 0
     for block in blocks:

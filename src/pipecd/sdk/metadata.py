@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plugin remembers between stages, restarts and deployments."""
+"""Metadata of stages, deployments and applications, which outlives a restart of piped."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from pipecd.sdk.host import Host
 
 @dataclass(frozen=True)
 class StageMetadata:
-    """Texts kept with one stage; they survive a restart of piped."""
+    """The metadata of one stage; it outlives a restart of piped."""
 
     host: Host
     deployment_id: str
     stage_id: str
 
     async def get(self, key: str) -> str | None:
-        """The text of the key, or None."""
+        """Returns the value of a key, or None."""
         answer = await self.host.GetStageMetadata(
             pb.GetStageMetadataRequest(
                 deployment_id=self.deployment_id, stage_id=self.stage_id, key=key
@@ -27,7 +27,7 @@ class StageMetadata:
         return answer.value if answer.found else None
 
     async def put(self, values: Mapping[str, str]) -> None:
-        """Keeps the texts, beside those that are there."""
+        """Stores values and keeps other keys."""
         await self.host.PutStageMetadataMulti(
             pb.PutStageMetadataMultiRequest(
                 deployment_id=self.deployment_id, stage_id=self.stage_id, metadata=values
@@ -37,14 +37,14 @@ class StageMetadata:
 
 @dataclass(frozen=True)
 class DeploymentMetadata:
-    """Texts that the stages of one plugin share within a deployment."""
+    """The metadata that the stages of one plugin share within a deployment."""
 
     host: Host
     deployment_id: str
     plugin: str
 
     async def get(self, key: str) -> str | None:
-        """The text of the key, or None."""
+        """Returns the value of a key, or None."""
         answer = await self.host.GetDeploymentPluginMetadata(
             pb.GetDeploymentPluginMetadataRequest(
                 deployment_id=self.deployment_id, plugin_name=self.plugin, key=key
@@ -53,7 +53,7 @@ class DeploymentMetadata:
         return answer.value if answer.found else None
 
     async def put(self, values: Mapping[str, str]) -> None:
-        """Keeps the texts, beside those that are there."""
+        """Stores values and keeps other keys."""
         await self.host.PutDeploymentPluginMetadataMulti(
             pb.PutDeploymentPluginMetadataMultiRequest(
                 deployment_id=self.deployment_id, plugin_name=self.plugin, metadata=values
@@ -61,7 +61,7 @@ class DeploymentMetadata:
         )
 
     async def of_all_plugins(self, key: str) -> str | None:
-        """What the deployment was created with, such as whom to notify."""
+        """Returns shared metadata of the deployment, such as users to notify."""
         answer = await self.host.GetDeploymentSharedMetadata(
             pb.GetDeploymentSharedMetadataRequest(deployment_id=self.deployment_id, key=key)
         )
@@ -70,14 +70,14 @@ class DeploymentMetadata:
 
 @dataclass(frozen=True)
 class ApplicationObjects:
-    """Bytes that a plugin keeps with an application, from one deployment to the next."""
+    """Objects that a plugin stores with an application, across deployments."""
 
     host: Host
     application_id: str
     plugin: str
 
     async def get(self, key: str) -> bytes | None:
-        """The bytes of the key, or None."""
+        """Returns the object of a key, or None."""
         request = pb.GetApplicationSharedObjectRequest(
             application_id=self.application_id, plugin_name=self.plugin, key=key
         )
@@ -87,7 +87,7 @@ class ApplicationObjects:
             return None
 
     async def put(self, key: str, value: bytes) -> None:
-        """Keeps the bytes, in place of those that are there."""
+        """Stores or replaces the object of a key."""
         await self.host.PutApplicationSharedObject(
             pb.PutApplicationSharedObjectRequest(
                 application_id=self.application_id, plugin_name=self.plugin, key=key, object=value

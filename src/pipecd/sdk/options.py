@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns the JSON that reaches a plugin into the typed values its author declared."""
+"""Decodes the JSON options that piped sends into the types of a plugin."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ OptionsT = TypeVar("OptionsT", bound=Spec)
 
 
 def decode(options: type[OptionsT], given: bytes, *, what: str) -> OptionsT:
-    """Reads options; nothing given and an explicit null both mean the defaults."""
+    """Decodes options; absent options and null mean the defaults."""
     try:
         value: Any = json.loads(given or b"null")
     except ValueError as e:
@@ -26,7 +26,7 @@ def decode(options: type[OptionsT], given: bytes, *, what: str) -> OptionsT:
 
 
 def decode_value(options: type[OptionsT], given: Mapping[str, Any], *, what: str) -> OptionsT:
-    """Reads options that are decoded already; every mistake is told at once.
+    """Decodes options from plain values; the error lists every mistake.
 
     The rules are those of configuration files: keys in any case, null and zero mean the default.
     """

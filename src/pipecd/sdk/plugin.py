@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an author writes: a class with its stages and `execute`.
+"""The base classes of plugins: a class with its stages and `execute`.
 
 A plugin that also decides how an application is deployed adds versions, strategy and quick sync.
 The plugin `wait` is the smallest example.
@@ -17,14 +17,14 @@ from pipecd.model.deployment import ManualOperation, SyncStrategy
 from pipecd.observe.metrics import PluginCounter as Tally
 from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host, WithTools
-from pipecd.sdk.look import LiveContext, LiveState, Preview, PreviewContext
+from pipecd.sdk.livestate import LiveContext, LiveState, Preview, PreviewContext
 from pipecd.sdk.options import OptionsT, decode
 from pipecd.sdk.stage import StageContext, StageResult
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage that a plugin offers; with `options` a mistake is found while planning."""
+    """A stage of a plugin; `options` are validated while planning."""
 
     name: str
     options: type[Spec] | None = None
@@ -32,7 +32,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage of a deployment to be."""
+    """A stage of a planned deployment."""
 
     name: str
     index: int = 0
@@ -45,7 +45,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class RequestedStage:
-    """A stage that the application's pipeline asks of this plugin."""
+    """A stage of this plugin in the application's pipeline."""
 
     name: str
     index: int
@@ -59,20 +59,20 @@ class RequestedStage:
 
 @dataclass(frozen=True)
 class StartContext(WithTools):
-    """What is known when a plugin starts; what it enters into `lifetime` ends with it."""
+    """The context of a plugin's start; what it enters into `lifetime` is closed at its end."""
 
     plugin: PluginEntry
     host: Host
     lifetime: AsyncExitStack
 
     def tally(self, name: str, text: str, labels: Sequence[str] = ()) -> Tally:
-        """A counter that operators see under `/metrics`; `text` tells them what it counts."""
+        """Returns a counter in `/metrics`; `text` is its help."""
         return self.host.plugin_metrics.counter(name, text, labels)
 
 
 @dataclass(frozen=True)
 class PlanContext(WithTools):
-    """What is known while a deployment is planned."""
+    """The context of planning a deployment."""
 
     deployment: Deployment
     target: Source
@@ -84,7 +84,7 @@ class PlanContext(WithTools):
 
 @dataclass(frozen=True)
 class Version:
-    """The version of one artifact, as it is shown to people."""
+    """The version of one artifact, as the console shows it."""
 
     version: str
     name: str = ""
@@ -93,7 +93,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Strategy:
-    """How to carry out a deployment, and why."""
+    """The sync strategy of a deployment, and why."""
 
     strategy: SyncStrategy
     summary: str
@@ -114,12 +114,12 @@ class StagePlugin(ABC):
 
     @abstractmethod
     async def execute(self, stage: StageContext) -> StageResult:
-        """Carries out one stage."""
+        """Executes one stage."""
 
     async def plan_stage(
         self, requested: RequestedStage, *, rollback: bool
     ) -> Sequence[PlannedStage]:
-        """The stage itself and, if `rollback` is wanted, what undoes it, at the same index."""
+        """Plans a stage and, with `rollback`, its rollback stage at the same index."""
         for stage in self.stages:
             if stage.name == requested.name and stage.options is not None:
                 requested.options(stage.options)
@@ -128,7 +128,7 @@ class StagePlugin(ABC):
     async def plan_pipeline(
         self, requested: Sequence[RequestedStage], *, rollback: bool
     ) -> Sequence[PlannedStage]:
-        """All stages of this plugin in the pipeline; override it to see them together."""
+        """Plans all stages of this plugin in the pipeline; override it to plan them together."""
         planned: list[PlannedStage] = []
         for stage in requested:
             planned += await self.plan_stage(stage, rollback=rollback)
@@ -136,23 +136,23 @@ class StagePlugin(ABC):
 
 
 class DeploymentPlugin(StagePlugin):
-    """A plugin that knows a platform."""
+    """A plugin that deploys to a platform."""
 
     @abstractmethod
     async def versions(self, plan: PlanContext) -> Sequence[Version]:
-        """The versions that the target source deploys."""
+        """Returns the versions that the target source deploys."""
 
     @abstractmethod
     async def quick_sync(self, *, rollback: bool) -> Sequence[PlannedStage]:
-        """The stages that deploy everything at once."""
+        """Returns the stages of a quick sync."""
 
     async def strategy(self, plan: PlanContext) -> Strategy | None:
-        """Pipeline or quick sync for this change; None leaves it at the pipeline."""
+        """Returns pipeline or quick sync for a change; None means the pipeline."""
         return None
 
 
 class LiveStatePlugin(ABC):
-    """What a plugin adds that can tell what runs and whether it is what Git says.
+    """Adds live state and drift to a plugin.
 
     With `tells_changes` it promises to call `live_state_changed` of its host for every change, and
     is asked without a reason only as a safety net.
@@ -162,12 +162,12 @@ class LiveStatePlugin(ABC):
 
     @abstractmethod
     async def live_state(self, look: LiveContext) -> LiveState:
-        """What runs for the application now; asked after each change and about once a minute."""
+        """Returns the live state; called after each change and about once a minute."""
 
 
 class PreviewPlugin(ABC):
-    """What a plugin adds that can tell what a change would do."""
+    """Adds plan previews to a plugin."""
 
     @abstractmethod
     async def preview(self, change: PreviewContext) -> Sequence[Preview]:
-        """What deploying the target source would change, for each deploy target."""
+        """Returns what deploying the target source would change, for each deploy target."""

@@ -26,10 +26,10 @@ from pipecd.observe.log import configure
 from pipecd.observe.metrics import ConstantLabels, PluginMetrics
 from pipecd.proto.plugin import deployment_pb2, livestate_pb2, planpreview_pb2
 from pipecd.sdk.facts import DeployTarget, PluginEntry
+from pipecd.sdk.host_client import RemoteHost
 from pipecd.sdk.options import decode
 from pipecd.sdk.plugin import StagePlugin
-from pipecd.sdk.serving import PluginServer, open_door
-from pipecd.sdk.serving.piped import RemoteHost
+from pipecd.sdk.serving import PluginServer, rpc_handlers
 from pipecd.wire.channel import open_channel
 from pipecd.wire.server import About, TlsFiles, grpc_server
 
@@ -43,7 +43,7 @@ PREVIEW_SERVICE = planpreview_pb2.DESCRIPTOR.services_by_name["PlanPreviewServic
 
 @dataclass(frozen=True)
 class PluginProcess:
-    """How one plugin process is to run."""
+    """The flags of a plugin process."""
 
     piped: str
     spec: PluginSpec
@@ -70,18 +70,18 @@ class _Flags(TypedDict):
 
 
 def serve(plugin: Callable[[], StagePlugin], arguments: Sequence[str] | None = None) -> None:
-    """Runs the plugin as a program until it is told to stop."""
+    """Runs the plugin as a program until a signal stops it."""
     sys.exit(run(_command(plugin), arguments))
 
 
 def serve_installed(arguments: Sequence[str] | None = None) -> None:
-    """Runs the plugin whose entry point is named first, with the arguments behind it."""
+    """Runs the plugin of an entry point, with the arguments that follow its name."""
     name, *rest = sys.argv[1:] if arguments is None else arguments
     serve(installed_plugin(name), rest)
 
 
 def installed_plugin(name: str) -> Callable[[], StagePlugin]:
-    """The class of a plugin that is installed with an entry point."""
+    """Returns the class of an installed plugin by its entry point."""
     for entry in entry_points(group=GROUP, name=name):
         plugin = entry.load()
         if isinstance(plugin, type) and issubclass(plugin, StagePlugin):
@@ -91,7 +91,7 @@ def installed_plugin(name: str) -> Callable[[], StagePlugin]:
 
 
 def entry_of(spec: PluginSpec) -> PluginEntry:
-    """The entry of the configuration as a plugin sees it."""
+    """Returns the plugin's entry of piped's configuration."""
     return PluginEntry(
         name=spec.name,
         config=spec.config,
@@ -149,9 +149,9 @@ async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
         pages = standard_pages(_shown(host.plugin_metrics) if how.with_metrics else None)
         admin = await opened.enter_async_context(admin_server(pages, host="localhost", port=0))
         await server.prepare(opened)
-        handlers = [open_door(DEPLOYMENT_SERVICE, server)]
-        handlers += [open_door(LIVESTATE_SERVICE, server)] if server.looks else []
-        handlers += [open_door(PREVIEW_SERVICE, server)] if server.previews else []
+        handlers = [rpc_handlers(DEPLOYMENT_SERVICE, server)]
+        handlers += [rpc_handlers(LIVESTATE_SERVICE, server)] if server.looks else []
+        handlers += [rpc_handlers(PREVIEW_SERVICE, server)] if server.previews else []
         port = await opened.enter_async_context(
             grpc_server(
                 handlers,
@@ -169,7 +169,7 @@ async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
 
 
 def _shown(plugin_metrics: PluginMetrics) -> CollectorRegistry:
-    """What the plugin counts, by the SDK or in the registry that libraries count in."""
+    """Returns the metrics of the plugin, by the SDK or in prometheus-client's registry."""
     shown = CollectorRegistry()
     shown.register(ConstantLabels(REGISTRY, {}))
     shown.register(ConstantLabels(plugin_metrics, {}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a stage, as the plugin's author sees it."""
+"""The context of a running stage, and its result."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _LOOK_EVERY = 5.0
 
 @dataclass(frozen=True)
 class StageResult:
-    """How a stage ended; the message is what people read."""
+    """The result of a stage; the console shows the message."""
 
     status: StageStatus
     message: str = ""
@@ -52,7 +52,7 @@ class StageResult:
 
 
 class StageCommandKind(Enum):
-    """What a person may tell a running stage."""
+    """The commands that a user may send to a running stage."""
 
     APPROVE = "approve"
     SKIP = "skip"
@@ -60,7 +60,7 @@ class StageCommandKind(Enum):
 
 @dataclass(frozen=True)
 class StageCommand:
-    """What a person told this stage."""
+    """A command of a user to this stage."""
 
     kind: StageCommandKind
     commander: str
@@ -74,7 +74,7 @@ _KINDS: Mapping[int, StageCommandKind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext(WithTools):
-    """Everything a stage needs; being told to stop arrives as the cancellation of `execute`."""
+    """The context of a stage; stopping the stage cancels `execute`."""
 
     id: str
     name: str
@@ -95,21 +95,21 @@ class StageContext(WithTools):
 
     @property
     def metadata(self) -> StageMetadata:
-        """Texts kept with this stage."""
+        """The metadata of this stage."""
         return StageMetadata(self.host, self.deployment.id, self.id)
 
     @property
     def shared(self) -> DeploymentMetadata:
-        """Texts that the stages of this plugin share in this deployment."""
+        """The metadata that the stages of this plugin share in this deployment."""
         return DeploymentMetadata(self.host, self.deployment.id, self.plugin.name)
 
     @property
     def objects(self) -> ApplicationObjects:
-        """Bytes this plugin keeps with the application."""
+        """The objects that this plugin stores with the application."""
         return ApplicationObjects(self.host, self.deployment.application_id, self.plugin.name)
 
     async def commands(self) -> AsyncIterator[StageCommand]:
-        """What people tell this stage, each command once, in the order they were given."""
+        """Yields the commands of users to this stage, each once, in their order."""
         request = pb.ListStageCommandsRequest(deployment_id=self.deployment.id, stage_id=self.id)
         watch = self.host.watch_commands()
         seen: set[str] = set()

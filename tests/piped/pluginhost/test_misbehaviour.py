@@ -27,7 +27,7 @@ from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import host_pb2
 from pipecd.proto.service import piped_pb2
 from pipecd.sdk.log import CUT
-from pipecd.sdk.serving.launch import LARGEST_ANSWER, loopback_channel
+from pipecd.sdk.serving import LARGEST_ANSWER, loopback_channel
 
 Answer = Callable[[bytes, grpc.aio.ServicerContext[Any, Any]], Any]
 

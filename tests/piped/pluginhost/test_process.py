@@ -23,8 +23,7 @@ from pipecd.piped.pluginhost.process import PluginLaunch, PluginSupervisor, Plug
 from pipecd.piped.pluginhost.remote import RemotePlugin
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.plugin import deployment_pb2 as pb
-from pipecd.sdk.serving import open_door
-from pipecd.sdk.serving.launch import entry_json, start_arguments
+from pipecd.sdk.serving import entry_json, rpc_handlers, start_arguments
 from pipecd.sdk.stage import StageCommandKind
 from pipecd.sdk.testing import MemoryHost
 from pipecd.wire.server import grpc_server
@@ -41,7 +40,7 @@ def spec_of(path: Path, port: int) -> PluginSpec:
 async def hosted(
     spec: PluginSpec, host: MemoryHost, timeouts: PluginTimeouts | None = None
 ) -> AsyncGenerator[RemotePlugin, None]:
-    door = open_door(PLUGIN_SERVICE, host)
+    door = rpc_handlers(PLUGIN_SERVICE, host)
     async with grpc_server([door], host="localhost", port=0, grace=0) as port:
         command = [spec.url.removeprefix("file://")]
         supervisor = PluginSupervisor(PluginLaunch(spec, command, port), timeouts)
@@ -230,7 +229,7 @@ async def test_a_plugin_process_serves_its_metrics_on_its_admin_port(
     program: Program, free_port: int
 ) -> None:
     path = program(COUNTING)
-    door = open_door(PLUGIN_SERVICE, MemoryHost())
+    door = rpc_handlers(PLUGIN_SERVICE, MemoryHost())
     async with grpc_server([door], host="localhost", port=0, grace=0) as port:
         arguments = start_arguments(spec_of(path, free_port), service_port=port)
         process = await asyncio.create_subprocess_exec(

@@ -25,9 +25,9 @@ from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
 from pipecd.sdk import PluginEntry
+from pipecd.sdk.host_client import RemoteHost
 from pipecd.sdk.process import DEPLOYMENT_SERVICE
-from pipecd.sdk.serving import PluginServer, open_door
-from pipecd.sdk.serving.piped import RemoteHost
+from pipecd.sdk.serving import PluginServer, rpc_handlers
 from pipecd.sdk.testing import MemoryHost
 from pipecd.wire.server import grpc_server
 
@@ -47,14 +47,16 @@ async def plugin(
         if request.param == "in this process":
             yield LocalPlugin(PluginServer(platform, entry, host))
             return
-        door = open_door(PLUGIN_SERVICE, host)
+        door = rpc_handlers(PLUGIN_SERVICE, host)
         callbacks = await opened.enter_async_context(
             grpc_server([door], host="127.0.0.1", port=0, grace=0)
         )
         back = await opened.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{callbacks}"))
         server = PluginServer(platform, entry, RemoteHost(back))
         port = await opened.enter_async_context(
-            grpc_server([open_door(DEPLOYMENT_SERVICE, server)], host="127.0.0.1", port=0, grace=0)
+            grpc_server(
+                [rpc_handlers(DEPLOYMENT_SERVICE, server)], host="127.0.0.1", port=0, grace=0
+            )
         )
         channel = await opened.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
         instance = PluginInstance(
@@ -203,7 +205,7 @@ def test_a_platform_needs_a_target(platform: Any, host: MemoryHost) -> None:
 async def test_a_plugin_process_reports_live_state_changes_without_waiting(
     host: MemoryHost,
 ) -> None:
-    changes = open_door(LIVE_STATE_CHANGES, LiveStateChanges(host))
+    changes = rpc_handlers(LIVE_STATE_CHANGES, LiveStateChanges(host))
     async with (
         grpc_server([changes], host="127.0.0.1", port=0, grace=0) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
@@ -224,7 +226,9 @@ async def test_a_piped_without_live_state_changes_is_served_all_the_same(
     host: MemoryHost,
 ) -> None:
     async with (
-        grpc_server([open_door(PLUGIN_SERVICE, host)], host="127.0.0.1", port=0, grace=0) as port,
+        grpc_server(
+            [rpc_handlers(PLUGIN_SERVICE, host)], host="127.0.0.1", port=0, grace=0
+        ) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         remote = RemoteHost(channel)

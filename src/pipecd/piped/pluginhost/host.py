@@ -24,7 +24,7 @@ from pipecd.sdk.facts import PluginEntry
 from pipecd.sdk.host import program_variables
 from pipecd.sdk.plugin import DeploymentPlugin, StagePlugin
 from pipecd.sdk.process import entry_of
-from pipecd.sdk.serving import PluginServer, open_door
+from pipecd.sdk.serving import PluginServer, rpc_handlers
 from pipecd.wire.download.store import Download, ProgramStore
 from pipecd.wire.oci.manifest import PLUGIN_LAYER
 from pipecd.wire.server import grpc_server
@@ -91,8 +91,8 @@ class PluginHost:
             ]
             if external:
                 handlers = (
-                    open_door(PLUGIN_SERVICE, callbacks),
-                    open_door(LIVE_STATE_CHANGES, LiveStateChanges(callbacks)),
+                    rpc_handlers(PLUGIN_SERVICE, callbacks),
+                    rpc_handlers(LIVE_STATE_CHANGES, LiveStateChanges(callbacks)),
                 )
                 service_port = await stack.enter_async_context(
                     grpc_server(handlers, host="localhost", port=service_port, grace=1)

@@ -19,7 +19,7 @@ from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.program import die_with_parent, output
 from pipecd.program.port import free_port
-from pipecd.sdk.serving.launch import answers, loopback_channel, start_arguments
+from pipecd.sdk.serving import answers, loopback_channel, start_arguments
 from pipecd.wire.server import refuse_busy
 
 logger = structlog.get_logger()

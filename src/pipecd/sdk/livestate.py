@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plugin sees when it looks at its platform: what runs, and what a change would do."""
+"""Live state, drift and plan preview: the contexts and results of a plugin."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from pipecd.sdk.host import Host, WithTools
 
 
 class Health(IntEnum):
-    """How a resource is."""
+    """The health of a resource."""
 
     UNKNOWN = 0
     HEALTHY = 1
@@ -21,7 +21,7 @@ class Health(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
-    """One thing that runs for an application; `parents` are the ids it is drawn below."""
+    """A live resource of an application; `parents` are the ids of its owners."""
 
     id: str
     name: str
@@ -32,12 +32,12 @@ class Resource:
     parents: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     created_at: datetime | None = None
-    """None for one whose age the platform does not tell."""
+    """None if the platform does not report it."""
 
 
 @dataclass(frozen=True)
 class SyncState:
-    """Whether what runs is what Git says: `summary` in one line, `details` often a diff."""
+    """The sync status: `summary` in one line, `details` often a diff."""
 
     status: SyncStatus
     summary: str = ""
@@ -46,7 +46,7 @@ class SyncState:
 
 @dataclass(frozen=True)
 class LiveState:
-    """What runs for an application at this moment."""
+    """The live resources of an application and its sync status."""
 
     resources: Sequence[Resource] = ()
     sync: SyncState = SyncState(SyncStatus.UNKNOWN)
@@ -54,7 +54,7 @@ class LiveState:
 
 @dataclass(frozen=True)
 class LiveContext(WithTools):
-    """The application to look at; `source` is the head of its branch."""
+    """The context of a live state; `source` is the head of the branch."""
 
     application_id: str
     application_name: str
@@ -67,7 +67,7 @@ class LiveContext(WithTools):
 
 @dataclass(frozen=True)
 class Preview:
-    """What would happen at one deploy target; `language` colours the details, such as diff."""
+    """The plan preview of one deploy target; `language` is the format of the details."""
 
     target: str
     summary: str
@@ -78,7 +78,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class PreviewContext(WithTools):
-    """A change that is not deployed yet; `running` is what it would replace, or None."""
+    """The context of a plan preview; `running` is the deployed commit, or None."""
 
     application_id: str
     application_name: str

@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin as the RPCs of upstream's plugin API.
-
-One object serves both ways of running: piped calls the methods of a built-in plugin directly, and
-`pipecd.sdk.process` puts the same object behind gRPC.
-"""
+"""Serves a plugin: the gRPC services that piped calls, and how piped starts the program."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, TypeVar
 
+import grpc
+import grpc.aio
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from pipecd.config.piped import PluginSpec
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unsupported, UserMistake
-from pipecd.proto.model import common_pb2, deployment_pb2
+from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
+from pipecd.proto.model import livestate_pb2 as model_livestate_pb2
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import livestate_pb2, planpreview_pb2
+from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
+from pipecd.proto.plugin.deployment_pb2_grpc import DeploymentServiceStub
+from pipecd.proto.plugin.livestate_pb2 import GetLivestateResponse
+from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewResponse, PlanPreviewResult
 from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host
+from pipecd.sdk.livestate import Health, LiveContext, LiveState, Preview, PreviewContext, Resource
 from pipecd.sdk.log import SpoolKeeper, StageLog
-from pipecd.sdk.look import LiveContext, PreviewContext
 from pipecd.sdk.plugin import (
     DeploymentPlugin,
     LiveStatePlugin,
@@ -33,18 +39,84 @@ from pipecd.sdk.plugin import (
     StagePlugin,
     StartContext,
 )
-from pipecd.sdk.serving.answer import live_state_message, previews_message
 from pipecd.sdk.stage import StageContext, StageResult
 from pipecd.wire.credentials import Metadata
 from pipecd.wire.table import RpcTable
 
+_ApplicationLiveState = model_livestate_pb2.ApplicationLiveState
+
+
+def live_state_message(state: LiveState, *, plugin: str, now: int) -> GetLivestateResponse:
+    """Returns the message of a live state, with plugin name and times filled in."""
+    resources = [_resource_message(resource, plugin, now) for resource in state.resources]
+    return GetLivestateResponse(
+        application_live_state=_ApplicationLiveState(
+            resources=resources, health_status=_application_health(state.resources)
+        ),
+        sync_state=application_pb2.ApplicationSyncState(
+            status=application_pb2.ApplicationSyncStatus.ValueType(state.sync.status),
+            short_reason=state.sync.summary,
+            reason=state.sync.details,
+            timestamp=now,
+        ),
+    )
+
+
+def previews_message(previews: Sequence[Preview]) -> GetPlanPreviewResponse:
+    """Returns the message of plan previews."""
+    return GetPlanPreviewResponse(
+        results=[
+            PlanPreviewResult(
+                deploy_target=preview.target,
+                summary=preview.summary,
+                no_change=preview.no_change,
+                details=preview.details.encode(),
+                diff_language=preview.language,
+            )
+            for preview in previews
+        ]
+    )
+
+
+def _resource_message(
+    resource: Resource, plugin: str, now: int
+) -> model_livestate_pb2.ResourceState:
+    return model_livestate_pb2.ResourceState(
+        id=resource.id,
+        parent_ids=resource.parents,
+        name=resource.name,
+        resource_type=resource.kind,
+        resource_metadata=resource.metadata,
+        health_status=model_livestate_pb2.ResourceState.HealthStatus.ValueType(resource.health),
+        health_description=resource.health_text,
+        deploy_target=resource.target,
+        plugin_name=plugin,
+        created_at=now if resource.created_at is None else to_unix(resource.created_at),
+        updated_at=now,
+    )
+
+
+def _application_health(
+    resources: Sequence[Resource],
+) -> model_livestate_pb2.ApplicationLiveState.Status.ValueType:
+    """Returns the health of the application; as for upstream, unknown precedes unhealthy."""
+    healths = {resource.health for resource in resources}
+    if Health.UNKNOWN in healths:
+        return _ApplicationLiveState.UNKNOWN
+    return (
+        _ApplicationLiveState.OTHER
+        if Health.UNHEALTHY in healths
+        else _ApplicationLiveState.HEALTHY
+    )
+
+
 logger = structlog.get_logger()
 
-AnswerT = TypeVar("AnswerT")
+ResponseT = TypeVar("ResponseT")
 
 
 class PluginServer:
-    """Answers for one plugin under the name that piped's configuration gives it."""
+    """Implements the plugin services for one plugin, under its name in piped's configuration."""
 
     def __init__(
         self, plugin: StagePlugin, entry: PluginEntry, host: Host, *, now: Now = utc_now
@@ -55,7 +127,7 @@ class PluginServer:
 
     @property
     def name(self) -> str:
-        """The name under which applications know the plugin."""
+        """The name of the plugin in application files."""
         return self._entry.name
 
     async def FetchDefinedStages(
@@ -68,7 +140,7 @@ class PluginServer:
     ) -> pb.DetermineVersionsResponse:
         if not isinstance(self._plugin, DeploymentPlugin):
             return pb.DetermineVersionsResponse()
-        versions = await self._asked(self._plugin.versions(self._plan(request.input)))
+        versions = await self._call(self._plugin.versions(self._plan_context(request.input)))
         return pb.DetermineVersionsResponse(
             versions=[
                 common_pb2.ArtifactVersion(version=v.version, name=v.name, url=v.url)
@@ -81,47 +153,45 @@ class PluginServer:
     ) -> pb.DetermineStrategyResponse:
         if not isinstance(self._plugin, DeploymentPlugin):
             return pb.DetermineStrategyResponse(unsupported=True)
-        answer = await self._asked(self._plugin.strategy(self._plan(request.input)))
-        if answer is None:
+        handle = await self._call(self._plugin.strategy(self._plan_context(request.input)))
+        if handle is None:
             return pb.DetermineStrategyResponse(
                 sync_strategy=common_pb2.PIPELINE,
                 summary="Use PipelineSync because no other logic was matched",
             )
-        if answer.strategy is SyncStrategy.AUTO:
+        if handle.strategy is SyncStrategy.AUTO:
             raise PipecdError(f"plugin {self.name} did not decide between pipeline and quick sync")
         return pb.DetermineStrategyResponse(
-            sync_strategy=common_pb2.SyncStrategy.ValueType(answer.strategy), summary=answer.summary
+            sync_strategy=common_pb2.SyncStrategy.ValueType(handle.strategy), summary=handle.summary
         )
 
     async def BuildPipelineSyncStages(
         self, request: pb.BuildPipelineSyncStagesRequest
     ) -> pb.BuildPipelineSyncStagesResponse:
         requested = [RequestedStage(s.name, s.index, s.desc, s.config) for s in request.stages]
-        planned = await self._asked(
-            self._plugin.plan_pipeline(requested, rollback=request.rollback)
-        )
+        planned = await self._call(self._plugin.plan_pipeline(requested, rollback=request.rollback))
         if strange := {stage.index for stage in planned} - {stage.index for stage in requested}:
             raise PipecdError(
                 f"plugin {self.name} planned a stage at {min(strange)}, where none was asked for",
                 hint="a planned stage has the index of the stage it belongs to",
             )
-        return pb.BuildPipelineSyncStagesResponse(stages=self._stages(planned))
+        return pb.BuildPipelineSyncStagesResponse(stages=self._stage_messages(planned))
 
     async def BuildQuickSyncStages(
         self, request: pb.BuildQuickSyncStagesRequest
     ) -> pb.BuildQuickSyncStagesResponse:
         if not isinstance(self._plugin, DeploymentPlugin):
             return pb.BuildQuickSyncStagesResponse()
-        planned = await self._asked(self._plugin.quick_sync(rollback=request.rollback))
-        return pb.BuildQuickSyncStagesResponse(stages=self._stages(planned))
+        planned = await self._call(self._plugin.quick_sync(rollback=request.rollback))
+        return pb.BuildQuickSyncStagesResponse(stages=self._stage_messages(planned))
 
     async def ExecuteStage(self, request: pb.ExecuteStageRequest) -> pb.ExecuteStageResponse:
-        given = request.input
+        input = request.input
         result: StageResult | None = None
         try:
-            with self._stoppable() as task:
-                async with self._log(given.deployment.id, given.stage.id).kept() as log:
-                    result = await self._execute(given, log, task)
+            with self._running_stage() as task:
+                async with self._log(input.deployment.id, input.stage.id).kept() as log:
+                    result = await self._execute(input, log, task)
         except asyncio.CancelledError:
             # Told to stop too late: the stage is over and only its log was still on its way.
             if result is None:
@@ -140,11 +210,11 @@ class PluginServer:
             application_name=request.application_name,
             piped_id=request.piped_id,
             source=Source.of(request.deploy_source),
-            targets=self._named(request.deploy_targets),
+            targets=self._find_targets(request.deploy_targets),
             plugin=self._entry,
             host=self._host,
         )
-        state = await self._asked(self._plugin.live_state(look))
+        state = await self._call(self._plugin.live_state(look))
         return live_state_message(state, plugin=self.name, now=to_unix(self._now()))
 
     async def GetPlanPreview(
@@ -159,29 +229,29 @@ class PluginServer:
             piped_id=request.piped_id,
             target=Source.of(request.target_deployment_source),
             running=Source.of(request.running_deployment_source) if running else None,
-            targets=self._named(request.deploy_targets),
+            targets=self._find_targets(request.deploy_targets),
             plugin=self._entry,
             host=self._host,
         )
-        return previews_message(await self._asked(self._plugin.preview(change)))
+        return previews_message(await self._call(self._plugin.preview(change)))
 
     async def prepare(self, lifetime: AsyncExitStack) -> None:
-        """Lets the plugin prepare itself, before anything else is asked of it."""
-        await self._asked(self._plugin.prepare(StartContext(self._entry, self._host, lifetime)))
+        """Calls `prepare` of the plugin, before any other call."""
+        await self._call(self._plugin.prepare(StartContext(self._entry, self._host, lifetime)))
 
     @property
     def looks(self) -> bool:
-        """Whether the plugin tells what runs."""
+        """Whether the plugin reports live state."""
         return isinstance(self._plugin, LiveStatePlugin)
 
     @property
     def tells_changes(self) -> bool:
-        """Whether the plugin tells of each change of what runs by itself."""
+        """Whether the plugin reports changes of the live state by itself."""
         return isinstance(self._plugin, LiveStatePlugin) and self._plugin.tells_changes
 
     @property
     def previews(self) -> bool:
-        """Whether the plugin tells what a change would do."""
+        """Whether the plugin has plan previews."""
         return isinstance(self._plugin, PreviewPlugin)
 
     def _log(self, deployment_id: str, stage_id: str) -> StageLog:
@@ -190,12 +260,12 @@ class PluginServer:
         return StageLog(host, deployment_id, stage_id, spool=spool)
 
     def stop_stages(self) -> None:
-        """Cancels the stages that are running, because the process is to end."""
+        """Cancels running stages when the process stops."""
         for task in self._running:
             task.cancel()
 
     @contextmanager
-    def _stoppable(self) -> Iterator[asyncio.Task[Any]]:
+    def _running_stage(self) -> Iterator[asyncio.Task[Any]]:
         if (task := asyncio.current_task()) is None:
             raise RuntimeError("a stage runs in a task")
         self._running.add(task)
@@ -205,12 +275,12 @@ class PluginServer:
             self._running.discard(task)
 
     async def _execute(
-        self, given: pb.ExecutePluginInput, log: StageLog, task: asyncio.Task[Any]
+        self, input: pb.ExecutePluginInput, log: StageLog, task: asyncio.Task[Any]
     ) -> StageResult:
-        """Whatever the author's code does, the stage ends with a result and its log says why."""
+        """Executes a stage; an error of the plugin becomes a failure with the cause in the log."""
         try:
-            self._refuse_unknown(given.stage.name)
-            result = await self._plugin.execute(self._stage(given, log))
+            self._require_declared(input.stage.name)
+            result = await self._plugin.execute(self._stage_context(input, log))
         except PipecdError as e:
             result = StageResult.failed(str(e))
         except Exception as e:
@@ -227,7 +297,7 @@ class PluginServer:
             (log.error if is_bad else log.success)(result.message)
         return result
 
-    def _refuse_unknown(self, stage: str) -> None:
+    def _require_declared(self, stage: str) -> None:
         offered = [known.name for known in self._plugin.stages]
         if stage not in offered:
             raise UserMistake(
@@ -235,10 +305,10 @@ class PluginServer:
                 hint=f"its stages are: {', '.join(offered) or 'none'}",
             )
 
-    async def _asked(self, question: Awaitable[AnswerT]) -> AnswerT:
-        """An error of the author's code becomes one that names the plugin and the cause."""
+    async def _call(self, call: Awaitable[ResponseT]) -> ResponseT:
+        """Awaits a call of the plugin; an error names the plugin and the cause."""
         try:
-            return await question
+            return await call
         except PipecdError:
             raise
         except Exception as e:
@@ -246,42 +316,42 @@ class PluginServer:
             told = f"plugin {self.name} failed: {type(e).__name__}: {e}"
             raise PipecdError(told) from e
 
-    def _plan(self, given: pb.PlanPluginInput) -> PlanContext:
-        running = given.HasField("running_deployment_source")
+    def _plan_context(self, input: pb.PlanPluginInput) -> PlanContext:
+        running = input.HasField("running_deployment_source")
         return PlanContext(
-            deployment=(deployment := Deployment.of(given.deployment)),
-            target=Source.of(given.target_deployment_source),
-            running=Source.of(given.running_deployment_source) if running else None,
+            deployment=(deployment := Deployment.of(input.deployment)),
+            target=Source.of(input.target_deployment_source),
+            running=Source.of(input.running_deployment_source) if running else None,
             targets=self._targets(deployment),
             plugin=self._entry,
             host=self._host,
         )
 
-    def _stage(self, given: pb.ExecutePluginInput, log: StageLog) -> StageContext:
-        running = given.HasField("running_deployment_source")
-        deployment = Deployment.of(given.deployment)
+    def _stage_context(self, input: pb.ExecutePluginInput, log: StageLog) -> StageContext:
+        running = input.HasField("running_deployment_source")
+        deployment = Deployment.of(input.deployment)
         return StageContext(
-            id=given.stage.id,
-            name=given.stage.name,
-            index=given.stage.index,
-            is_rollback=given.stage.rollback,
+            id=input.stage.id,
+            name=input.stage.name,
+            index=input.stage.index,
+            is_rollback=input.stage.rollback,
             deployment=deployment,
-            target=Source.of(given.target_deployment_source),
-            running=Source.of(given.running_deployment_source) if running else None,
+            target=Source.of(input.target_deployment_source),
+            running=Source.of(input.running_deployment_source) if running else None,
             targets=self._targets(deployment),
             plugin=self._entry,
             log=log,
-            config=given.stage_config,
+            config=input.stage_config,
             host=self._host,
         )
 
     def _targets(self, deployment: Deployment) -> tuple[DeployTarget, ...]:
-        """The deploy targets of the deployment; a plugin of stages only has none."""
+        """Returns the deploy targets of the deployment; a plugin with only stages has none."""
         if not isinstance(self._plugin, DeploymentPlugin):
             return ()
-        return self._named(deployment.target_names.get(self.name, ()))
+        return self._find_targets(deployment.target_names.get(self.name, ()))
 
-    def _named(self, names: Sequence[str]) -> tuple[DeployTarget, ...]:
+    def _find_targets(self, names: Sequence[str]) -> tuple[DeployTarget, ...]:
         known = {target.name: target for target in self._entry.targets}
         if not names:
             raise UserMistake("no deploy targets provided")
@@ -292,7 +362,9 @@ class PluginServer:
             )
         return tuple(known[name] for name in names)
 
-    def _stages(self, planned: Sequence[PlannedStage]) -> list[deployment_pb2.PipelineStage]:
+    def _stage_messages(
+        self, planned: Sequence[PlannedStage]
+    ) -> list[deployment_pb2.PipelineStage]:
         now = to_unix(self._now())
         return [
             deployment_pb2.PipelineStage(
@@ -311,7 +383,7 @@ class PluginServer:
 
 
 def _check_entry(plugin: StagePlugin, entry: PluginEntry) -> None:
-    """Finds out at the start what would else be found out by the first deployment."""
+    """Validates the entry at start, not at the first deployment."""
     needs_target = isinstance(plugin, DeploymentPlugin | LiveStatePlugin | PreviewPlugin)
     if needs_target and not entry.targets:
         raise UserMistake(
@@ -327,27 +399,83 @@ def _check_entry(plugin: StagePlugin, entry: PluginEntry) -> None:
             target.settings(settings)
 
 
-def open_door(service: ServiceDescriptor, answering: object) -> RpcTable[None]:
-    """Puts an object with the RPCs of a service behind gRPC, for anyone on this machine."""
-    return RpcTable(service, [_Part(service, answering)], _anyone)
+def rpc_handlers(service: ServiceDescriptor, handler: object) -> RpcTable[None]:
+    """Returns gRPC handlers for an object with the RPCs of a service, without authentication."""
+    return RpcTable(service, [_RpcHandlers(service, handler)], _no_authentication)
 
 
-class _Part:
-    """The methods of an object in the shape of a table's part, which also gets the caller."""
+class _RpcHandlers:
+    """The methods of an object as handlers of an RpcTable, which also pass the caller."""
 
-    def __init__(self, service: ServiceDescriptor, answering: object) -> None:
+    def __init__(self, service: ServiceDescriptor, handler: object) -> None:
         for method in service.methods:
-            setattr(self, method.name, _without_caller(getattr(answering, method.name)))
+            setattr(self, method.name, _ignoring_caller(getattr(handler, method.name)))
 
 
-def _without_caller(
+def _ignoring_caller(
     method: Callable[[object], Awaitable[object]],
 ) -> Callable[[object, None], Awaitable[object]]:
-    async def answer(request: object, caller: None) -> object:
+    async def handle(request: object, caller: None) -> object:
         return await method(request)
 
-    return answer
+    return handle
 
 
-async def _anyone(metadata: Metadata) -> None:
+async def _no_authentication(metadata: Metadata) -> None:
     return None
+
+
+# Far more than any answer needs, and little enough for the memory of piped.
+LARGEST_ANSWER = 64 << 20
+_ON_LOOPBACK = (
+    ("grpc.max_receive_message_length", LARGEST_ANSWER),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+)
+_Health = health_pb2.HealthCheckResponse
+
+
+def start_arguments(spec: PluginSpec, *, service_port: int) -> list[str]:
+    """Returns the arguments that piped adds to the command of a plugin."""
+    piped = f"localhost:{service_port}"
+    return ["start", "--piped-plugin-service", piped, "--config", entry_json(spec)]
+
+
+def entry_json(spec: PluginSpec) -> str:
+    """Returns the plugin's entry as JSON, in upstream's form."""
+    entry: dict[str, object] = {"name": spec.name, "url": spec.url, "port": spec.port}
+    if spec.config:
+        entry["config"] = spec.config
+    if spec.deploy_targets:
+        entry["deployTargets"] = [
+            {"name": t.name, **({"labels": t.labels} if t.labels else {}), "config": t.config}
+            for t in spec.deploy_targets
+        ]
+    return json.dumps(entry)
+
+
+def loopback_channel(port: int) -> grpc.aio.Channel:
+    """Returns a channel to a plugin on this machine."""
+    return grpc.aio.insecure_channel(f"localhost:{port}", options=_ON_LOOPBACK)
+
+
+async def answers(channel: grpc.aio.Channel, within: float) -> bool:
+    """Reports whether the plugin serves: by its health service, or by the list of stages."""
+    try:
+        await asyncio.wait_for(channel.channel_ready(), within)
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        checked: _Health = await health.Check(health_pb2.HealthCheckRequest(), timeout=within)
+    except TimeoutError:
+        return False
+    except grpc.aio.AioRpcError as e:
+        if e.code() is not grpc.StatusCode.UNIMPLEMENTED:
+            return False
+    else:
+        return checked.status == _Health.SERVING
+    try:
+        request = FetchDefinedStagesRequest()
+        await DeploymentServiceStub(channel).FetchDefinedStages(request, timeout=within)
+    except grpc.aio.AioRpcError as e:
+        # Whoever only tells what is live has no stages.
+        return e.code() is grpc.StatusCode.UNIMPLEMENTED
+    return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The piped of a plugin that runs in a process of its own, reached over gRPC."""
+"""The client of piped's PluginService, for a plugin in a process of its own."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -26,17 +26,17 @@ logger = structlog.get_logger()
 
 
 class PollingWatch:
-    """Says "look again" every second."""
+    """Polls for commands every second."""
 
     async def wait(self, at_most: float) -> None:
         await asyncio.sleep(min(at_most, _ASK_EVERY))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
 
 class RemoteHost:
-    """Calls piped's PluginService; what is counted stays here, for the admin port of the plugin."""
+    """Calls piped's PluginService; metrics stay in this process, for its own admin port."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub, self._changes = PluginServiceStub(channel), LiveStateChangesStub(channel)
@@ -57,7 +57,7 @@ class RemoteHost:
             self._telling = asyncio.create_task(self._tell_changes())
 
     async def _tell_changes(self) -> None:
-        """Changes that come while one call is made go with the next."""
+        """Sends changes; those that arrive during a call are sent with the next."""
         while self._changed:
             told, self._changed = sorted(self._changed), set()
             try:
