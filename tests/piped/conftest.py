@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real control plane behind a gate, and real repositories, for the parts of a piped."""
+"""A real control plane that can fail on purpose, and real repositories, for piped's components."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -37,14 +37,14 @@ ADMIN = User(PROJECT, "root", ("Admin",))
 
 @dataclass
 class Gate(grpc.GenericRpcHandler):
-    """Stands before the control plane, counts the calls, and may answer in its place."""
+    """Sits before the control plane: records the calls and injects failures."""
 
     table: grpc.GenericRpcHandler
     calls: list[str] = field(default_factory=list[str])
     refusals: dict[str, grpc.StatusCode] = field(default_factory=dict[str, grpc.StatusCode])
     lost_answers: set[str] = field(default_factory=set[str])
     held_answers: set[str] = field(default_factory=set[str])
-    """Calls that are carried out and never answered, until the caller is killed."""
+    """RPCs that are handled but never answered, until the caller is killed."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         name = handler_call_details.method.rpartition("/")[2]
