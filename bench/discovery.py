@@ -43,7 +43,7 @@ async def shown(running: ControlPlane, name: str, *, count: int) -> float:
     """The moment when the application is offered, among that many in all."""
     async with asyncio.timeout(120):
         while True:
-            found = await running.cases.application_reports.unregistered_of(by=ADMIN)
+            found = await running.cases.application_reports.list_unregistered(by=ADMIN)
             if len(found) == count and any(info.name == name for info in found):
                 return time.perf_counter()
             await asyncio.sleep(0.01)

@@ -216,11 +216,11 @@ async def preview(running: ControlPlane, where: Site) -> tuple[float, PlanPrevie
         head_branch="feature",
         head_commit=where.head,
     )
-    commands = await running.cases.previews.request(wanted, by=ADMIN)
+    commands = await running.cases.plan_previews.request(wanted, by=ADMIN)
     while True:
         await asyncio.sleep(0.05)
         try:
-            (result,) = await running.cases.previews.results(commands, by=ADMIN)
+            (result,) = await running.cases.plan_previews.results(commands, by=ADMIN)
         except NotFound:
             continue
         return time.perf_counter() - began, result

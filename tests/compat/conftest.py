@@ -90,7 +90,7 @@ class Bed(Installation):
         return registered.id, registered.key
 
     async def deployments(self) -> list[Deployment]:
-        page = await self.cases.deployments.listed(DeploymentFilter(project="demo"), by=self.admin)
+        page = await self.cases.deployments.list(DeploymentFilter(project="demo"), by=self.admin)
         return list(page.items)
 
     async def add_application(self, path: str, draft: Application) -> str:
@@ -117,7 +117,7 @@ class Bed(Installation):
         return piped if piped.started_at else None
 
     async def is_online(self, piped_id: str) -> bool:
-        listed = await self.cases.pipeds.listed(by=self.admin)
+        listed = await self.cases.pipeds.list(by=self.admin)
         return any(p.id == piped_id and p.status == Piped.ONLINE for p in listed)
 
     async def logs(self, deployment: Deployment) -> dict[str, str]:

@@ -90,7 +90,7 @@ def target(page: httpx2.Response, pattern: str) -> httpx2.URL:
 async def test_somebody_signs_in_with_dex(plane: ControlPlane) -> None:
     await plane.cases.projects.add("demo", shared_sso="dex", allow_stray_as_viewer=True)
     async with back_from_dex(plane, "local", PASSWORD) as (browser, page):
-        person = await plane.cases.sessions.person(browser.cookies["token"])
+        person = await plane.cases.sessions.user(browser.cookies["token"])
     assert (person.project, person.name, person.roles) == ("demo", "olga", ("Viewer",))
     assert 'aria-label="Account of olga"' in page
 

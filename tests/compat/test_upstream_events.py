@@ -89,7 +89,7 @@ async def test_a_piped_of_upstream_writes_what_our_control_plane_was_told(
             assert (await bed.run(upstream_pipectl, *EVENT, *bed.pipectl_flags())).code == 0
 
             async def told() -> Event | None:
-                listed = await bed.cases.events.listed(EventFilter(project="demo"), by=bed.admin)
+                listed = await bed.cases.events.list(EventFilter(project="demo"), by=bed.admin)
                 [event] = listed.items
                 return event if event.status else None
 

@@ -49,8 +49,8 @@ async def test_the_desired_version_may_be_one_of_upstream(
 
         async with bed.running(OUR_LAUNCHER, "launcher", *flags) as launcher:
             await bed.eventually(is_ours, launcher)
-            await bed.cases.pipeds.desire_version("v0.99.0", [agent.id], by=bed.admin)
+            await bed.cases.pipeds.set_desired_version("v0.99.0", [agent.id], by=bed.admin)
             await bed.eventually(is_theirs, launcher)
-            await bed.cases.pipeds.desire_version("", [agent.id], by=bed.admin)
+            await bed.cases.pipeds.set_desired_version("", [agent.id], by=bed.admin)
             await bed.eventually(is_ours, launcher)
         assert "did not come up" not in launcher.text

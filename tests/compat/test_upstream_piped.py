@@ -89,7 +89,7 @@ async def test_a_terraform_application_is_synced_planned_approved_and_applied(
 
             await bed.eventually(is_reported, piped)
             strays = await bed.eventually(
-                lambda: bed.cases.application_reports.unregistered_of(by=bed.admin), piped
+                lambda: bed.cases.application_reports.list_unregistered(by=bed.admin), piped
             )
             assert [s.name for s in strays] == ["stray"]
 

@@ -10,11 +10,11 @@ import pytest
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
+from pipecd.controlplane.datastore.sqlite.database import open_sqlite
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import UseCases, build_use_cases
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.controlplane.usecases.projects import ConfigProject, StaticAdmin
 from pipecd.model.clock import Now
 from pipecd.model.ids import new_id
@@ -119,15 +119,15 @@ def meta() -> ReportPipedMetaRequest:
 
 
 @pytest.fixture
-async def registered(cases: UseCases, admin: User, meta: ReportPipedMetaRequest) -> Registered:
+async def registered(cases: UseCases, admin: User, meta: ReportPipedMetaRequest) -> RegisteredPiped:
     """A piped of the project that has reported once."""
     made = await cases.pipeds.register("dev", "the dev cluster", by=admin)
-    await cases.pipeds.meta_reported(meta, by=PipedCaller(PROJECT, made.id))
+    await cases.pipeds.report_meta(meta, by=PipedCaller(PROJECT, made.id))
     return made
 
 
 @pytest.fixture
-def piped(registered: Registered) -> PipedCaller:
+def piped(registered: RegisteredPiped) -> PipedCaller:
     return PipedCaller(PROJECT, registered.id)
 
 
@@ -139,7 +139,7 @@ async def other_piped(cases: UseCases, admin: User) -> PipedCaller:
 
 
 @pytest.fixture
-def draft(registered: Registered) -> Application:
+def draft(registered: RegisteredPiped) -> Application:
     """An application that is not registered yet."""
     return Application(
         name="cart",
@@ -203,7 +203,7 @@ async def deployment(
     """A planned deployment of the application."""
     made = new_deployment()
     await cases.deployment_reports.create(made, by=piped)
-    await cases.deployment_reports.planned(
+    await cases.deployment_reports.report_planned(
         ReportDeploymentPlannedRequest(deployment_id=made.id, summary="canary", stages=stages),
         by=piped,
     )

@@ -125,14 +125,14 @@ async def old_key_of_a_piped(cases: UseCases) -> tuple[Enter, Lock]:
     await cases.pipeds.add_key(id, by=ADMIN)
     return (
         lambda there: there.credentials.piped(token),
-        lambda here: here.pipeds.drop_old_keys(id, by=ADMIN),
+        lambda here: here.pipeds.delete_old_keys(id, by=ADMIN),
     )
 
 
 async def administrator(cases: UseCases) -> tuple[Enter, Lock]:
     token = (await cases.sessions.sign_in("demo", "admin", "hello")).token
     return (
-        lambda there: there.sessions.person(token),
+        lambda there: there.sessions.user(token),
         lambda here: here.projects.disable_static_admin(by=ADMIN),
     )
 
@@ -140,7 +140,7 @@ async def administrator(cases: UseCases) -> tuple[Enter, Lock]:
 async def password(cases: UseCases) -> tuple[Enter, Lock]:
     token = (await cases.sessions.sign_in("demo", "admin", "hello")).token
     return (
-        lambda there: there.sessions.person(token),
+        lambda there: there.sessions.user(token),
         lambda here: here.projects.set_static_admin("admin", "another", by=ADMIN),
     )
 
@@ -186,7 +186,7 @@ async def test_a_push_that_one_is_told_of_wakes_pipeds_at_the_other(
     made = await one.cases.pipeds.register("dev", "", by=admin)
     site = ApplicationGitRepository(id="site", remote="git@host.example:org/site", branch="main")
     meta = ReportPipedMetaRequest(repositories=[site], config="{}")
-    await one.cases.pipeds.meta_reported(meta, by=PipedCaller("demo", made.id))
+    await one.cases.pipeds.report_meta(meta, by=PipedCaller("demo", made.id))
     await two.cases.webhooks.rotate(by=admin)
     (secret,) = await one.cases.webhooks.secrets_of("demo")
     url = f"http://127.0.0.1:{one.port}/webhooks/demo"

@@ -162,7 +162,7 @@ async def install(directory: Path) -> Installation:
         await cases.projects.add("shop", "")
         piped = await cases.pipeds.register("dev", "", by=ADMIN)
         meta = ReportPipedMetaRequest(repositories=[repository], config="{}")
-        await cases.pipeds.meta_reported(meta, by=PipedCaller("shop", piped.id))
+        await cases.pipeds.report_meta(meta, by=PipedCaller("shop", piped.id))
         path = ApplicationGitPath(repo=repository, path="cart", config_filename="app.pipecd.yaml")
         draft = Application(name="cart", piped_id=piped.id, git_path=path, platform_provider="p")
         await cases.applications.add(draft, by=ADMIN)

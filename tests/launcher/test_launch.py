@@ -73,7 +73,7 @@ class Scene:
         self.server.files[f"piped_{version}"] = content
 
     async def desire(self, version: str) -> None:
-        await self.plane.running.cases.pipeds.desire_version(
+        await self.plane.running.cases.pipeds.set_desired_version(
             version, [self.piped_id], by=self.plane.admin
         )
 

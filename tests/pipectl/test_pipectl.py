@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipecd.commandline.main import run
-from pipecd.controlplane.usecases.piped_connections import Connections
+from pipecd.controlplane.usecases.piped_connections import PipedConnections
 from pipecd.model.command import TRIGGERED_KEY
 from pipecd.pipectl.cli import tree
 from pipecd.pipectl.plan_preview import as_json, as_text, sorted_results
@@ -148,7 +148,7 @@ async def test_who_waits_for_a_preview_outlasts_a_restart_of_the_control_plane(
     line = "plan-preview --repo-remote-url file:///tmp/repo --head-branch h --head-commit c --base-branch main"
     async with start_plane() as plane:
         piped = await piped_with_repository(plane)
-        await Connections(plane.running.stores.cache).report(piped, b"")
+        await PipedConnections(plane.running.stores.cache).report(piped, b"")
         typed = asyncio.create_task(typed_at(plane)(line))
         while not await plane.running.stores.commands.list_unhandled(piped):  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real control plane that can fail on purpose, and real repositories, for piped's components."""
+"""A real control plane behind a gate, and real repositories, for the parts of a piped."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -14,15 +14,15 @@ import pytest
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
-from pipecd.controlplane.api.piped import piped_table
+from pipecd.controlplane.api.piped_service import piped_table
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
+from pipecd.controlplane.datastore.sqlite.database import open_sqlite
 from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import UseCases, build_use_cases
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.proto.model.application_pb2 import Application
@@ -37,14 +37,14 @@ ADMIN = User(PROJECT, "root", ("Admin",))
 
 @dataclass
 class Gate(grpc.GenericRpcHandler):
-    """Sits before the control plane: records the calls and injects failures."""
+    """Stands before the control plane, counts the calls, and may answer in its place."""
 
     table: grpc.GenericRpcHandler
     calls: list[str] = field(default_factory=list[str])
     refusals: dict[str, grpc.StatusCode] = field(default_factory=dict[str, grpc.StatusCode])
     lost_answers: set[str] = field(default_factory=set[str])
     held_answers: set[str] = field(default_factory=set[str])
-    """RPCs that are handled but never answered, until the caller is killed."""
+    """Calls that are carried out and never answered, until the caller is killed."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         name = handler_call_details.method.rpartition("/")[2]
@@ -98,7 +98,7 @@ class Plane:
     cases: UseCases
     gate: Gate
     address: str
-    registered: Registered
+    registered: RegisteredPiped
     repositories: dict[str, ApplicationGitRepository] = field(
         default_factory=dict[str, ApplicationGitRepository]
     )
@@ -122,7 +122,7 @@ class Plane:
         repository = ApplicationGitRepository(id=id_, remote=remote, branch="main")
         self.repositories[id_] = repository
         request = ReportPipedMetaRequest(repositories=self.repositories.values(), config="{}")
-        await self.cases.pipeds.meta_reported(request, by=self.caller)
+        await self.cases.pipeds.report_meta(request, by=self.caller)
 
     async def add_application(self, path: str, *, repository: str = "site", name: str = "") -> str:
         draft = Application(

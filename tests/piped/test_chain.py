@@ -38,7 +38,7 @@ class Stage:
     trace: Path
 
     async def chain(self) -> DeploymentChain | None:
-        found = await self.plane.running.cases.chains.listed(by=self.plane.admin)
+        found = await self.plane.running.cases.chains.list(by=self.plane.admin)
         return found.items[0] if found.items else None
 
     async def ended(self) -> DeploymentChain | None:
@@ -46,7 +46,7 @@ class Stage:
         return chain if chain and chain.completed_at else None
 
     async def deployments(self) -> dict[str, Deployment]:
-        listed = await self.plane.running.cases.deployments.listed(
+        listed = await self.plane.running.cases.deployments.list(
             DeploymentFilter(project="demo"), by=self.plane.admin
         )
         return {d.application_name: d for d in listed.items}
@@ -234,7 +234,7 @@ async def test_who_follows_may_begin_a_chain_of_its_own_and_waits_for_its_turn_a
         gate.touch()
 
         async def both_ended() -> list[DeploymentChain] | None:
-            chains = (await plane.running.cases.chains.listed(by=plane.admin)).items
+            chains = (await plane.running.cases.chains.list(by=plane.admin)).items
             return (
                 list(chains) if len(chains) == 2 and all(c.completed_at for c in chains) else None
             )

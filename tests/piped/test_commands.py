@@ -84,7 +84,7 @@ class Scene:
         return await self.eventually(ask, 20)
 
     async def deployments(self) -> list[Deployment]:
-        listed = await self.plane.cases.deployments.listed(
+        listed = await self.plane.cases.deployments.list(
             DeploymentFilter(project="shop"), by=self.plane.admin
         )
         return sorted(listed.items, key=lambda d: (d.created_at, d.id))

@@ -113,7 +113,7 @@ async def test_a_piped_whose_key_is_replaced_takes_the_new_one_from_its_file(
             api._chance = lambda: HURRY
             await api.list_applications(pb.ListApplicationsRequest())
             fresh = await plane.cases.pipeds.add_key(plane.registered.id, by=plane.admin)
-            await plane.cases.pipeds.drop_old_keys(plane.registered.id, by=plane.admin)
+            await plane.cases.pipeds.delete_old_keys(plane.registered.id, by=plane.admin)
             key[0] = fresh
             await api.report_piped_meta(pb.ReportPipedMetaRequest(config="{}"))
             await api.list_applications(pb.ListApplicationsRequest())

@@ -39,7 +39,7 @@ async def test_an_event_is_deployed(
 
         async def deployed() -> Deployment | None:
             wanted = DeploymentFilter(project="demo")
-            listed = await cases.deployments.listed(wanted, by=plane.admin)
+            listed = await cases.deployments.list(wanted, by=plane.admin)
             return next(
                 (
                     d

@@ -37,7 +37,7 @@ async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_
 ) -> None:
     async def deployed(plane: Any, commit: str) -> bool:
         wanted = DeploymentFilter(project="demo")
-        listed = await plane.running.cases.deployments.listed(wanted, by=plane.admin)
+        listed = await plane.running.cases.deployments.list(wanted, by=plane.admin)
         return any(
             each.trigger.commit.hash == commit
             and DeploymentStatus(each.status) is DeploymentStatus.SUCCESS
@@ -46,7 +46,7 @@ async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_
 
     async def is_invalid(plane: Any) -> bool:
         wanted = ApplicationFilter(project="demo")
-        listed = await plane.running.cases.applications.listed(wanted, by=plane.admin)
+        listed = await plane.running.cases.applications.list(wanted, by=plane.admin)
         return [each.sync_state.status for each in listed.items] == [SyncStatus.INVALID_CONFIG]
 
     right = origin.commit({FILE: WAITING_CART})

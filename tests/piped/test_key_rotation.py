@@ -81,7 +81,7 @@ async def sealed(plane: Any, text: str) -> str:
 async def ended(plane: Any, eventually: Any, commit: str) -> Deployment:
     async def found() -> Deployment | None:
         wanted = DeploymentFilter(project="shop")
-        for each in (await plane.cases.deployments.listed(wanted, by=plane.admin)).items:
+        for each in (await plane.cases.deployments.list(wanted, by=plane.admin)).items:
             if each.trigger.commit.hash == commit and DeploymentStatus(each.status).is_completed:
                 return each
         return None

@@ -141,7 +141,7 @@ def ended(plane: Any, count: int) -> Any:
     """A question for `eventually`: the deployments, newest first, once so many have ended."""
 
     async def ask() -> Any:
-        listed = await plane.running.cases.deployments.listed(
+        listed = await plane.running.cases.deployments.list(
             DeploymentFilter(project="demo"), by=plane.admin
         )
         done = [d for d in listed.items if DeploymentStatus(d.status).is_completed]
@@ -247,7 +247,7 @@ async def test_blue_and_green_of_the_guide_change_places(
         return cluster.live("services")["web"]["spec"]["selector"]["pipecd.dev/variant"]
 
     async def waiting() -> Any:
-        listed = await plane.running.cases.deployments.listed(
+        listed = await plane.running.cases.deployments.list(
             DeploymentFilter(project="demo"), by=plane.admin
         )
         return next(

@@ -39,7 +39,7 @@ class Scene:
 
     async def state(self) -> ApplicationSyncState:
         wanted = ApplicationFilter(project="demo", name="cart")
-        found = await self.plane.running.cases.applications.listed(wanted, by=self.plane.admin)
+        found = await self.plane.running.cases.applications.list(wanted, by=self.plane.admin)
         return found.items[0].sync_state
 
     def is_in(self, status: SyncStatus) -> Any:
@@ -53,7 +53,7 @@ class Scene:
 
     async def ended(self) -> list[Deployment]:
         """The deployments that are over, in their order."""
-        listed = await self.plane.running.cases.deployments.listed(
+        listed = await self.plane.running.cases.deployments.list(
             DeploymentFilter(project="demo"), by=self.plane.admin
         )
         over = (d for d in listed.items if DeploymentStatus(d.status).is_completed)

@@ -62,7 +62,7 @@ class Scene:
 
     async def application(self) -> Application:
         wanted = ApplicationFilter(project="demo", name="web")
-        found = await self.plane.running.cases.applications.listed(wanted, by=self.plane.admin)
+        found = await self.plane.running.cases.applications.list(wanted, by=self.plane.admin)
         return found.items[0]
 
     def is_in(self, status: SyncStatus) -> Any:

@@ -129,7 +129,7 @@ async def test_the_plan_previews_of_a_piped_are_in_its_metrics(
             timeout=60,
         )
         assert await page.value(f"{PREVIEWS}_handled_total", status="success") == 0
-        assert len(await plane.running.cases.previews.request(wanted, by=plane.admin)) == 1
+        assert len(await plane.running.cases.plan_previews.request(wanted, by=plane.admin)) == 1
         assert await eventually(page.has(f"{PREVIEWS}_handled_total", status="success"), 40) == 1
         assert await page.value(f"{PREVIEWS}_received_total") == 1
         assert await page.value(f"{PREVIEWS}_handling_seconds_count", status="success") == 1

@@ -143,7 +143,7 @@ class Scene:
     eventually: Any
 
     async def deployments(self) -> tuple[Deployment, ...]:
-        listed = await self.plane.running.cases.deployments.listed(
+        listed = await self.plane.running.cases.deployments.list(
             DeploymentFilter(project="demo"), by=self.plane.admin
         )
         return tuple(listed.items)
@@ -168,7 +168,7 @@ class Scene:
         return state.status == ApplicationSyncStatus.OUT_OF_SYNC
 
     async def preview(self, remote: str, commit: str) -> str:
-        previews, by = self.plane.running.cases.previews, self.plane.admin
+        previews, by = self.plane.running.cases.plan_previews, self.plane.admin
         wanted = RequestPlanPreviewRequest(
             repo_remote_url=remote,
             base_branch="main",

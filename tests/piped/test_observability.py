@@ -47,7 +47,7 @@ class Scene:
 
     async def deployment(self) -> Deployment | None:
         """The deployment, once it has ended."""
-        listed = await self.plane.running.cases.deployments.listed(
+        listed = await self.plane.running.cases.deployments.list(
             DeploymentFilter(project="demo"), by=self.plane.admin
         )
         ended = [d for d in listed.items if DeploymentStatus(d.status).is_completed]
@@ -134,7 +134,7 @@ async def test_queued_spans_are_exported_when_piped_ends(
     async with scene("sleep 30") as there:
 
         async def is_at_work() -> bool:
-            listed = await there.plane.running.cases.deployments.listed(
+            listed = await there.plane.running.cases.deployments.list(
                 DeploymentFilter(project="demo"), by=there.plane.admin
             )
             return any(s.name == "SCRIPT_RUN" and s.status for d in listed.items for s in d.stages)

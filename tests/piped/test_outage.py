@@ -16,7 +16,7 @@ def has_deployed(plane: Any, *commits: str) -> Any:
     """A question for `eventually`: was each of the commits deployed once, and nothing else?"""
 
     async def ask() -> bool:
-        listed = await plane.running.cases.deployments.listed(
+        listed = await plane.running.cases.deployments.list(
             DeploymentFilter(project="demo"), by=plane.admin
         )
         assert len(listed.items) <= len(commits)
@@ -77,6 +77,6 @@ async def test_a_piped_whose_key_is_replaced_reads_it_from_its_file(
         pipeds = plane.running.cases.pipeds
         await eventually(has_deployed(plane, first), 20)
         piped.key_file.write_text(await pipeds.add_key(piped.id, by=plane.admin))
-        await pipeds.drop_old_keys(piped.id, by=plane.admin)
+        await pipeds.delete_old_keys(piped.id, by=plane.admin)
         second = origin.commit({"cart/x": "1"})
         await eventually(has_deployed(plane, first, second), 20)

@@ -91,7 +91,7 @@ def branch(origin: Any, files: dict[str, str], name: str = "feature") -> str:
 
 
 async def deployments(plane: Any) -> tuple[Deployment, ...]:
-    listed = await plane.running.cases.deployments.listed(
+    listed = await plane.running.cases.deployments.list(
         DeploymentFilter(project="demo"), by=plane.admin
     )
     return tuple(listed.items)
@@ -156,7 +156,7 @@ async def test_every_piped_of_the_repository_answers_and_one_that_is_away_is_tol
             assert await eventually(ended(plane, first, name), 30)
         away = await plane.running.cases.pipeds.register("away", "", by=plane.admin)
         site = ApplicationGitRepository(id="s", remote=origin.remote, branch="main")
-        await plane.running.cases.pipeds.meta_reported(
+        await plane.running.cases.pipeds.report_meta(
             ReportPipedMetaRequest(repositories=[site], config="{}"),
             by=PipedCaller("demo", away.id),
         )

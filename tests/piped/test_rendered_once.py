@@ -58,7 +58,7 @@ async def test_a_push_that_changes_no_manifest_renders_none_again(
     async with start_plane() as plane, piped_of(plane) as piped:
 
         async def statuses(commit: str) -> list[DeploymentStatus] | None:
-            listed = await plane.running.cases.deployments.listed(
+            listed = await plane.running.cases.deployments.list(
                 DeploymentFilter(project="demo"), by=plane.admin
             )
             found = [d for d in listed.items if d.trigger.commit.hash == commit]

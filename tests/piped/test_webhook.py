@@ -34,7 +34,7 @@ async def test_a_webhook_is_quicker_than_the_next_look(
     remote = git_http.url("origin/.git")
 
     async def deployed(commit: str) -> bool:
-        listed = await plane.running.cases.deployments.listed(
+        listed = await plane.running.cases.deployments.list(
             DeploymentFilter(project="demo"), by=plane.admin
         )
         return any(

@@ -15,13 +15,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp
 
 from pipecd.config.controlplane import ControlPlaneSpec
-from pipecd.controlplane.api.external import external_table
-from pipecd.controlplane.api.gateway import Collector, TraceDoor, authz_table
-from pipecd.controlplane.api.piped import piped_table
+from pipecd.controlplane.api.api_service import api_table
+from pipecd.controlplane.api.gateway import TraceCollector, TraceForwarder, authz_table
+from pipecd.controlplane.api.grpc_web import GrpcWeb
+from pipecd.controlplane.api.piped_service import piped_table
 from pipecd.controlplane.api.rest import PREFIX as REST
 from pipecd.controlplane.api.rest import create_rest
-from pipecd.controlplane.api.web import web_table
-from pipecd.controlplane.api.web.grpcweb import GrpcWeb
+from pipecd.controlplane.api.web_service import web_table
 from pipecd.controlplane.auth.request_origin import Networks
 from pipecd.controlplane.auth.sso import shared_sso_configs
 from pipecd.controlplane.auth.subject import ApiKeyCaller, User
@@ -31,6 +31,7 @@ from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache.counted import CountedCache
 from pipecd.controlplane.cache.open import choose_cache, open_redis, pinged
 from pipecd.controlplane.console.app import create_console
+from pipecd.controlplane.datastore.engine.watched import WatchedDatabase
 from pipecd.controlplane.datastore.open import notify_address, open_datastore
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.open import open_filestore
@@ -40,7 +41,7 @@ from pipecd.controlplane.operator.metrics import InstallationMetrics
 from pipecd.controlplane.operator.pages import create_owner_pages
 from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_cases
 from pipecd.controlplane.usecases.access import Access
-from pipecd.controlplane.usecases.projects import Projects
+from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.controlplane.usecases.readiness import Readiness
 from pipecd.controlplane.usecases.sso import SsoSettings
 from pipecd.controlplane.web import ByPrefix, Counted, WebServer, http_port, site_of
@@ -133,7 +134,7 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             encryption_key=settings.encryption_key,
             projects_from_config=_projects(settings.spec),
         )
-        traces = TraceDoor(cases.credentials, collector.export if collector else None)
+        traces = TraceForwarder(cases.credentials, collector.export if collector else None)
         doors = _Doors(settings, cases, opening.ready, telemetry, traces)
         port = await _open_doors(doors, opened)
         async with asyncio.TaskGroup() as loops:
@@ -184,7 +185,7 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
         telemetry = Telemetry(store_metrics=StoreMetrics(registry, "ops"))
         opening = await _open_stores_beside_servers(settings, opened, telemetry)
         stores, bus = opening.stores, opening.bus
-        projects = Projects(stores, bus, Access(stores), b"", _projects(settings.spec))
+        projects = ProjectUseCases(stores, bus, Access(stores), b"", _projects(settings.spec))
         shared_sso = [shared.name for shared in settings.spec.shared_sso_configs]
         web = WebServer(create_owner_pages(projects, shared_sso=shared_sso))
         opened.push_async_callback(web.stop)
@@ -248,9 +249,7 @@ async def _open_stores(
         redis = await opened.enter_async_context(open_redis(cache_address))
     elif (lack := WITHOUT_REDIS.get(spec.datastore.type)) is not None:
         log.warning(lack, hint="give all of them the same --cache-address, or run only one")
-    database = await opened.enter_async_context(
-        open_datastore(spec.datastore, observers=telemetry.store_observers)
-    )
+    database = await opened.enter_async_context(open_datastore(spec.datastore))
     files = await opened.enter_async_context(open_filestore(spec.filestore))
     cache = choose_cache(redis)
     if telemetry.metrics is not None:
@@ -260,6 +259,7 @@ async def _open_stores(
     if telemetry.store_metrics is not None:
         bus = CountedBus(bus, telemetry.store_metrics)
     if telemetry.store_observers:
+        database = WatchedDatabase(database, telemetry.store_observers)
         files = WatchedFiles(files, telemetry.store_observers)
     stores = create_stores(database, files, cache)
     return _Opening(stores, bus, Readiness(stores, pinged(redis) if redis is not None else None))
@@ -272,7 +272,7 @@ def _projects(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
     ]
 
 
-def _telemetry(settings: ServerSettings, collector: Collector | None) -> Telemetry:
+def _telemetry(settings: ServerSettings, collector: TraceCollector | None) -> Telemetry:
     metrics = ServerMetrics.new() if settings.metrics else None
     store_metrics = StoreMetrics(metrics.registry, "server") if metrics else None
     if not settings.traces:
@@ -291,10 +291,10 @@ def _telemetry(settings: ServerSettings, collector: Collector | None) -> Telemet
     return Telemetry(metrics, store_metrics, RpcTracer(tracing))
 
 
-async def _collector(settings: ServerSettings, opened: AsyncExitStack) -> Collector | None:
+async def _collector(settings: ServerSettings, opened: AsyncExitStack) -> TraceCollector | None:
     if not settings.trace_collector:
         return None
-    return await opened.enter_async_context(Collector.at(settings.trace_collector))
+    return await opened.enter_async_context(TraceCollector.connect(settings.trace_collector))
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ class _Doors:
     cases: UseCases
     ready: Readiness
     telemetry: Telemetry
-    traces: TraceDoor
+    traces: TraceForwarder
 
 
 def _web_server(
@@ -350,8 +350,8 @@ async def _open_doors(doors: _Doors, opened: AsyncExitStack) -> int:
     """Listens everywhere it should; answers the one port, or 0 when there is none."""
     settings, cases, metrics = doors.settings, doors.cases, doors.telemetry.metrics
     created = metrics.deployment_created if metrics else None
-    piped = piped_table(cases, observer=doors.telemetry.rpc_observer, created=created)
-    external = external_table(cases, observer=doors.telemetry.rpc_observer)
+    piped = piped_table(cases, observer=doors.telemetry.rpc_observer, on_created=created)
+    external = api_table(cases, observer=doors.telemetry.rpc_observer)
     people = web_table(cases, observer=doors.telemetry.rpc_observer)
     if doors.telemetry.store_metrics is not None:
         doors.telemetry.store_metrics.streams("wakeups", piped.open_streams)

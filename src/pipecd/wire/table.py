@@ -99,6 +99,19 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
             raise Unsupported(f"{method} is not a method of {self.service_name}")
         return await self._answer(name, request, metadata)
 
+    async def call(
+        self, rpc: str, request: Message, caller: CallerT, metadata: Metadata = ()
+    ) -> Message:
+        """Validates a decoded request and calls the RPC for a caller who is authenticated already.
+
+        This is how REST calls the same handlers with the same rules, codes, logs and metrics. Every
+        failure is a PipecdError.
+        """
+        with _Told(rpc):
+            await self.admit(rpc, caller)
+            validation.check(request)
+            return await self._invoke(self._unary[rpc], request, caller, metadata)
+
     async def admit(self, rpc: str, caller: CallerT) -> None:
         """Refuses a caller who may not use this RPC at all, before the request is read.
 
@@ -160,12 +173,18 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
             if rpc is None:
                 raise Unsupported(f"{self.service_name} does not offer {name}")
             message = _decoded(rpc, request)
-            with _Measured(self._observer, self.service_name, name, metadata) as measured:
-                answer = await rpc.method(message, caller)
-                if not isinstance(answer, rpc.response_type):
-                    raise TypeError(f"{name} answered {type(answer).__name__}")
-                measured.sent()
-                return answer.SerializeToString()
+            answer = await self._invoke(rpc, message, caller, metadata)
+            return answer.SerializeToString()
+
+    async def _invoke(
+        self, rpc: Unary, request: Message, caller: CallerT, metadata: Metadata
+    ) -> Message:
+        with _Measured(self._observer, self.service_name, rpc.name, metadata) as measured:
+            answer = await rpc.method(request, caller)
+            if not isinstance(answer, rpc.response_type):
+                raise TypeError(f"{rpc.name} answered {type(answer).__name__}")
+            measured.sent()
+            return answer
 
     async def _pour(self, stream: Stream, request: bytes, context: Context) -> None:
         with _Told(stream.name):

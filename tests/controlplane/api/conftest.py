@@ -12,12 +12,12 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from pipecd.controlplane.api.external import external_table
-from pipecd.controlplane.api.piped import piped_table
-from pipecd.controlplane.api.web import web_table
+from pipecd.controlplane.api.api_service import api_table
+from pipecd.controlplane.api.piped_service import piped_table
+from pipecd.controlplane.api.web_service import web_table
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.proto import rules_pb2
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.wire.channel import open_channel
@@ -31,7 +31,7 @@ Opening = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 @pytest.fixture
 async def opening(cases: UseCases) -> AsyncIterator[Opening]:
     """Opens channels to the doors with an `authorization` of the test's choice."""
-    tables = [piped_table(cases), external_table(cases), web_table(cases)]
+    tables = [piped_table(cases), api_table(cases), web_table(cases)]
     async with grpc_server(tables, host="127.0.0.1", port=0, grace=1) as port:
 
         @asynccontextmanager
@@ -44,7 +44,7 @@ async def opening(cases: UseCases) -> AsyncIterator[Opening]:
 
 
 @pytest.fixture
-async def piped_channel(opening: Opening, registered: Registered) -> AsyncIterator[Any]:
+async def piped_channel(opening: Opening, registered: RegisteredPiped) -> AsyncIterator[Any]:
     """The channel of the registered piped."""
     async with opening(piped_token("shop", registered.id, registered.key)) as channel:
         yield channel

@@ -13,11 +13,11 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipecd.controlplane.api import external, piped, web
+from pipecd.controlplane.api import api_service, piped_service, web_authorization, web_service
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.errors import PipecdError
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -25,7 +25,11 @@ from pipecd.wire.credentials import Metadata, api_key, piped_token
 from pipecd.wire.status import to_status
 from pipecd.wire.table import RpcTable
 
-SERVICES = {"piped": piped.SERVICE, "external": external.SERVICE, "web": web.SERVICE}
+SERVICES = {
+    "piped": piped_service.SERVICE,
+    "external": api_service.SERVICE,
+    "web": web_authorization.SERVICE,
+}
 NUMBERS = st.sampled_from([0, 1, 2, 5, 7, -1, 2**31 - 1, -(2**31)])
 BIG = st.one_of(NUMBERS, st.sampled_from([2**63 - 1, -(2**63), 253402300800]))
 # What exists under these names is reached by requests that are drawn before the test begins.
@@ -50,7 +54,7 @@ class Call:
 async def doors(
     cases: UseCases,
     stores: Stores,
-    registered: Registered,
+    registered: RegisteredPiped,
     deployment: Deployment,
     admin: User,
 ) -> dict[str, Door]:
@@ -65,10 +69,10 @@ async def doors(
     key = await cases.api_keys.generate("fuzz", APIKey.READ_WRITE, by=admin)
     token = piped_token(admin.project, PIPED, registered.key)
     return {
-        "piped": (piped.piped_table(cases), [("authorization", token)]),
-        "external": (external.external_table(cases), [("authorization", api_key(key))]),
+        "piped": (piped_service.piped_table(cases), [("authorization", token)]),
+        "external": (api_service.api_table(cases), [("authorization", api_key(key))]),
         "web": (
-            web.web_table(cases),
+            web_service.web_table(cases),
             [("cookie", f"token={cases.sessions.issue(admin)}")],
         ),
     }

@@ -9,10 +9,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from pipecd.controlplane.api.gateway import Collector, TraceDoor, authz_table
+from pipecd.controlplane.api.gateway import TraceCollector, TraceForwarder, authz_table
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.proto.gateway.authz_pb2 import CheckRequest, CheckResponse
 from pipecd.wire.server import grpc_server
@@ -23,7 +23,7 @@ Bearer = Callable[..., str]
 
 
 @pytest.fixture
-def bearer(registered: Registered) -> Bearer:
+def bearer(registered: RegisteredPiped) -> Bearer:
     """The header of the registered piped, with parts of the test's choice."""
 
     def made(project: str = "shop", id: str = registered.id, key: str = registered.key) -> str:
@@ -77,7 +77,7 @@ async def test_wrong_keys_other_projects_and_disabled_pipeds_are_refused(
     check: Callable[..., Any],
     bearer: Bearer,
     cases: UseCases,
-    registered: Registered,
+    registered: RegisteredPiped,
     admin: User,
 ) -> None:
     refused = (7, "Unauthenticated")
@@ -116,7 +116,7 @@ def exporting(cases: UseCases) -> Exporting:
 
     @asynccontextmanager
     async def opened(export: Any = None) -> AsyncIterator[Callable[..., Any]]:
-        door = TraceDoor(cases.credentials, export)
+        door = TraceForwarder(cases.credentials, export)
         async with (
             grpc_server([door], host="127.0.0.1", port=0, grace=0) as port,
             grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
@@ -144,7 +144,7 @@ async def test_traces_are_handed_on_as_they_are_without_the_key(
     other = OtherCollector()
     async with (
         grpc_server([other], host="127.0.0.1", port=0, grace=0) as port,
-        Collector.at(f"127.0.0.1:{port}") as collector,
+        TraceCollector.connect(f"127.0.0.1:{port}") as collector,
         exporting(collector.export) as send,
     ):
         assert await send(b"\xff\x00spans", bearer()) == b"answer of \xff\x00spans"
@@ -180,7 +180,7 @@ async def test_a_collector_that_is_away_is_worth_another_try(
 ) -> None:
     # Nothing listens on the reserved port 1.
     async with (
-        Collector.at("127.0.0.1:1") as collector,
+        TraceCollector.connect("127.0.0.1:1") as collector,
         exporting(collector.export) as send,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -53,7 +53,7 @@ async def both(
     repo = common.ApplicationGitRepository(id="site", remote="git@h:o/r", branch="main")
     plugin = Piped.Plugin(name="terraform", deploy_targets=TARGETS.deploy_targets)
     meta = ReportPipedMetaRequest(version="v1.0.0", repositories=[repo], plugins=[plugin])
-    await cases.pipeds.meta_reported(meta, by=second)
+    await cases.pipeds.report_meta(meta, by=second)
     draft = Application(
         name="infra",
         piped_id=second.piped,

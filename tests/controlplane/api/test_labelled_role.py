@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
-from pipecd.controlplane.api.web import SERVICE
+from pipecd.controlplane.api.web_authorization import SERVICE
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.ids import new_id
@@ -96,7 +96,7 @@ async def stand(
     planned.id, planned.application_id, planned.labels["env"] = new_id(), other.id, "prod"
     await cases.deployment_reports.create(planned, by=piped)
     plan = ReportDeploymentPlannedRequest(deployment_id=planned.id, stages=stages)
-    await cases.deployment_reports.planned(plan, by=piped)
+    await cases.deployment_reports.report_planned(plan, by=piped)
     for env in ("dev", "prod"):
         told = RegisterEventRequest(name="image", data="v2", labels={"env": env})
         await cases.events.register(told, by=admin)

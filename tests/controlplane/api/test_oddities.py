@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.proto.model import deployment_pb2 as model
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
@@ -40,22 +40,22 @@ OK = grpc.StatusCode.OK
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 ELSEWHERE = {
-    "a cookie without an equals sign is overlooked": "controlplane/api/test_web_door.py::test_a_call_needs_a_session_and_brings",
-    "a sign-in of one project can be saved": "controlplane/api/test_web_door.py::test_a_sign_in_is_saved_as_upstreams_console_sends_it",
+    "a cookie without an equals sign is overlooked": "controlplane/api/test_web_service.py::test_a_call_needs_a_session_and_brings",
+    "a sign-in of one project can be saved": "controlplane/api/test_web_service.py::test_a_sign_in_is_saved_as_upstreams_console_sends_it",
     "chains can be looked at": "controlplane/usecases/test_chains.py::test_chains_are_for_everyone_with_a_role",
-    "live-state events without a Kubernetes part do no harm": "controlplane/usecases/test_keepsakes.py::test_events_for_a_snapshot_without_kubernetes_part_do_no_harm",
+    "live-state events without a Kubernetes part do no harm": "controlplane/usecases/test_shared_objects.py::test_events_for_a_snapshot_without_kubernetes_part_do_no_harm",
     "metadata is merged on a deployment that has none": "controlplane/usecases/test_deployments.py::test_metadata_is_merged_also_on_a_deployment_that_has_none",
     "an empty state key is told in words": "controlplane/sso/test_flow.py::test_a_missing_state_key_is_told_in_words",
     "an encrypted value that is too short is told in words": "secrets/test_keyfile.py::test_what_cannot_be_read_is_told",
     "a configured sign-in without a provider is a mistake in a file": "config/test_controlplane_rules.py::test_a_file_is_refused_with",
-    "commands, secrets and applications of other projects are refused to API keys": "controlplane/api/test_external_door.py::test_a_thing_of_another_project_is_refused_by",
+    "commands, secrets and applications of other projects are refused to API keys": "controlplane/api/test_api_service.py::test_a_thing_of_another_project_is_refused_by",
     "applications of other projects are refused to people": "controlplane/usecases/test_applications.py::test_an_application_of_another_project_cannot_be",
     "events of other projects cannot be settled": "controlplane/usecases/test_events.py::test_an_event_of_another_project_cannot_be_settled",
-    "live-state events reach the snapshots of their owner only": "controlplane/usecases/test_keepsakes.py::test_events_patch_the_snapshot_of_the_owner_only",
+    "live-state events reach the snapshots of their owner only": "controlplane/usecases/test_shared_objects.py::test_events_patch_the_snapshot_of_the_owner_only",
     "a deployment names its own piped and project": "controlplane/usecases/test_deployments.py::test_a_piped_cannot_create_a_deployment",
     "a trace leads to deployments of its project": "controlplane/usecases/test_deployments.py::test_a_trace_leads_to_the_deployments_of_its_own_project",
-    "no secret of a project is shown": "controlplane/usecases/test_people.py::test_no_secret_of_a_project_is_shown",
-    "hashes of API keys are never shown": "controlplane/api/test_web_door.py::test_api_keys",
+    "no secret of a project is shown": "controlplane/usecases/test_accounts.py::test_no_secret_of_a_project_is_shown",
+    "hashes of API keys are never shown": "controlplane/api/test_web_service.py::test_api_keys",
     "who is locked out is out within a second everywhere": "controlplane/test_replicas.py::test_who_is_locked_out_by_one_is_out_at_the_other_within_a_second",
     "an application that moves has its new owner at once": "controlplane/usecases/test_applications.py::test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once",
     "a plan replaces what was there, the summary too": "controlplane/usecases/test_deployments.py::test_a_plan_replaces_what_was_there",
@@ -63,13 +63,13 @@ ELSEWHERE = {
     "chain matchers look at labels": "controlplane/usecases/test_chains.py::test_a_chain_asks_the_matching_applications_to_follow",
     "an application may occur twice in a chain": "controlplane/jobs/test_chain_rules.py::test_an_application_may_occur_in_two_blocks",
     "labels of policies are enforced": "controlplane/api/test_labelled_role.py::test_only_what_has_the_label_is_touched_by",
-    "a misspelt policy is refused": "controlplane/auth/test_policytext.py::test_a_mistake_is_told_with_its_place",
+    "a misspelt policy is refused": "controlplane/auth/test_rbac_policy.py::test_a_mistake_is_told_with_its_place",
     "the cookie of a sign-in is secure when cookies are, and no longer": "controlplane/sso/test_flow.py::test_cookies_are_for_tls_unless_they_may_be_insecure",
     "the cookie of a sign-in lasts as long as its session": "controlplane/sso/test_flow.py::test_a_session_lasts_as_long_as_the_project_says",
     "nobody comes in without a role": "controlplane/sso/test_oidc.py::test_without_a_role_somebody_stays_outside_unless_strays_may_look",
     "a proxy is used for every request to a provider": "controlplane/sso/test_oidc.py::test_a_proxy_is_used_for_everything",
-    "no block of a log is hidden while the cache forgets": "controlplane/datastore/test_stagelogs.py::test_appended_blocks_are_there_at_once_and_after_a_restart",
-    "a log line may have any length": "controlplane/datastore/test_stagelogs.py::test_lines_of_any_length_and_with_any_separator",
+    "no block of a log is hidden while the cache forgets": "controlplane/datastore/test_stage_logs.py::test_appended_blocks_are_there_at_once_and_after_a_restart",
+    "a log line may have any length": "controlplane/datastore/test_stage_logs.py::test_lines_of_any_length_and_with_any_separator",
     "no update of fifty writers is lost": "controlplane/datastore/test_documents.py::test_no_update_of_fifty_writers_is_lost",
     "the indexes have upstream's names, also the one on the wrong table": "controlplane/datastore/test_schema.py::test_the_indexes_have_the_names_of_upstream",
     "the address of a database may have parameters": "controlplane/datastore/test_mysql.py::test_the_forms_of_an_address",
@@ -175,7 +175,7 @@ async def test_an_api_key_updates_an_application_without_losing_its_deploy_targe
 
 
 async def test_mistakes_of_people_are_not_called_failures_of_the_server(
-    people: Any, registered: Registered, stranger: User, cases: UseCases, stores: Stores
+    people: Any, registered: RegisteredPiped, stranger: User, cases: UseCases, stores: Stores
 ) -> None:
     policy = ProjectRBACPolicy(
         resources=[ProjectRBACResource(type=ProjectRBACResource.PIPED)],
@@ -219,7 +219,7 @@ async def test_an_outdated_event_keeps_its_times(
 
 
 async def test_rules_that_clients_of_upstream_keep_are_kept(
-    pipeds: Any, programs: Any, deployment: Deployment, registered: Registered
+    pipeds: Any, programs: Any, deployment: Deployment, registered: RegisteredPiped
 ) -> None:
     about: dict[str, Any] = {"deployment_id": deployment.id, "stage_id": "s1"}
     running = piped_pb2.ReportStageStatusChangedRequest(status=model.STAGE_RUNNING, **about)
@@ -238,7 +238,7 @@ async def test_rules_that_clients_of_upstream_keep_are_kept(
 
 
 async def test_a_restart_may_bring_its_own_id_as_output(
-    pipeds: Any, cases: UseCases, admin: User, registered: Registered, stores: Stores
+    pipeds: Any, cases: UseCases, admin: User, registered: RegisteredPiped, stores: Stores
 ) -> None:
     id = await cases.pipeds.restart(registered.id, by=admin)
     await pipeds.ReportCommandHandled(
@@ -287,13 +287,13 @@ async def test_a_stage_that_says_it_may_be_skipped_is_skipped_whatever_its_name(
         available_operation=model.MANUAL_OPERATION_SKIP,
     )
     plan = piped_pb2.ReportDeploymentPlannedRequest(deployment_id=deployment.id, stages=[stage])
-    await cases.deployment_reports.planned(plan, by=piped)
+    await cases.deployment_reports.report_planned(plan, by=piped)
     request = web_pb2.SkipStageRequest(deployment_id=deployment.id, stage_id="s9")
     assert (await people("SkipStage", request)).command_id
 
 
 async def test_a_disabled_piped_is_out_with_its_next_call(
-    opening: Any, cases: UseCases, admin: User, registered: Registered
+    opening: Any, cases: UseCases, admin: User, registered: RegisteredPiped
 ) -> None:
     request = piped_pb2.GetDesiredVersionRequest()
     async with opening(piped_token("shop", registered.id, registered.key)) as channel:

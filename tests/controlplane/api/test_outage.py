@@ -30,7 +30,7 @@ from pipecd.config.controlplane import (
     FilestoreSpec,
     InsightCollectorSpec,
 )
-from pipecd.controlplane.api import external, piped, web
+from pipecd.controlplane.api import api_service, piped_service, web_authorization
 from pipecd.controlplane.app import ControlPlane, Ports, ServerSettings, control_plane
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases.projects import StaticAdmin
@@ -50,7 +50,7 @@ from servers.server import free_ports
 AWAY_SECONDS = float(os.environ.get("PIPECD_TEST_OUTAGE_SECONDS", "1.0"))
 BACK_WITHIN = 10.0
 ADMIN = User(project="demo", name="admin", roles=("Admin",))
-SERVICES = (piped.SERVICE, external.SERVICE, web.SERVICE)
+SERVICES = (piped_service.SERVICE, api_service.SERVICE, web_authorization.SERVICE)
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 
 Fill = Callable[[Message], Message]
@@ -133,7 +133,7 @@ class Rig:
         """The id of a deployment that was acknowledged."""
         deployment = self.deployment()
         request = piped_pb2.CreateDeploymentRequest(deployment=deployment)
-        code, _ = await self.call(f"{piped.SERVICE.full_name}.CreateDeployment", request)
+        code, _ = await self.call(f"{piped_service.SERVICE.full_name}.CreateDeployment", request)
         assert code in (OK, UNAVAILABLE)
         return deployment.id if code is OK else None
 
@@ -229,9 +229,11 @@ async def furnished(
         channel=channel,
         admin_port=admin_port,
         authorization={
-            piped.SERVICE.full_name: (("authorization", token),),
-            external.SERVICE.full_name: (("authorization", api_key(key)),),
-            web.SERVICE.full_name: (("cookie", f"token={cases.sessions.issue(ADMIN)}"),),
+            piped_service.SERVICE.full_name: (("authorization", token),),
+            api_service.SERVICE.full_name: (("authorization", api_key(key)),),
+            web_authorization.SERVICE.full_name: (
+                ("cookie", f"token={cases.sessions.issue(ADMIN)}"),
+            ),
         },
         application=application,
         piped=registered.id,
@@ -366,8 +368,8 @@ async def test_while_the_bucket_is_away_only_what_needs_it_waits(rig: Rig, small
     request = piped_pb2.ReportStageLogsRequest(
         deployment_id=deployment.id, stage_id="s1", blocks=[block(1)]
     )
-    report = f"{piped.SERVICE.full_name}.ReportStageLogs"
-    checkpoint = f"{piped.SERVICE.full_name}.ReportStageLogsFromLastCheckpoint"
+    report = f"{piped_service.SERVICE.full_name}.ReportStageLogs"
+    checkpoint = f"{piped_service.SERVICE.full_name}.ReportStageLogsFromLastCheckpoint"
     whole = piped_pb2.ReportStageLogsFromLastCheckpointRequest(
         deployment_id=deployment.id, stage_id="s1", blocks=[block(1), block(2)], completed=True
     )
@@ -390,7 +392,7 @@ async def test_while_the_bucket_is_away_only_what_needs_it_waits(rig: Rig, small
 
     await within(2 * BACK_WITHIN, is_taken)
     read = web_pb2.GetStageLogRequest(deployment_id=deployment.id, stage_id="s1")
-    code, answer = await rig.call(f"{web.SERVICE.full_name}.GetStageLog", read)
+    code, answer = await rig.call(f"{web_authorization.SERVICE.full_name}.GetStageLog", read)
     assert code is OK
     log = web_pb2.GetStageLogResponse.FromString(answer)
     assert [b.index for b in log.blocks] == [1, 2, 3]

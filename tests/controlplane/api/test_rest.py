@@ -8,14 +8,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.controlplane.api.external import SERVICE, external_table
+from pipecd.controlplane.api.api_service import SERVICE, api_table
 from pipecd.controlplane.api.rest import PREFIX, create_rest
-from pipecd.controlplane.api.rest.addresses import ADDRESSES
-from pipecd.controlplane.api.rest.description import openapi
-from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.api.rest.openapi import openapi_document
+from pipecd.controlplane.api.rest.routes import ROUTES
+from pipecd.controlplane.auth.subject import ApiKeyCaller, User
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.controlplane.web import WebServer, http_port
+from pipecd.observe.metrics import ServerMetrics
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -24,7 +25,7 @@ from pipecd.wire.server import RECEIVE_LIMIT
 
 @pytest.fixture
 async def site(cases: UseCases) -> AsyncIterator[str]:
-    web = WebServer(create_rest(external_table(cases), cases.api_keys.verify))
+    web = WebServer(create_rest(api_table(cases), cases.api_keys.verify))
     async with http_port(web, host="127.0.0.1", port=0) as port:
         yield f"http://127.0.0.1:{port}{PREFIX}"
         await web.stop()
@@ -40,7 +41,7 @@ async def http(site: str, cases: UseCases, admin: User) -> AsyncIterator[httpx2.
 
 
 async def test_the_life_of_an_application(
-    http: httpx2.AsyncClient, registered: Registered, application: Application
+    http: httpx2.AsyncClient, registered: RegisteredPiped, application: Application
 ) -> None:
     draft = {
         "name": "web",
@@ -124,6 +125,32 @@ async def test_a_stranger_is_told_nothing_about_the_request(site: str, header: s
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
 
 
+async def test_a_request_is_authenticated_once_and_counted_as_its_rpc(
+    cases: UseCases, admin: User
+) -> None:
+    metrics = ServerMetrics.new()
+    authenticated: list[str] = []
+
+    async def authenticate(key: str) -> ApiKeyCaller:
+        authenticated.append(key)
+        return await cases.api_keys.verify(key)
+
+    key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
+    web = WebServer(create_rest(api_table(cases, observer=metrics.rpc), authenticate))
+    headers = {"authorization": f"Bearer {key}"}
+    async with http_port(web, host="127.0.0.1", port=0) as port:
+        url = f"http://127.0.0.1:{port}{PREFIX}"
+        async with httpx2.AsyncClient(base_url=url, headers=headers) as http:
+            assert (await http.get("applications")).status_code == 200
+            assert (await http.get("applications/x")).status_code == 404
+        await web.stop()
+    assert authenticated == [key, key]
+    service = {"grpc_type": "unary", "grpc_service": SERVICE.full_name}
+    for rpc, code in (("ListApplications", "OK"), ("GetApplication", "NotFound")):
+        labels = {"pipecd_component": "server", **service, "grpc_method": rpc, "grpc_code": code}
+        assert metrics.registry.get_sample_value("grpc_server_handled_total", labels) == 1
+
+
 async def test_a_key_that_may_only_read_changes_nothing(
     site: str, cases: UseCases, admin: User, application: Application
 ) -> None:
@@ -136,11 +163,11 @@ async def test_a_key_that_may_only_read_changes_nothing(
 
 
 def test_every_rpc_has_one_address() -> None:
-    assert sorted(a.rpc for a in ADDRESSES) == sorted(rpc.name for rpc in SERVICE.methods)
-    assert len({(a.method, a.path) for a in ADDRESSES}) == len(ADDRESSES)
-    for address in ADDRESSES:
-        fields = {field.name for field in address.descriptor.input_type.fields}
-        assert set(address.fields) <= fields
+    assert sorted(r.rpc for r in ROUTES) == sorted(rpc.name for rpc in SERVICE.methods)
+    assert len({(r.method, r.path) for r in ROUTES}) == len(ROUTES)
+    for route in ROUTES:
+        fields = {field.name for field in route.descriptor.input_type.fields}
+        assert set(route.path_fields) <= fields
 
 
 async def test_the_description_is_there_for_anybody_and_refers_to_nothing_missing(
@@ -148,7 +175,7 @@ async def test_the_description_is_there_for_anybody_and_refers_to_nothing_missin
 ) -> None:
     async with httpx2.AsyncClient(base_url=site) as http:
         document: Any = (await http.get("openapi.json")).json()
-    assert document == json.loads(json.dumps(openapi()))
+    assert document == json.loads(json.dumps(openapi_document()))
     operations = [o for path in document["paths"].values() for o in path.values()]
     assert {o["operationId"] for o in operations} == {rpc.name for rpc in SERVICE.methods}
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}

@@ -8,8 +8,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from pipecd.controlplane.api.piped import wakeups
-from pipecd.controlplane.api.piped.wakeups import Pending, hint_of
+from pipecd.controlplane.api import wakeups
+from pipecd.controlplane.api.wakeups import PendingWakeups, wakeup_for
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
@@ -67,8 +67,8 @@ async def test_what_a_piped_reports_itself_does_not_wake_it(
 ) -> None:
     stream = watch(piped_channel)
     assert await kind_of_next(stream) == "CONNECTED"
-    await cases.application_reports.deploying(application.id, True, by=piped)
-    await cases.pipeds.stat_reported(b"", by=piped)
+    await cases.application_reports.report_deploying(application.id, True, by=piped)
+    await cases.pipeds.report_stat(b"", by=piped)
     await cases.applications.sync(application.id, by=program)
     assert await kind_of_next(stream) == "COMMANDS"
 
@@ -91,7 +91,7 @@ async def test_the_stream_ends_when(
     else:
         # The new key is as old as the first one; the first in the list, which is the new one, stays.
         await cases.pipeds.add_key(piped.piped, by=admin)
-        await cases.pipeds.drop_old_keys(piped.piped, by=admin)
+        await cases.pipeds.delete_old_keys(piped.piped, by=admin)
     with pytest.raises(grpc.aio.AioRpcError) as ended:
         while True:
             # The new key was told of before the old one went.
@@ -116,7 +116,7 @@ async def test_a_silent_stream_checks_its_key(
     piped: PipedCaller,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wakeups, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(wakeups, "RECHECK_SECONDS", 0.02)
     stream = watch(piped_channel)
     assert await kind_of_next(stream) == "CONNECTED"
     store = cases.pipeds._stores.pipeds
@@ -144,19 +144,19 @@ async def test_a_silent_stream_checks_its_key(
     ],
 )
 def test_what_a_signal_means_to_a_piped(signal: Signal, kind: Wakeup.Kind.ValueType | None) -> None:
-    hint = hint_of(signal, ME)
-    assert (hint and hint[0]) == kind
+    wakeup = wakeup_for(signal, ME)
+    assert (wakeup and wakeup[0]) == kind
 
 
-async def test_equal_hints_become_one_while_the_receiver_is_slow() -> None:
-    pending = Pending()
-    assert pending.taken() == ((Wakeup.CONNECTED, ""),)
+async def test_equal_wakeups_are_merged_while_the_receiver_is_slow() -> None:
+    pending = PendingWakeups()
+    assert pending.take() == ((Wakeup.CONNECTED, ""),)
     for number in range(100):
         pending.add(Signal(Topic.COMMAND, str(number), "shop", "me"), ME)
         pending.add(Signal(Topic.REPOSITORY, f"repo{number % 2}", "shop", "me"), ME)
-    assert pending.taken() == (
+    assert pending.take() == (
         (Wakeup.COMMANDS, ""),
         (Wakeup.REPOSITORY, "repo0"),
         (Wakeup.REPOSITORY, "repo1"),
     )
-    assert pending.taken() == ()
+    assert pending.take() == ()

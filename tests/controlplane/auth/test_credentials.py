@@ -12,7 +12,7 @@ from pipecd.controlplane.auth.credentials import LAST_USED_KEY, Credentials
 from pipecd.controlplane.auth.subject import ApiKeyCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.errors import Unauthenticated, Unavailable
 from pipecd.proto.model.apikey_pb2 import APIKey
@@ -40,13 +40,13 @@ def credentials(comparisons: list[str], stores: Stores, now: Now) -> Credentials
     return Credentials(stores, b"k" * 32, config_projects=frozenset({"declared"}), now=now)
 
 
-def token(registered: Registered, *, key: str = "", project: str = "shop") -> PipedToken:
+def token(registered: RegisteredPiped, *, key: str = "", project: str = "shop") -> PipedToken:
     return PipedToken(project, registered.id, key or registered.key)
 
 
 async def test_a_good_key_is_compared_once_however_often_it_comes(
     credentials: Credentials,
-    registered: Registered,
+    registered: RegisteredPiped,
     comparisons: list[str],
     advance: Callable[[float], None],
 ) -> None:
@@ -59,7 +59,7 @@ async def test_a_good_key_is_compared_once_however_often_it_comes(
 
 async def test_another_replica_does_not_compare_again(
     credentials: Credentials,
-    registered: Registered,
+    registered: RegisteredPiped,
     comparisons: list[str],
     stores: Stores,
     now: Now,
@@ -72,7 +72,7 @@ async def test_another_replica_does_not_compare_again(
 
 async def test_the_shared_proof_is_worth_nothing_with_another_secret(
     credentials: Credentials,
-    registered: Registered,
+    registered: RegisteredPiped,
     comparisons: list[str],
     stores: Stores,
     now: Now,
@@ -92,7 +92,7 @@ async def test_the_shared_proof_is_worth_nothing_with_another_secret(
     ],
 )
 async def test_a_piped_is_refused(
-    credentials: Credentials, registered: Registered, project: str, piped: str, key: str
+    credentials: Credentials, registered: RegisteredPiped, project: str, piped: str, key: str
 ) -> None:
     presented = PipedToken(project or "shop", piped or registered.id, key or registered.key)
     with pytest.raises(Unauthenticated) as refusal:
@@ -101,7 +101,7 @@ async def test_a_piped_is_refused(
 
 
 async def test_a_disabled_piped_is_out_at_once_and_in_again_once_enabled(
-    cases: UseCases, registered: Registered, admin: User
+    cases: UseCases, registered: RegisteredPiped, admin: User
 ) -> None:
     await cases.credentials.piped(token(registered))
     await cases.pipeds.disable(registered.id, by=admin)
@@ -112,20 +112,20 @@ async def test_a_disabled_piped_is_out_at_once_and_in_again_once_enabled(
 
 
 async def test_an_old_key_is_out_at_once_when_it_is_dropped(
-    cases: UseCases, registered: Registered, admin: User, advance: Callable[[float], None]
+    cases: UseCases, registered: RegisteredPiped, admin: User, advance: Callable[[float], None]
 ) -> None:
     advance(5)
     second = await cases.pipeds.add_key(registered.id, by=admin)
     await cases.credentials.piped(token(registered))
     await cases.credentials.piped(token(registered, key=second))
-    await cases.pipeds.drop_old_keys(registered.id, by=admin)
+    await cases.pipeds.delete_old_keys(registered.id, by=admin)
     with pytest.raises(Unauthenticated):
         await cases.credentials.piped(token(registered))
     assert (await cases.credentials.piped(token(registered, key=second))).piped == registered.id
 
 
 async def test_a_new_key_works_although_it_was_refused_before_it_was_added(
-    cases: UseCases, registered: Registered, admin: User, monkeypatch: pytest.MonkeyPatch
+    cases: UseCases, registered: RegisteredPiped, admin: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "new_piped_key", lambda: "n" * 50)
     with pytest.raises(Unauthenticated):
@@ -135,7 +135,7 @@ async def test_a_new_key_works_although_it_was_refused_before_it_was_added(
 
 
 async def test_another_replica_hears_of_a_disabled_piped_on_the_bus(
-    cases: UseCases, registered: Registered, admin: User, stores: Stores, now: Now
+    cases: UseCases, registered: RegisteredPiped, admin: User, stores: Stores, now: Now
 ) -> None:
     other = replace(cases, credentials=Credentials(stores, b"k" * 32, now=now))
     await other.credentials.piped(token(registered))
@@ -151,7 +151,7 @@ async def test_another_replica_hears_of_a_disabled_piped_on_the_bus(
 
 async def test_a_deaf_replica_learns_of_a_disabled_piped_within_seconds(
     credentials: Credentials,
-    registered: Registered,
+    registered: RegisteredPiped,
     stores: Stores,
     advance: Callable[[float], None],
 ) -> None:
@@ -164,7 +164,7 @@ async def test_a_deaf_replica_learns_of_a_disabled_piped_within_seconds(
 
 async def test_wrong_keys_are_throttled_and_a_proven_key_still_passes(
     credentials: Credentials,
-    registered: Registered,
+    registered: RegisteredPiped,
     comparisons: list[str],
     advance: Callable[[float], None],
 ) -> None:
@@ -183,7 +183,7 @@ async def test_wrong_keys_are_throttled_and_a_proven_key_still_passes(
 
 
 async def test_the_same_wrong_key_is_compared_once(
-    credentials: Credentials, registered: Registered, comparisons: list[str]
+    credentials: Credentials, registered: RegisteredPiped, comparisons: list[str]
 ) -> None:
     for _ in range(30):
         with pytest.raises(Unauthenticated):
@@ -192,7 +192,7 @@ async def test_the_same_wrong_key_is_compared_once(
 
 
 async def test_a_verdict_from_before_a_change_is_not_kept(
-    registered: Registered, stores: Stores, now: Now, monkeypatch: pytest.MonkeyPatch
+    registered: RegisteredPiped, stores: Stores, now: Now, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The piped is disabled while its key is being compared."""
     comparing, disabled = threading.Event(), threading.Event()
@@ -254,7 +254,7 @@ async def test_a_disabled_api_key_is_out_at_once(cases: UseCases, admin: User) -
 
 
 async def test_the_hash_of_a_key_stays_out_of_what_is_printed(
-    cases: UseCases, registered: Registered
+    cases: UseCases, registered: RegisteredPiped
 ) -> None:
     caller = await cases.credentials.piped(token(registered))
     assert caller.key_hash

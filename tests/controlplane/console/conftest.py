@@ -88,7 +88,7 @@ class PipedReports:
         self._index = 0
 
     async def online(self) -> None:
-        await self._cases.pipeds.stat_reported(b"up 1", by=self._piped)
+        await self._cases.pipeds.report_stat(b"up 1", by=self._piped)
 
     async def deployment(self, deployment: Deployment, status: DeploymentStatus) -> None:
         if status.is_completed:
@@ -97,12 +97,12 @@ class PipedReports:
                 status=pb.DeploymentStatus.ValueType(status),
                 completed_at=to_unix(self._now()),
             )
-            await self._cases.deployment_reports.completed(completed, by=self._piped)
+            await self._cases.deployment_reports.report_completed(completed, by=self._piped)
             return
         report = ReportDeploymentStatusChangedRequest(
             deployment_id=deployment.id, status=pb.DeploymentStatus.ValueType(status)
         )
-        await self._cases.deployment_reports.status_changed(report, by=self._piped)
+        await self._cases.deployment_reports.report_status(report, by=self._piped)
 
     async def stage(
         self, deployment: Deployment, stage: str, status: StageStatus, reason: str = ""
@@ -114,7 +114,7 @@ class PipedReports:
             status_reason=reason,
             completed_at=to_unix(self._now()) if status.is_completed else 0,
         )
-        await self._cases.deployment_reports.stage_changed(report, by=self._piped)
+        await self._cases.deployment_reports.report_stage_status(report, by=self._piped)
 
     async def lines(self, deployment: Deployment, stage: str, *lines: str) -> None:
         blocks: list[LogBlock] = []

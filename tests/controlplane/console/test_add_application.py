@@ -63,9 +63,9 @@ class AddPage:
             self.meta.platform_providers.append(Piped.PlatformProvider(name=name, type=type_))
         for name, targets in plugins:
             self.meta.plugins.append(Piped.Plugin(name=name, deploy_targets=targets))
-        await self.cases.pipeds.meta_reported(self.meta, by=self.piped)
-        await self.cases.pipeds.stat_reported(b"up 1", by=self.piped)
-        await self.cases.application_reports.unregistered(infos, by=self.piped)
+        await self.cases.pipeds.report_meta(self.meta, by=self.piped)
+        await self.cases.pipeds.report_stat(b"up 1", by=self.piped)
+        await self.cases.application_reports.report_unregistered(infos, by=self.piped)
 
     async def page(self, query: str = "") -> str:
         return (await self.client.get(f"{PAGE}{query}")).text
@@ -76,7 +76,7 @@ class AddPage:
 
     async def registered(self) -> list[Application]:
         everything = ApplicationFilter(self.admin.project)
-        return list((await self.cases.applications.listed(everything, by=self.admin)).items)
+        return list((await self.cases.applications.list(everything, by=self.admin)).items)
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ async def test_the_manual_form_follows_the_selected_piped(
     assert "Piped prod has not reported any repository." in page
     repository = common.ApplicationGitRepository(id="second", remote="r", branch="main")
     meta = ReportPipedMetaRequest(version="v1", repositories=[repository], config="{}")
-    await cases.pipeds.meta_reported(meta, by=other_piped)
+    await cases.pipeds.report_meta(meta, by=other_piped)
     page = await add_page.page(f"?piped={other_piped.piped}")
     assert f'name="piped" value="{other_piped.piped}"' in page
     assert "<option>second</option>" in page

@@ -12,7 +12,7 @@ from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.console.page_context import BrowserSession
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.commands import Handled
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.proto.model.application_pb2 import Application
@@ -111,15 +111,15 @@ async def test_a_sync_sends_a_command_and_shows_its_state(
     here = f"/applications/{application.id}"
     response = await submit_form(admin_browser, here, f"{here}/sync", strategy=strategy)
     assert response.status_code == 303
-    (command,) = await cases.commands.unhandled_of(by=piped)
+    (command,) = await cases.commands.list_unhandled(by=piped)
     assert command.sync_application.sync_strategy == expected
     after = response.headers["location"]
     assert after == f"{here}?cmd={command.id}"
     page = (await admin_browser.get(after)).text
     assert "The sync is requested; piped dev picks it up in a moment." in page
     assert f"cmd:{command.id}" in page
-    done = Handled(command.id, CommandStatus.SUCCEEDED, 1, {"TriggeredDeploymentID": "d1"})
-    await cases.commands.handled(done, by=piped)
+    done = CommandResult(command.id, CommandStatus.SUCCEEDED, 1, {"TriggeredDeploymentID": "d1"})
+    await cases.commands.report_handled(done, by=piped)
     page = (await admin_browser.get(after)).text
     assert 'href="/deployments/d1"' in page
 
@@ -136,7 +136,7 @@ async def test_a_double_click_sends_one_command(
         *(submit_form(admin_browser, here, f"{here}/sync") for _ in range(3))
     )
     assert len({response.headers["location"] for response in responses}) == 1
-    assert len(await cases.commands.unhandled_of(by=piped)) == 1
+    assert len(await cases.commands.list_unhandled(by=piped)) == 1
 
 
 async def test_a_later_sync_sends_another_command(
@@ -152,7 +152,7 @@ async def test_a_later_sync_sends_another_command(
     await submit_form(admin_browser, here, f"{here}/sync")
     advance(4)
     await submit_form(admin_browser, here, f"{here}/sync")
-    assert len(await cases.commands.unhandled_of(by=piped)) == 2
+    assert len(await cases.commands.list_unhandled(by=piped)) == 2
 
 
 async def test_a_form_without_csrf_token_is_rejected(
@@ -166,7 +166,7 @@ async def test_a_form_without_csrf_token_is_rejected(
         response = await admin_browser.post(action, data=fields)
         assert response.status_code == 403
         assert "does not belong to your session" in response.text
-    assert await cases.commands.unhandled_of(by=piped) == ()
+    assert await cases.commands.list_unhandled(by=piped) == ()
 
 
 async def test_a_form_of_another_site_is_rejected(

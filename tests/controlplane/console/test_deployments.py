@@ -240,7 +240,7 @@ async def test_a_deployment_can_be_cancelled(
 ) -> None:
     here = f"/deployments/{deployment.id}"
     response = await submit_form(admin_browser, here, f"{here}/cancel", mode=mode)
-    (command,) = await cases.commands.unhandled_of(by=piped)
+    (command,) = await cases.commands.list_unhandled(by=piped)
     assert response.headers["location"] == f"{here}?cmd={command.id}"
     cancel = command.cancel_deployment
     assert (cancel.force_rollback, cancel.force_no_rollback) == (rollback, keep)
@@ -263,7 +263,7 @@ async def test_a_waiting_stage_can_be_approved(
     assert 'data-testid="approval-card"' in page
     response = await submit_form(admin_browser, here, f"{here}/stages/s2/approve")
     assert response.status_code == 303
-    (command,) = await cases.commands.unhandled_of(by=piped)
+    (command,) = await cases.commands.list_unhandled(by=piped)
     assert (command.type, command.stage_id) == (CommandKind.APPROVE_STAGE, "s2")
 
 
@@ -305,7 +305,7 @@ async def test_an_analysis_can_be_skipped(
     here = f"/deployments/{deployment.id}"
     assert 'data-testid="skip-button"' in (await admin_browser.get(here)).text
     await submit_form(admin_browser, here, f"{here}/stages/s3/skip")
-    (command,) = await cases.commands.unhandled_of(by=piped)
+    (command,) = await cases.commands.list_unhandled(by=piped)
     assert command.type == CommandKind.SKIP_STAGE
 
 

@@ -16,7 +16,7 @@ from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.console.page_context import BrowserSession
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.commands import Handled
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
@@ -90,7 +90,7 @@ async def test_the_page_shows_what_a_piped_reported(
 ) -> None:
     del application
     meta.config = "kind: Piped\nspec:\n  name: <dev>\n"
-    await cases.pipeds.meta_reported(meta, by=piped)
+    await cases.pipeds.report_meta(meta, by=piped)
     shown = await text(admin_browser, one)
     for text_part in (
         "site git@github.com:shop/site.git main",
@@ -118,7 +118,7 @@ async def test_a_restart_is_requested_once_and_followed_to_its_end(
     assert response.status_code == 303
     # A double click asks once.
     assert (await submit("restart")).headers["location"] == response.headers["location"]
-    (command,) = await cases.commands.unhandled_of(by=piped)
+    (command,) = await cases.commands.list_unhandled(by=piped)
     assert command.type == CommandKind.RESTART_PIPED
     followed = response.headers["location"]
     assert followed == f"{one}?cmd={command.id}"
@@ -127,10 +127,12 @@ async def test_a_restart_is_requested_once_and_followed_to_its_end(
     assert "Restarting" in page
     assert f'data-topics="pipeds,cmd:{command.id}"' in page
     advance(5)
-    await cases.commands.handled(Handled(command.id, CommandStatus.SUCCEEDED, 1), by=piped)
+    await cases.commands.report_handled(
+        CommandResult(command.id, CommandStatus.SUCCEEDED, 1), by=piped
+    )
     assert "has stopped as requested and is starting again" in await text(admin_browser, followed)
     advance(5)
-    await cases.pipeds.meta_reported(meta, by=piped)
+    await cases.pipeds.report_meta(meta, by=piped)
     assert "Piped dev has restarted and runs v0.50.0." in await text(admin_browser, followed)
 
 
@@ -175,11 +177,11 @@ async def test_a_piped_is_disabled_and_enabled(
     submit: SubmitForm, admin_browser: httpx2.AsyncClient, cases: UseCases, admin: User, one: str
 ) -> None:
     assert (await submit("disable")).status_code == 303
-    (piped,) = await cases.pipeds.listed(by=admin)
+    (piped,) = await cases.pipeds.list(by=admin)
     assert piped.disabled
     assert "its reports are rejected" in await text(admin_browser, one)
     await submit("enable")
-    (piped,) = await cases.pipeds.listed(by=admin)
+    (piped,) = await cases.pipeds.list(by=admin)
     assert not piped.disabled
 
 
@@ -208,7 +210,7 @@ async def test_a_new_piped_gets_a_key_that_is_shown_once(
     assert response.status_code == 200
     assert response.headers["cache-control"] == "no-store"
     again = await submit_form(admin_browser, PAGE, PAGE, **form)
-    (piped,) = await cases.pipeds.listed(by=admin)
+    (piped,) = await cases.pipeds.list(by=admin)
     (key,) = by_testid(response.text, "piped-key")
     assert by_testid(again.text, "piped-key") == [key]
     (stored,) = (await stores.pipeds.get(piped.id)).keys
@@ -244,7 +246,7 @@ async def test_a_piped_without_a_name_is_not_added(
     assert response.status_code == 422
     assert "Fill in the name." in response.text
     assert 'value="kept"' in response.text
-    assert await cases.pipeds.listed(by=admin) == ()
+    assert await cases.pipeds.list(by=admin) == ()
 
 
 async def test_a_key_is_replaced(
@@ -298,7 +300,7 @@ async def test_forms_of_a_viewer_are_rejected(
         assert refused.status_code == 403, form
         assert "Back to the piped" in refused.text
     assert (await client.post(PAGE, data={"csrf": csrf, "name": "x"})).status_code == 403
-    assert await cases.commands.unhandled_of(by=piped) == ()
+    assert await cases.commands.list_unhandled(by=piped) == ()
 
 
 async def test_pipeds_of_another_project_are_hidden(

@@ -14,14 +14,14 @@ from pipecd.controlplane.console.pipeds_view import (
     piped_view,
     restart_notice,
 )
-from pipecd.controlplane.usecases.pipeds import Sight
+from pipecd.controlplane.usecases.pipeds import PipedActivity
 from pipecd.proto.model import command_pb2 as pb
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped, PipedKey
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 THEN = int(NOW.timestamp()) - 600
-UNSEEN = Sight(0, "")
+UNSEEN = PipedActivity(0, "")
 ONLINE = Piped(
     id="p1", name="dev", version="v1.0.0", started_at=THEN, status=Piped.ONLINE, project_id="shop"
 )
@@ -51,7 +51,7 @@ def with_(**fields: object) -> Piped:
 def test_status_and_restart(
     piped: Piped, restart: str, word: str, status_text: str, disabled_reason: str
 ) -> None:
-    page = piped_view(piped, Sight(THEN, restart), NOW)
+    page = piped_view(piped, PipedActivity(THEN, restart), NOW)
     assert page.row.badge.text == word
     assert status_text in page.status_text
     assert disabled_reason in page.restart_disabled_reason
@@ -118,7 +118,7 @@ def test_enabled_pipeds_come_first_and_are_summarised() -> None:
 
 
 def test_when_it_was_last_seen() -> None:
-    row = piped_row(with_(status=Piped.OFFLINE), Sight(THEN, ""), NOW)
+    row = piped_row(with_(status=Piped.OFFLINE), PipedActivity(THEN, ""), NOW)
     assert row.seen is not None
     assert row.seen.relative == "10 min ago"
     assert piped_row(ONLINE, UNSEEN, NOW).seen is None

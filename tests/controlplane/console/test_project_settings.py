@@ -122,10 +122,10 @@ async def test_a_role_is_added_used_changed_and_deleted(
     assert "resources=piped;actions=list" in shown
     assert "Assigned to org/night." in shown
     watcher = User("shop", "wendy", ("watchers",))
-    assert await cases.pipeds.listed(by=watcher) == ()
+    assert await cases.pipeds.list(by=watcher) == ()
     await submit("roles/update", name="watchers", policies="resources=piped{env:dev};actions=get")
     with pytest.raises(Denied):
-        await cases.pipeds.listed(by=watcher)
+        await cases.pipeds.list(by=watcher)
     await submit("groups/delete", group="org/night")
     await submit("roles/delete", name="watchers")
     shown = await page(admin_browser)
@@ -145,7 +145,7 @@ async def test_disabling_the_only_way_to_sign_in_needs_confirmation(
     token = (await cases.sessions.sign_in("shop", *static_admin)).token
     assert (await submit("admin/disable", confirm="shop")).status_code == 303
     with pytest.raises(Unauthenticated):
-        await cases.sessions.person(token)
+        await cases.sessions.user(token)
     assert "Nobody can sign in with a password." in await page(admin_browser)
     await submit("admin/enable")
     await submit("admin", username="boss", password="a better password")

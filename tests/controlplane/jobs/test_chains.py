@@ -14,8 +14,8 @@ from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.chains import ChainController
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.chains import Matcher, Turn
-from pipecd.controlplane.usecases.commands import Handled
+from pipecd.controlplane.usecases.chains import Matcher, Plannability
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.clock import Now
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import IN_CHAIN
@@ -74,10 +74,10 @@ async def report(cases: UseCases, id: str, status: Status, piped: PipedCaller) -
     number = int(status)
     if status.is_completed:
         done = rpc.ReportDeploymentCompletedRequest(deployment_id=id, status=number, completed_at=9)  # pyright: ignore[reportArgumentType]
-        await cases.deployment_reports.completed(done, by=piped)
+        await cases.deployment_reports.report_completed(done, by=piped)
         return
     changed = rpc.ReportDeploymentStatusChangedRequest(deployment_id=id, status=number)  # pyright: ignore[reportArgumentType]
-    await cases.deployment_reports.status_changed(changed, by=piped)
+    await cases.deployment_reports.report_status(changed, by=piped)
 
 
 async def stored(stores: Stores, first: Deployment) -> DeploymentChain:
@@ -117,12 +117,12 @@ async def test_a_chain_is_led_to_its_end_by_signals_alone(
     async with running(ChainController(stores, bus, sweep_seconds=3600)):
         second = await follow()
         chain = first.deployment_chain_id
-        assert await cases.chains.turn(second, chain, 1, by=piped) == Turn()
+        assert await cases.chains.plannable(second, chain, 1, by=piped) == Plannability()
         await report(cases, first.id, Status.RUNNING, piped)
         await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
         await report(cases, first.id, Status.SUCCESS, piped)
         async with asyncio.timeout(10), bus.subscribe() as signals:
-            while not (await cases.chains.turn(second, chain, 1, by=piped)).plannable:
+            while not (await cases.chains.plannable(second, chain, 1, by=piped)).plannable:
                 await anext(signals)
         await report(cases, second, Status.SUCCESS, piped)
         ended = await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_SUCCESS)
@@ -191,8 +191,8 @@ async def test_a_deployment_that_waits_is_told_why_it_is_cancelled(
     second = await follow()
     await report(cases, first.id, Status.FAILURE, piped)
     await controller.deployments_changed([first.id])
-    turn = await cases.chains.turn(second, first.deployment_chain_id, 1, by=piped)
-    assert turn.cancel_reason == "The previous block of the deployment chain ended with FAILURE"
+    decision = await cases.chains.plannable(second, first.deployment_chain_id, 1, by=piped)
+    assert decision.cancel_reason == "The previous block of the deployment chain ended with FAILURE"
 
 
 @pytest.mark.parametrize("answer", [CommandStatus.FAILED, CommandStatus.TIMEOUT])
@@ -209,7 +209,7 @@ async def test_a_follower_that_its_piped_does_not_deploy_ends_the_chain_in_its_t
     async with running(ChainController(stores, bus, sweep_seconds=3600)):
         await report(cases, first.id, Status.RUNNING, piped)
         await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
-        await cases.commands.handled(Handled(asked.id, answer, 1), by=piped)
+        await cases.commands.report_handled(CommandResult(asked.id, answer, 1), by=piped)
         await report(cases, first.id, Status.SUCCESS, piped)
         chain = await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_CANCELLED)
     # What had begun was not cut short.

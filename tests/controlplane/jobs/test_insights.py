@@ -23,7 +23,7 @@ from pipecd.controlplane.jobs.insights.milestone import (
 )
 from pipecd.controlplane.jobs.insights.months import MonthWriter
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.insights import Question
+from pipecd.controlplane.usecases.insights import InsightQuery
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.deployment import DeploymentStatus as Status
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, Unsupported, UserMistake
@@ -248,7 +248,7 @@ def today(resolution: Resolution = Resolution.DAILY) -> Span:
 
 
 async def values(cases: UseCases, by: User, metric: Metric, **asked: Any) -> list[float]:
-    question = Question(metric, asked.pop("span", today()), **asked)
+    question = InsightQuery(metric, asked.pop("span", today()), **asked)
     return [value for _, value in await cases.insights.series(question, by=by)]
 
 

@@ -10,7 +10,7 @@ from pipecd.controlplane.jobs.key_uses import keep_key_uses
 from pipecd.controlplane.jobs.orphan_commands import time_out_orphans
 from pipecd.controlplane.jobs.preview_outputs import remove_old_outputs
 from pipecd.controlplane.jobs.stale_stats import forget_stale_stats
-from pipecd.controlplane.usecases.piped_connections import STATS_KEY, Connections
+from pipecd.controlplane.usecases.piped_connections import STATS_KEY, PipedConnections
 from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
 from pipecd.proto.model.apikey_pb2 import APIKey
@@ -50,8 +50,8 @@ async def test_commands_nobody_answered_for_a_day_are_given_up(
 
 async def test_reports_of_silent_pipeds_are_forgotten_after_a_day(stores: Stores) -> None:
     cache = stores.cache
-    await Connections(cache, lambda: NOW - timedelta(hours=25)).report("silent", b"")
-    await Connections(cache, lambda: NOW - timedelta(hours=23)).report("talking", b"")
+    await PipedConnections(cache, lambda: NOW - timedelta(hours=25)).report("silent", b"")
+    await PipedConnections(cache, lambda: NOW - timedelta(hours=23)).report("talking", b"")
     await cache.put_field(STATS_KEY, "garbled", b"{")
     assert await forget_stale_stats(cache, now=lambda: NOW) == 2
     assert set(await cache.fields(STATS_KEY)) == {"talking"}

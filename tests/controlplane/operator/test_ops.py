@@ -27,7 +27,7 @@ from pipecd.controlplane.app import Operations, OpsSettings, operations
 from pipecd.controlplane.command import ops
 from pipecd.controlplane.insight.applications import book_path
 from pipecd.controlplane.operator.metrics import InstallationMetrics
-from pipecd.controlplane.usecases.piped_connections import STATS_KEY, Connections
+from pipecd.controlplane.usecases.piped_connections import STATS_KEY, PipedConnections
 from pipecd.model.clock import from_unix, to_unix, utc_now
 from pipecd.model.errors import NotFound, Unavailable, UserMistake
 from pipecd.observe.version import build_version
@@ -86,7 +86,9 @@ async def test_the_figures_are_those_of_ops_and_of_the_pipeds_that_are_there(
         cache, now = running.stores.cache, to_unix(utc_now())
         for piped, ago in (("b", 10), ("a", 100), ("silent", 200)):
             moment = from_unix(now - ago)
-            await Connections(cache, lambda at=moment: at).report(piped, f"up_{piped} 1\n".encode())
+            await PipedConnections(cache, lambda at=moment: at).report(
+                piped, f"up_{piped} 1\n".encode()
+            )
         await cache.put_field(STATS_KEY, "garbled", b"{")
         await running.stores.projects.add(
             Project(id="shop", static_admin=ProjectStaticUser(username="u", password_hash="hashed"))

@@ -12,7 +12,7 @@ from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.operator.pages import create_owner_pages
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Access
-from pipecd.controlplane.usecases.projects import ConfigProject, Projects, StaticAdmin
+from pipecd.controlplane.usecases.projects import ConfigProject, ProjectUseCases, StaticAdmin
 from pipecd.controlplane.web import WebServer, http_port
 from pipecd.model.errors import Unauthenticated
 
@@ -21,7 +21,7 @@ from pipecd.model.errors import Unauthenticated
 async def http(stores: Stores, bus: MemoryBus) -> AsyncIterator[httpx2.AsyncClient]:
     """A browser at the pages, which know one shared sign-in and no encryption key."""
     declared = [ConfigProject("declared", "root", "hash")]
-    projects = Projects(stores, bus, Access(stores), b"", declared)
+    projects = ProjectUseCases(stores, bus, Access(stores), b"", declared)
     web = WebServer(create_owner_pages(projects, shared_sso=["company"]))
     async with http_port(web, host="127.0.0.1", port=0) as port:
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
@@ -48,7 +48,7 @@ async def test_a_project_is_added_and_its_admin_signs_in(
     assert added.status_code == 200
     admin = shown(added.text)
     assert (len(admin.username), len(admin.password)) == (10, 30)
-    assert (await cases.sessions.sign_in("shop", *admin)).person.name == admin.username
+    assert (await cases.sessions.sign_in("shop", *admin)).user.name == admin.username
     project = await stores.projects.get("shop")
     assert (project.desc, project.shared_sso_name) == ("The shop", "company")
     assert project.allow_stray_as_viewer

@@ -386,7 +386,7 @@ def signed_in(
     async def person(answer: httpx2.Response) -> User:
         assert answer.status_code == 302, answer.headers
         token = cookie_of(answer, "token").split(";")[0].partition("=")[2]
-        return await cases.sessions.person(token)
+        return await cases.sessions.user(token)
 
     return person
 

@@ -11,7 +11,7 @@ from pipecd.controlplane.auth.sessions import SessionTokens
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.clock import Now
 from pipecd.model.errors import (
@@ -41,8 +41,8 @@ async def test_a_project_comes_with_a_generated_administrator(
 ) -> None:
     assert (len(static_admin.username), len(static_admin.password)) == (10, 30)
     signed = await cases.sessions.sign_in("shop", *static_admin)
-    assert signed.person == User("shop", static_admin.username, ("Admin",))
-    assert await cases.sessions.person(signed.token) == signed.person
+    assert signed.user == User("shop", static_admin.username, ("Admin",))
+    assert await cases.sessions.user(signed.token) == signed.user
 
 
 async def test_a_project_exists_once(cases: UseCases, static_admin: StaticAdmin) -> None:
@@ -53,7 +53,7 @@ async def test_a_project_exists_once(cases: UseCases, static_admin: StaticAdmin)
         await cases.projects.add("declared")
     with pytest.raises(UserMistake):
         await cases.projects.add("")
-    assert [p.id for p in await cases.projects.listed()] == ["shop"]
+    assert [p.id for p in await cases.projects.list()] == ["shop"]
 
 
 async def test_a_reset_password_replaces_the_old_one(
@@ -92,7 +92,7 @@ async def test_a_sign_in_fails_for_a_wrong(
 async def test_a_project_of_the_configuration_file_can_be_entered_and_not_changed(
     cases: UseCases,
 ) -> None:
-    root = (await cases.sessions.sign_in("declared", "root", "config-password")).person
+    root = (await cases.sessions.sign_in("declared", "root", "config-password")).user
     project = await cases.projects.get(by=root)
     assert [role.name for role in project.rbac_roles] == ["Admin", "Editor", "Viewer"]
     for attempt in (
@@ -143,9 +143,9 @@ async def test_a_session_of_the_administrator_ends_when_they_are_disabled(
     token = (await cases.sessions.sign_in("shop", *static_admin)).token
     await cases.projects.disable_static_admin(by=admin)
     with pytest.raises(Unauthenticated):
-        await cases.sessions.person(token)
+        await cases.sessions.user(token)
     await cases.projects.enable_static_admin(by=admin)
-    assert await cases.sessions.person(token) == admin
+    assert await cases.sessions.user(token) == admin
 
 
 async def test_another_password_ends_the_sessions_of_the_old_one(
@@ -154,7 +154,7 @@ async def test_another_password_ends_the_sessions_of_the_old_one(
     token = (await cases.sessions.sign_in("shop", *static_admin)).token
     await cases.projects.reset_admin("shop")
     with pytest.raises(Unauthenticated):
-        await cases.sessions.person(token)
+        await cases.sessions.user(token)
 
 
 async def test_a_session_from_another_site_outlives_an_administrator_of_the_same_name(
@@ -162,7 +162,7 @@ async def test_a_session_from_another_site_outlives_an_administrator_of_the_same
 ) -> None:
     token = cases.sessions.issue(admin)
     await cases.projects.disable_static_admin(by=admin)
-    assert await cases.sessions.person(token) == admin
+    assert await cases.sessions.user(token) == admin
 
 
 @pytest.mark.parametrize(
@@ -187,15 +187,15 @@ async def test_in_a_session_that_upstream_began(
     token = SessionTokens(KEY, now).sign(person)
     await cases.projects.disable_static_admin(by=admin)
     if goes_on:
-        assert await cases.sessions.person(token) == person
+        assert await cases.sessions.user(token) == person
     else:
         with pytest.raises(Unauthenticated):
-            await cases.sessions.person(token)
+            await cases.sessions.user(token)
 
 
 async def test_a_session_of_a_project_that_is_gone_is_over(cases: UseCases) -> None:
     with pytest.raises(Unauthenticated):
-        await cases.sessions.person(cases.sessions.issue(User("gone", "ann", ("Admin",))))
+        await cases.sessions.user(cases.sessions.issue(User("gone", "ann", ("Admin",))))
 
 
 async def test_a_session_ends_after_a_week(
@@ -203,12 +203,12 @@ async def test_a_session_ends_after_a_week(
 ) -> None:
     token = (await cases.sessions.sign_in("shop", *static_admin)).token
     advance(7 * 24 * 3600 - 1)
-    await cases.sessions.person(token)
+    await cases.sessions.user(token)
     advance(2)
     with pytest.raises(Unauthenticated):
-        await cases.sessions.person(token)
+        await cases.sessions.user(token)
     with pytest.raises(Unauthenticated):
-        await cases.sessions.person("not.a.token")
+        await cases.sessions.user("not.a.token")
 
 
 async def test_no_secret_of_a_project_is_shown(
@@ -226,7 +226,7 @@ async def test_no_secret_of_a_project_is_shown(
     stored = await stores.projects.get("shop")
     assert KeyFile(KEY).decrypt(stored.sso.github.client_secret) == "gh-secret"
     assert (stored.sso.session_ttl, stored.sso.oidc.issuer) == (24, "https://i")
-    shown = str(await cases.projects.get(by=viewer)) + str(await cases.projects.listed())
+    shown = str(await cases.projects.get(by=viewer)) + str(await cases.projects.list())
     for secret in ("gh-id", "gh-secret", "oi-id", "oi-secret", stored.static_admin.password_hash):
         assert secret not in shown
     assert stored.sso.github.client_id not in shown
@@ -237,7 +237,7 @@ async def test_settings_are_for_administrators(cases: UseCases, viewer: User) ->
         cases.projects.disable_static_admin(by=viewer),
         cases.projects.set_static_admin("a", "b", by=viewer),
         cases.roles.add("r", [policy(pb.ProjectRBACPolicy.GET)], by=viewer),
-        cases.api_keys.listed(by=viewer),
+        cases.api_keys.list(by=viewer),
         cases.api_keys.generate("k", APIKey.READ_WRITE, by=viewer),
         cases.api_keys.disable("k", by=viewer),
     ):
@@ -248,16 +248,16 @@ async def test_settings_are_for_administrators(cases: UseCases, viewer: User) ->
 async def test_a_changed_role_counts_at_once(cases: UseCases, admin: User) -> None:
     ops = User("shop", "olga", ("ops",))
     with pytest.raises(Denied):
-        await cases.pipeds.listed(by=ops)
+        await cases.pipeds.list(by=ops)
     await cases.roles.add("ops", [policy(pb.ProjectRBACPolicy.LIST)], by=admin)
-    await cases.pipeds.listed(by=ops)
+    await cases.pipeds.list(by=ops)
     with pytest.raises(Denied):
         await cases.pipeds.register("x", "", by=ops)
     await cases.roles.update("ops", [policy(pb.ProjectRBACPolicy.ALL)], by=admin)
     await cases.pipeds.register("x", "", by=ops)
     await cases.roles.delete("ops", by=admin)
     with pytest.raises(Denied):
-        await cases.pipeds.listed(by=ops)
+        await cases.pipeds.list(by=ops)
 
 
 async def test_rules_of_roles_and_groups(cases: UseCases, admin: User) -> None:
@@ -301,20 +301,20 @@ async def test_api_keys_are_listed_without_their_hashes(
     advance(1)
     await cases.api_keys.generate("unused", APIKey.READ_ONLY, by=admin)
     await cases.api_keys.verify(used)
-    first, second = await cases.api_keys.listed(by=admin)
+    first, second = await cases.api_keys.list(by=admin)
     assert {first.key_hash, second.key_hash} == {"redacted"}
     assert (first.name, first.creator) == ("used", admin.name)
     assert first.last_used_at > 0
     assert second.last_used_at == 0
     await stores.cache.put_field(LAST_USED_KEY, second.id, b"rubbish")
-    assert len(await cases.api_keys.listed(by=admin, enabled=True)) == 2
+    assert len(await cases.api_keys.list(by=admin, enabled=True)) == 2
 
 
 async def test_a_key_of_another_project_cannot_be_disabled(
     cases: UseCases, admin: User, stranger: User
 ) -> None:
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
-    with pytest.raises(Foreign):
+    with pytest.raises(ForeignProject):
         await cases.api_keys.disable(key.split(".")[0], by=stranger)
     with pytest.raises(NotFound):
         await cases.api_keys.disable("nope", by=admin)

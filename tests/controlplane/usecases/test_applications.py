@@ -13,7 +13,7 @@ from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.controlplane.usecases.applications import ApplicationUpdate
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
@@ -47,7 +47,7 @@ async def test_a_repository_that_the_piped_does_not_know_is_refused(
 async def test_an_application_cannot_be_added_to_a_piped_of_another_project(
     cases: UseCases, draft: Application, stranger: User
 ) -> None:
-    with pytest.raises(Foreign, match="Requested piped does not belong to your project"):
+    with pytest.raises(ForeignProject, match="Requested piped does not belong to your project"):
         await cases.applications.add(draft, by=stranger)
 
 
@@ -81,7 +81,7 @@ async def test_an_application_of_another_project_cannot_be(
     stranger: User,
     what: Callable[..., Awaitable[object]],
 ) -> None:
-    with pytest.raises(Foreign):
+    with pytest.raises(ForeignProject):
         await what(cases.applications, application.id, stranger)
 
 
@@ -117,9 +117,9 @@ async def test_a_sync_becomes_a_command_and_a_signal_for_the_piped(
 async def test_a_disabled_application_is_not_synced_and_not_given_to_its_piped(
     cases: UseCases, application: Application, admin: User, piped: PipedCaller
 ) -> None:
-    assert [a.id for a in await cases.applications.enabled_of(by=piped)] == [application.id]
+    assert [a.id for a in await cases.applications.list_enabled(by=piped)] == [application.id]
     await cases.applications.disable(application.id, by=admin)
-    assert await cases.applications.enabled_of(by=piped) == ()
+    assert await cases.applications.list_enabled(by=piped) == ()
     with pytest.raises(Conflict):
         await cases.applications.sync(application.id, by=admin)
 
@@ -141,8 +141,8 @@ async def test_a_deleted_application_cannot_be_changed_any_more(
     with pytest.raises(UserMistake):
         await cases.applications.enable(application.id, by=admin)
     with pytest.raises(UserMistake):
-        await cases.application_reports.deploying(application.id, True, by=piped)
-    assert (await cases.applications.listed(ApplicationFilter("shop"), by=admin)).items == ()
+        await cases.application_reports.report_deploying(application.id, True, by=piped)
+    assert (await cases.applications.list(ApplicationFilter("shop"), by=admin)).items == ()
 
 
 async def test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once(
@@ -158,9 +158,9 @@ async def test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once(
         await cases.applications.update(application.id, to, by=admin)
         heard = {(await anext(signals)).piped, (await anext(signals)).piped}
     assert heard == {piped.piped, other_piped.piped}
-    await cases.application_reports.deploying(application.id, True, by=other_piped)
+    await cases.application_reports.report_deploying(application.id, True, by=other_piped)
     with pytest.raises(Denied, match="requested application doesn't belong to the piped"):
-        await cases.application_reports.deploying(application.id, False, by=piped)
+        await cases.application_reports.report_deploying(application.id, False, by=piped)
     moved = await cases.applications.get(application.id, by=admin)
     assert moved.git_path.config_filename == "app.yaml"
     assert list(moved.deploy_targets_by_plugin) == ["k"]
@@ -197,7 +197,7 @@ async def test_labels_of_a_policy_decide_what_is_seen_and_changed(
     with pytest.raises(Denied):
         await cases.applications.add(draft, by=team)
     prod = await cases.applications.add(draft, by=admin)
-    seen = await cases.applications.listed(ApplicationFilter("shop"), by=team)
+    seen = await cases.applications.list(ApplicationFilter("shop"), by=team)
     assert [a.id for a in seen.items] == [dev]
     await cases.applications.disable(dev, by=team)
     with pytest.raises(Denied):
@@ -210,8 +210,8 @@ async def test_a_page_is_filled_although_most_is_hidden(
     for number in range(9):
         draft.labels["env"] = "prod" if number % 3 else "dev"
         await cases.applications.add(draft, by=admin)
-    first = await cases.applications.listed(ApplicationFilter("shop"), PageRequest(size=2), by=team)
-    rest = await cases.applications.listed(
+    first = await cases.applications.list(ApplicationFilter("shop"), PageRequest(size=2), by=team)
+    rest = await cases.applications.list(
         ApplicationFilter("shop"), PageRequest(size=2, cursor=first.cursor), by=team
     )
     assert len(first.items) >= 2
@@ -221,7 +221,7 @@ async def test_a_page_is_filled_although_most_is_hidden(
 
 async def test_another_project_cannot_be_listed(cases: UseCases, admin: User) -> None:
     with pytest.raises(Denied):
-        await cases.applications.listed(ApplicationFilter("declared"), by=admin)
+        await cases.applications.list(ApplicationFilter("declared"), by=admin)
 
 
 async def test_reports_of_a_piped_are_kept(
@@ -234,16 +234,22 @@ async def test_reports_of_a_piped_are_kept(
     reference = ApplicationDeploymentReference(
         deployment_id="d1", trigger=new_deployment().trigger, started_at=1
     )
-    await reports.sync_state(
+    await reports.report_sync_state(
         application.id, ApplicationSyncState(status=SYNCED, timestamp=1), by=piped
     )
-    await reports.deploying(application.id, True, by=piped)
-    await reports.most_recent(application.id, DeploymentStatus.SUCCESS, reference, by=piped)
-    await reports.most_recent(application.id, DeploymentStatus.FAILURE, reference, by=piped)
+    await reports.report_deploying(application.id, True, by=piped)
+    await reports.report_most_recent_deployment(
+        application.id, DeploymentStatus.SUCCESS, reference, by=piped
+    )
+    await reports.report_most_recent_deployment(
+        application.id, DeploymentStatus.FAILURE, reference, by=piped
+    )
     stored = await cases.applications.get(application.id, by=piped)
     assert (stored.sync_state.status, stored.deploying) == (1, True)
     assert not stored.HasField("most_recently_triggered_deployment")
-    recent = await reports.most_recent_of(application.id, DeploymentStatus.SUCCESS, by=piped)
+    recent = await reports.most_recent_deployment(
+        application.id, DeploymentStatus.SUCCESS, by=piped
+    )
     assert recent == reference
 
 
@@ -258,7 +264,7 @@ async def test_no_recent_deployment(
     cases: UseCases, application: Application, piped: PipedCaller, status: DeploymentStatus
 ) -> None:
     with pytest.raises(NotFound, match="deployment is not found"):
-        await cases.application_reports.most_recent_of(application.id, status, by=piped)
+        await cases.application_reports.most_recent_deployment(application.id, status, by=piped)
 
 
 async def test_configurations_are_taken_over_when_all_are_the_pipeds_own(
@@ -266,8 +272,8 @@ async def test_configurations_are_taken_over_when_all_are_the_pipeds_own(
 ) -> None:
     info = ApplicationInfo(id=application.id, name="basket", description="d", labels={"a": "b"})
     with pytest.raises(Denied):
-        await cases.application_reports.configurations([info], by=other_piped)
-    await cases.application_reports.configurations([info], by=piped)
+        await cases.application_reports.update_configurations([info], by=other_piped)
+    await cases.application_reports.update_configurations([info], by=piped)
     stored = await cases.applications.get(application.id, by=piped)
     assert (stored.name, stored.description, dict(stored.labels)) == ("basket", "d", {"a": "b"})
 
@@ -279,14 +285,14 @@ async def test_unregistered_files_of_all_pipeds_are_listed_by_path(
         return ApplicationInfo(name=path, repo_id="site", path=path, piped_id="a lie")
 
     reports = cases.application_reports
-    await reports.unregistered([info("b/old")], by=piped)
-    await reports.unregistered([info("c/app"), info("a/app")], by=piped)
-    await reports.unregistered([info("b/app")], by=other_piped)
-    listed = await reports.unregistered_of(by=viewer)
+    await reports.report_unregistered([info("b/old")], by=piped)
+    await reports.report_unregistered([info("c/app"), info("a/app")], by=piped)
+    await reports.report_unregistered([info("b/app")], by=other_piped)
+    listed = await reports.list_unregistered(by=viewer)
     assert [i.path for i in listed] == ["a/app", "b/app", "c/app"]
     assert [i.piped_id for i in listed] == [piped.piped, other_piped.piped, piped.piped]
-    await reports.unregistered([], by=piped)
-    assert [i.path for i in await reports.unregistered_of(by=viewer)] == ["b/app"]
+    await reports.report_unregistered([], by=piped)
+    assert [i.path for i in await reports.list_unregistered(by=viewer)] == ["b/app"]
 
 
 async def test_a_missing_application_is_named(
@@ -294,6 +300,6 @@ async def test_a_missing_application_is_named(
 ) -> None:
     del stores
     with pytest.raises(NotFound, match="Entity was not found to get application nope"):
-        await cases.application_reports.deploying("nope", True, by=piped)
+        await cases.application_reports.report_deploying("nope", True, by=piped)
     with pytest.raises(NotFound, match=r"^Application is not found$"):
         await cases.applications.get("nope", by=admin)

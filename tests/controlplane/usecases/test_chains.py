@@ -8,9 +8,9 @@ import pytest
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.access import Foreign
-from pipecd.controlplane.usecases.chains import Matcher, Turn, turn_of
-from pipecd.controlplane.usecases.commands import Handled
+from pipecd.controlplane.usecases.access import ForeignProject
+from pipecd.controlplane.usecases.chains import Matcher, Plannability, plannability
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import IN_CHAIN
 from pipecd.model.errors import AlreadyExists, Denied, NotFound, Unavailable, UserMistake
@@ -53,7 +53,7 @@ async def test_a_chain_asks_the_matching_applications_to_follow(
     first = new_deployment()
     matchers = [Matcher(kind="TERRAFORM"), Matcher(labels={"tier": "front"}), Matcher(name="none")]
     await cases.chains.create(first, matchers, by=piped)
-    (chain,) = (await cases.chains.listed(by=admin)).items
+    (chain,) = (await cases.chains.list(by=admin)).items
     names = [[node.application_ref.application_name for node in b.nodes] for b in chain.blocks]
     assert names == [["cart"], ["infra"], ["web"], []]
     assert chain.blocks[0].nodes[0].deployment_ref.deployment_id == first.id
@@ -121,7 +121,9 @@ async def test_a_chain_that_was_begun_is_finished_by_asking_again(
     asked = await stores.commands.list_unhandled(piped.piped)
     assert {c.application_id for c in asked} == {followers["web"], followers["infra"]}
     # Those that were answered meanwhile are not asked again.
-    await cases.commands.handled(Handled(asked[0].id, CommandStatus.SUCCEEDED, 1), by=piped)
+    await cases.commands.report_handled(
+        CommandResult(asked[0].id, CommandStatus.SUCCEEDED, 1), by=piped
+    )
     with pytest.raises(AlreadyExists):
         await cases.chains.create(first, matchers, by=piped)
     assert len(await stores.commands.list_unhandled(piped.piped)) == 1
@@ -175,7 +177,10 @@ async def test_who_follows_and_begins_a_chain_waits_for_its_turn_in_the_chain_th
     assert first.deployment_chain_id != second.deployment_chain_id
     outer = await cases.chains.get(first.deployment_chain_id, by=admin)
     assert outer.blocks[1].nodes[0].deployment_ref.deployment_id == second.id
-    assert await cases.chains.turn(second.id, second.deployment_chain_id, 0, by=piped) == Turn()
+    assert (
+        await cases.chains.plannable(second.id, second.deployment_chain_id, 0, by=piped)
+        == Plannability()
+    )
 
     def succeed(chain: pb.DeploymentChain) -> None:
         chain.blocks[0].status = SUCCESS
@@ -184,11 +189,11 @@ async def test_who_follows_and_begins_a_chain_waits_for_its_turn_in_the_chain_th
         chain.blocks[0].status = FAILURE
 
     await stores.chains.update(outer.id, succeed)
-    turn = await cases.chains.turn(second.id, second.deployment_chain_id, 0, by=piped)
-    assert turn == Turn(plannable=True)
+    decision = await cases.chains.plannable(second.id, second.deployment_chain_id, 0, by=piped)
+    assert decision == Plannability(plannable=True)
     await stores.chains.update(outer.id, fail)
-    turn = await cases.chains.turn(second.id, second.deployment_chain_id, 0, by=piped)
-    assert turn.cancel_reason == "The previous block of the deployment chain ended with FAILURE"
+    decision = await cases.chains.plannable(second.id, second.deployment_chain_id, 0, by=piped)
+    assert decision.cancel_reason == "The previous block of the deployment chain ended with FAILURE"
 
 
 async def test_chains_that_begin_one_another_end(
@@ -225,19 +230,25 @@ def chain(*statuses: pb.ChainBlockStatus.ValueType) -> pb.DeploymentChain:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "index", "turn"),
+    ("blocks", "index", "decision"),
     [
-        pytest.param((PENDING,), 0, Turn(plannable=True), id="the first block goes at once"),
-        pytest.param((PENDING, PENDING), 1, Turn(), id="a block waits for a pending one"),
-        pytest.param((RUNNING, PENDING), 1, Turn(), id="a block waits for a running one"),
-        pytest.param((SUCCESS, PENDING), 1, Turn(plannable=True), id="a block follows a success"),
-        pytest.param((SUCCESS, RUNNING), 1, Turn(plannable=True), id="a begun block goes on"),
+        pytest.param(
+            (PENDING,), 0, Plannability(plannable=True), id="the first block goes at once"
+        ),
+        pytest.param((PENDING, PENDING), 1, Plannability(), id="a block waits for a pending one"),
+        pytest.param((RUNNING, PENDING), 1, Plannability(), id="a block waits for a running one"),
+        pytest.param(
+            (SUCCESS, PENDING), 1, Plannability(plannable=True), id="a block follows a success"
+        ),
+        pytest.param(
+            (SUCCESS, RUNNING), 1, Plannability(plannable=True), id="a begun block goes on"
+        ),
     ],
 )
 def test_whose_turn_it_is(
-    blocks: tuple[pb.ChainBlockStatus.ValueType, ...], index: int, turn: Turn
+    blocks: tuple[pb.ChainBlockStatus.ValueType, ...], index: int, decision: Plannability
 ) -> None:
-    assert turn_of(chain(*blocks), index) == turn
+    assert plannability(chain(*blocks), index) == decision
 
 
 @pytest.mark.parametrize(
@@ -252,9 +263,9 @@ def test_whose_turn_it_is(
 def test_a_deployment_is_cancelled_when(
     blocks: tuple[pb.ChainBlockStatus.ValueType, ...], index: int
 ) -> None:
-    turn = turn_of(chain(*blocks), index)
-    assert turn.cancel_reason
-    assert not turn.plannable
+    decision = plannability(chain(*blocks), index)
+    assert decision.cancel_reason
+    assert not decision.plannable
 
 
 async def test_a_turn_is_asked_for_by_the_owner_of_the_deployment(
@@ -269,26 +280,28 @@ async def test_a_turn_is_asked_for_by_the_owner_of_the_deployment(
 ) -> None:
     first = new_deployment()
     await cases.chains.create(first, [], by=piped)
-    (made,) = (await cases.chains.listed(by=admin)).items
-    assert await cases.chains.turn(first.id, made.id, 0, by=piped) == Turn(plannable=True)
+    (made,) = (await cases.chains.list(by=admin)).items
+    assert await cases.chains.plannable(first.id, made.id, 0, by=piped) == Plannability(
+        plannable=True
+    )
     with pytest.raises(UserMistake):
-        await cases.chains.turn(first.id, made.id, 1, by=piped)
+        await cases.chains.plannable(first.id, made.id, 1, by=piped)
     with pytest.raises(UserMistake):
-        await cases.chains.turn(first.id, "unknown", 0, by=piped)
+        await cases.chains.plannable(first.id, "unknown", 0, by=piped)
     with pytest.raises(Denied):
-        await cases.chains.turn(first.id, made.id, 0, by=other_piped)
+        await cases.chains.plannable(first.id, made.id, 0, by=other_piped)
     await stores.chains.add(pb.DeploymentChain(id="foreign", project_id="declared"))
     with pytest.raises(Denied):
-        await cases.chains.turn(first.id, "foreign", 0, by=piped)
-    with pytest.raises(Foreign):
+        await cases.chains.plannable(first.id, "foreign", 0, by=piped)
+    with pytest.raises(ForeignProject):
         await cases.chains.get(made.id, by=stranger)
 
 
 async def test_chains_are_for_everyone_with_a_role(
     cases: UseCases, admin: User, viewer: User
 ) -> None:
-    assert (await cases.chains.listed(by=viewer)).items == ()
+    assert (await cases.chains.list(by=viewer)).items == ()
     with pytest.raises(Denied):
-        await cases.chains.listed(by=User("shop", "nobody", ()))
+        await cases.chains.list(by=User("shop", "nobody", ()))
     with pytest.raises(NotFound):
         await cases.chains.get("nope", by=admin)

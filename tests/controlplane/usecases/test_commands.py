@@ -6,8 +6,8 @@ import pytest
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.access import Foreign
-from pipecd.controlplane.usecases.commands import Handled
+from pipecd.controlplane.usecases.access import ForeignProject
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandStatus
 from pipecd.model.errors import Denied, NotFound
 
@@ -20,10 +20,10 @@ async def command_id(cases: UseCases, piped: PipedCaller, admin: User) -> str:
 async def test_a_command_waits_until_its_piped_answers(
     cases: UseCases, stores: Stores, command_id: str, piped: PipedCaller, admin: User
 ) -> None:
-    assert [c.id for c in await cases.commands.unhandled_of(by=piped)] == [command_id]
-    report = Handled(command_id, CommandStatus.SUCCEEDED, 5, {"k": "v"}, b"output")
-    await cases.commands.handled(report, by=piped)
-    assert await cases.commands.unhandled_of(by=piped) == ()
+    assert [c.id for c in await cases.commands.list_unhandled(by=piped)] == [command_id]
+    report = CommandResult(command_id, CommandStatus.SUCCEEDED, 5, {"k": "v"}, b"output")
+    await cases.commands.report_handled(report, by=piped)
+    assert await cases.commands.list_unhandled(by=piped) == ()
     command = await cases.commands.get(command_id, by=admin)
     assert (command.status, command.handled_at) == (CommandStatus.SUCCEEDED, 5)
     assert dict(command.metadata) == {"k": "v"}
@@ -33,9 +33,9 @@ async def test_a_command_waits_until_its_piped_answers(
 async def test_a_command_of_another_piped_cannot_be_answered(
     cases: UseCases, stores: Stores, command_id: str, other_piped: PipedCaller
 ) -> None:
-    report = Handled(command_id, CommandStatus.SUCCEEDED, 5, output=b"lies")
+    report = CommandResult(command_id, CommandStatus.SUCCEEDED, 5, output=b"lies")
     with pytest.raises(Denied, match="The current piped does not have requested command"):
-        await cases.commands.handled(report, by=other_piped)
+        await cases.commands.report_handled(report, by=other_piped)
     with pytest.raises(NotFound):
         await stores.files.get(f"command-output/{command_id}.json")
 
@@ -43,7 +43,7 @@ async def test_a_command_of_another_piped_cannot_be_answered(
 async def test_a_command_of_another_project_cannot_be_read(
     cases: UseCases, command_id: str, stranger: User
 ) -> None:
-    with pytest.raises(Foreign):
+    with pytest.raises(ForeignProject):
         await cases.commands.get(command_id, by=stranger)
 
 

@@ -11,7 +11,7 @@ from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.controlplane.usecases.deployment_reports import DeploymentReports
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import AlreadyExists, Conflict, Denied, NotFound, UserMistake
@@ -67,7 +67,7 @@ async def test_a_new_deployment_wakes_its_piped(
     async with bus.subscribe() as signals:
         await cases.deployment_reports.create(made, by=piped)
         assert await anext(signals) == Signal(Topic.DEPLOYMENT, made.id, "shop", piped.piped)
-    waiting = await cases.deployment_reports.not_completed(by=piped)
+    waiting = await cases.deployment_reports.list_not_completed(by=piped)
     assert [d.id for d in waiting] == [made.id]
     with pytest.raises(AlreadyExists):
         await cases.deployment_reports.create(made, by=piped)
@@ -111,7 +111,7 @@ async def test_a_plan_replaces_what_was_there(
         sync_strategy=common.PIPELINE,
         stages=[pb.PipelineStage(id="x", name="WAIT", created_at=1, updated_at=1)],
     )
-    await cases.deployment_reports.planned(plan, by=piped)
+    await cases.deployment_reports.report_planned(plan, by=piped)
     stored = await cases.deployments.get(deployment.id, by=piped)
     assert (stored.status, stored.summary) == (DeploymentStatus.PLANNED, "")
     assert [stage.id for stage in stored.stages] == ["x"]
@@ -123,12 +123,12 @@ async def test_stages_and_the_end_are_recorded(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
     reports = cases.deployment_reports
-    await reports.status_changed(moved(deployment), by=piped)
-    await reports.stage_changed(staged(deployment), by=piped)
+    await reports.report_status(moved(deployment), by=piped)
+    await reports.report_stage_status(staged(deployment), by=piped)
     end = ended(deployment, pb.DEPLOYMENT_FAILURE)
     end.stage_statuses["s2"] = pb.STAGE_CANCELLED
     end.stage_statuses["not there"] = pb.STAGE_CANCELLED
-    await reports.completed(end, by=piped)
+    await reports.report_completed(end, by=piped)
     stored = await cases.deployments.get(deployment.id, by=piped)
     first, second, third = stored.stages
     assert (first.status, first.retried_count, first.completed_at) == (StageStatus.RUNNING, 2, 7)
@@ -138,16 +138,16 @@ async def test_stages_and_the_end_are_recorded(
         "done",
         9,
     )
-    assert await reports.not_completed(by=piped) == ()
+    assert await reports.list_not_completed(by=piped) == ()
 
 
 @pytest.mark.parametrize(
     "report",
     [
-        pytest.param(lambda r, d, by: r.planned(planned(d), by=by), id="planned again"),
-        pytest.param(lambda r, d, by: r.status_changed(moved(d), by=by), id="running again"),
+        pytest.param(lambda r, d, by: r.report_planned(planned(d), by=by), id="planned again"),
+        pytest.param(lambda r, d, by: r.report_status(moved(d), by=by), id="running again"),
         pytest.param(
-            lambda r, d, by: r.completed(ended(d, pb.DEPLOYMENT_FAILURE), by=by),
+            lambda r, d, by: r.report_completed(ended(d, pb.DEPLOYMENT_FAILURE), by=by),
             id="completed with another result",
         ),
     ],
@@ -155,7 +155,7 @@ async def test_stages_and_the_end_are_recorded(
 async def test_a_completed_deployment_is_not(
     cases: UseCases, deployment: Deployment, piped: PipedCaller, report: Report
 ) -> None:
-    await cases.deployment_reports.completed(ended(deployment), by=piped)
+    await cases.deployment_reports.report_completed(ended(deployment), by=piped)
     with pytest.raises(Conflict):
         await report(cases.deployment_reports, deployment, piped)
     stored = await cases.deployments.get(deployment.id, by=piped)
@@ -165,15 +165,15 @@ async def test_a_completed_deployment_is_not(
 async def test_the_same_end_may_be_reported_twice(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
-    await cases.deployment_reports.completed(ended(deployment), by=piped)
-    await cases.deployment_reports.completed(ended(deployment), by=piped)
+    await cases.deployment_reports.report_completed(ended(deployment), by=piped)
+    await cases.deployment_reports.report_completed(ended(deployment), by=piped)
 
 
 async def test_steps_back_are_recorded_while_a_deployment_runs(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
-    await cases.deployment_reports.status_changed(moved(deployment), by=piped)
-    await cases.deployment_reports.planned(planned(deployment), by=piped)
+    await cases.deployment_reports.report_status(moved(deployment), by=piped)
+    await cases.deployment_reports.report_planned(planned(deployment), by=piped)
     stored = await cases.deployments.get(deployment.id, by=piped)
     assert stored.status == DeploymentStatus.PLANNED
 
@@ -182,7 +182,9 @@ async def test_an_unfinished_status_is_no_end(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
     with pytest.raises(UserMistake, match="RUNNING is not a status of a completed deployment"):
-        await cases.deployment_reports.completed(ended(deployment, pb.DEPLOYMENT_RUNNING), by=piped)
+        await cases.deployment_reports.report_completed(
+            ended(deployment, pb.DEPLOYMENT_RUNNING), by=piped
+        )
 
 
 async def test_metadata_is_merged_also_on_a_deployment_that_has_none(
@@ -205,10 +207,10 @@ async def test_metadata_is_merged_also_on_a_deployment_that_has_none(
 @pytest.mark.parametrize(
     "report",
     [
-        pytest.param(lambda r, d, by: r.planned(planned(d), by=by), id="planned"),
-        pytest.param(lambda r, d, by: r.status_changed(moved(d), by=by), id="moved"),
-        pytest.param(lambda r, d, by: r.completed(ended(d), by=by), id="completed"),
-        pytest.param(lambda r, d, by: r.stage_changed(staged(d), by=by), id="staged"),
+        pytest.param(lambda r, d, by: r.report_planned(planned(d), by=by), id="planned"),
+        pytest.param(lambda r, d, by: r.report_status(moved(d), by=by), id="moved"),
+        pytest.param(lambda r, d, by: r.report_completed(ended(d), by=by), id="completed"),
+        pytest.param(lambda r, d, by: r.report_stage_status(staged(d), by=by), id="staged"),
         pytest.param(lambda r, d, by: r.save_metadata(d.id, {}, by=by), id="noted"),
         pytest.param(lambda r, d, by: r.save_shared_metadata(d.id, {}, by=by), id="shared"),
         pytest.param(lambda r, d, by: r.save_plugin_metadata(d.id, "p", {}, by=by), id="plugged"),
@@ -230,7 +232,9 @@ async def test_a_deployment_of_another_piped_cannot_be(
 @pytest.mark.parametrize(
     "report",
     [
-        pytest.param(lambda r, d, by: r.stage_changed(staged(d, "nope"), by=by), id="a status"),
+        pytest.param(
+            lambda r, d, by: r.report_stage_status(staged(d, "nope"), by=by), id="a status"
+        ),
         pytest.param(lambda r, d, by: r.save_stage_metadata(d.id, "nope", {}, by=by), id="a note"),
     ],
 )
@@ -255,7 +259,7 @@ async def test_a_cancel_becomes_a_command(
 async def test_a_completed_deployment_cannot_be_cancelled_approved_or_skipped(
     cases: UseCases, deployment: Deployment, piped: PipedCaller, admin: User
 ) -> None:
-    await cases.deployment_reports.completed(ended(deployment), by=piped)
+    await cases.deployment_reports.report_completed(ended(deployment), by=piped)
     with pytest.raises(Conflict):
         await cases.deployments.cancel(deployment.id, False, False, by=admin)
     with pytest.raises(Conflict):
@@ -332,7 +336,7 @@ async def test_what_can_be_skipped(
 async def test_a_finished_stage_is_past_acting_on(
     cases: UseCases, deployment: Deployment, piped: PipedCaller, admin: User
 ) -> None:
-    await cases.deployment_reports.stage_changed(
+    await cases.deployment_reports.report_stage_status(
         staged(deployment, "s2", pb.STAGE_SUCCESS), by=piped
     )
     with pytest.raises(Conflict):
@@ -348,9 +352,9 @@ async def test_people_of_another_project_see_nothing(
         cases.deployments.approve(deployment.id, "s2", by=stranger),
         cases.deployments.skip(deployment.id, "s3", by=stranger),
     ):
-        with pytest.raises(Foreign, match="Requested deployment does not belong"):
+        with pytest.raises(ForeignProject, match="Requested deployment does not belong"):
             await attempt
-    listed = await cases.deployments.listed(DeploymentFilter("declared"), by=stranger)
+    listed = await cases.deployments.list(DeploymentFilter("declared"), by=stranger)
     assert listed.items == ()
 
 

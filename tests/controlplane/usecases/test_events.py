@@ -11,7 +11,7 @@ from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.controlplane.usecases.events import EventReport
 from pipecd.model.errors import Denied, NotFound
 from pipecd.model.eventkey import event_key
@@ -58,10 +58,10 @@ async def test_a_piped_lists_its_project_in_the_order_of_creation(
     for data in ("v1", "v2"):
         await cases.events.register(told(data), by=program)
         advance(1)
-    listed = await cases.events.by_creation(EventFilter("shop"), descending=True, by=piped)
+    listed = await cases.events.list_by_creation(EventFilter("shop"), descending=True, by=piped)
     assert [event.data for event in listed] == ["v2", "v1"]
-    with pytest.raises(Foreign):
-        await cases.events.by_creation(EventFilter("declared"), by=piped)
+    with pytest.raises(ForeignProject):
+        await cases.events.list_by_creation(EventFilter("declared"), by=piped)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ async def test_people_list_events_newest_first(
     for data in ("v1", "v2"):
         await cases.events.register(told(data), by=program)
         advance(1)
-    listed = await cases.events.listed(EventFilter("shop"), by=viewer)
+    listed = await cases.events.list(EventFilter("shop"), by=viewer)
     assert [event.data for event in listed.items] == ["v2", "v1"]
     with pytest.raises(Denied):
         await cases.events.register(told(), by=viewer)

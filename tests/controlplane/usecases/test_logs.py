@@ -8,7 +8,7 @@ from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -45,7 +45,7 @@ async def test_a_foreign_log_is_closed(
         with pytest.raises(Denied, match="requested deployment doesn't belong to the piped"):
             await cases.logs.append(run, blocks(1), by=other_piped)
         await cases.logs.append(run, blocks(1), by=piped)
-    with pytest.raises(Foreign):
+    with pytest.raises(ForeignProject):
         await cases.logs.stage_log(run, by=stranger)
 
 

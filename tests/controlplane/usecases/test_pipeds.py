@@ -12,11 +12,11 @@ from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases import UseCases, silence
-from pipecd.controlplane.usecases.access import Foreign
-from pipecd.controlplane.usecases.commands import Handled
-from pipecd.controlplane.usecases.piped_connections import STATS_KEY, Connections
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases import UseCases, piped_connections
+from pipecd.controlplane.usecases.access import ForeignProject
+from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.controlplane.usecases.piped_connections import STATS_KEY, PipedConnections
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.clock import Now
 from pipecd.model.command import CommandStatus
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
@@ -26,12 +26,12 @@ from pipecd.secrets import hybrid
 
 
 async def test_a_piped_is_told_its_key_once(
-    cases: UseCases, registered: Registered, admin: User
+    cases: UseCases, registered: RegisteredPiped, admin: User
 ) -> None:
     piped = await cases.pipeds.get(registered.id, by=admin)
     assert len(registered.key) == 50
     assert [(key.hash, key.creator) for key in piped.keys] == [("redacted", admin.name)]
-    (listed,) = await cases.pipeds.listed(by=admin)
+    (listed,) = await cases.pipeds.list(by=admin)
     assert listed.keys[0].hash == "redacted"
 
 
@@ -52,18 +52,18 @@ async def test_a_viewer_cannot_register_and_a_name_is_needed(
         pytest.param(lambda c, id, by: c.enable(id, by=by), id="enabled"),
         pytest.param(lambda c, id, by: c.disable(id, by=by), id="disabled"),
         pytest.param(lambda c, id, by: c.add_key(id, by=by), id="given a key"),
-        pytest.param(lambda c, id, by: c.drop_old_keys(id, by=by), id="robbed of a key"),
-        pytest.param(lambda c, id, by: c.desire_version("v1", [id], by=by), id="upgraded"),
+        pytest.param(lambda c, id, by: c.delete_old_keys(id, by=by), id="robbed of a key"),
+        pytest.param(lambda c, id, by: c.set_desired_version("v1", [id], by=by), id="upgraded"),
         pytest.param(lambda c, id, by: c.restart(id, by=by), id="restarted"),
     ],
 )
 async def test_a_piped_of_another_project_cannot_be(
     cases: UseCases,
-    registered: Registered,
+    registered: RegisteredPiped,
     stranger: User,
     what: Callable[..., Awaitable[object]],
 ) -> None:
-    with pytest.raises(Foreign, match="Requested piped does not belong to your project"):
+    with pytest.raises(ForeignProject, match="Requested piped does not belong to your project"):
         await what(cases.pipeds, registered.id, stranger)
 
 
@@ -77,7 +77,7 @@ async def test_what_a_piped_reports_about_itself_replaces_what_it_said_before(
         plugins=[Piped.Plugin(name="kubernetes", deploy_targets=["dev"])],
         secret_encryption=Piped.SecretEncryption(type="NONE"),
     )
-    await cases.pipeds.meta_reported(meta, by=piped)
+    await cases.pipeds.report_meta(meta, by=piped)
     stored = await cases.pipeds.get(piped.piped, by=admin)
     assert [p.name for p in stored.platform_providers] == ["old", "new"]
     assert (len(stored.cloud_providers), len(stored.repositories)) == (0, 0)
@@ -96,12 +96,12 @@ async def test_a_piped_is_online_while_it_reports(
     advance: Callable[[float], None],
 ) -> None:
     async def status() -> Piped.ConnectionStatus.ValueType:
-        (listed,) = await cases.pipeds.listed(by=admin)
+        (listed,) = await cases.pipeds.list(by=admin)
         assert listed.status == (await cases.pipeds.get(piped.piped, by=admin)).status
         return listed.status
 
     assert await status() == Piped.OFFLINE
-    await cases.pipeds.stat_reported(b"metric 1", by=piped)
+    await cases.pipeds.report_stat(b"metric 1", by=piped)
     advance(120)
     assert await status() == Piped.ONLINE
     advance(1)
@@ -115,8 +115,8 @@ async def test_coming_online_is_a_signal_and_staying_so_is_none(
 ) -> None:
     async with bus.subscribe() as signals:
         for _ in range(3):
-            await cases.pipeds.stat_reported(b"", by=piped)
-        await cases.application_reports.unregistered([], by=piped)
+            await cases.pipeds.report_stat(b"", by=piped)
+        await cases.application_reports.report_unregistered([], by=piped)
         heard = [(await anext(signals)).topic, (await anext(signals)).topic]
     assert heard == [Topic.PIPED, Topic.APPLICATION]
 
@@ -124,18 +124,18 @@ async def test_coming_online_is_a_signal_and_staying_so_is_none(
 async def test_a_piped_that_falls_silent_is_told_of_once(
     cases: UseCases, bus: MemoryBus, piped: PipedCaller, advance: Callable[[float], None]
 ) -> None:
-    silence = cases.pipeds.silence
-    await cases.pipeds.stat_reported(b"", by=piped)
+    detector = cases.pipeds.offline_detector
+    await cases.pipeds.report_stat(b"", by=piped)
     async with bus.subscribe() as signals:
         advance(100)
-        await silence.look()
-        await cases.pipeds.stat_reported(b"", by=piped)
+        await detector.check()
+        await cases.pipeds.report_stat(b"", by=piped)
         advance(100)
-        await silence.look()
+        await detector.check()
         advance(30)
-        await silence.look()
-        await silence.look()
-        await cases.application_reports.unregistered([], by=piped)
+        await detector.check()
+        await detector.check()
+        await cases.application_reports.report_unregistered([], by=piped)
         heard = [await anext(signals), await anext(signals)]
     assert heard[0] == Signal(Topic.PIPED, piped.piped, piped.project)
     assert heard[1].topic is Topic.APPLICATION
@@ -150,13 +150,13 @@ async def test_a_piped_that_reports_elsewhere_is_not_silent(
     now: Now,
     advance: Callable[[float], None],
 ) -> None:
-    await cases.pipeds.stat_reported(b"", by=piped)
+    await cases.pipeds.report_stat(b"", by=piped)
     advance(100)
-    await Connections(stores.cache, now).report(piped.piped, b"")
+    await PipedConnections(stores.cache, now).report(piped.piped, b"")
     advance(30)
     async with bus.subscribe() as signals:
-        await cases.pipeds.silence.look()
-        await cases.application_reports.unregistered([], by=piped)
+        await cases.pipeds.offline_detector.check()
+        await cases.application_reports.report_unregistered([], by=piped)
         assert (await anext(signals)).topic is Topic.APPLICATION
 
 
@@ -170,10 +170,10 @@ async def test_a_new_replica_looks_after_those_whom_another_heard(
     advance: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(silence, "LOOK_SECONDS", 0.01)
-    await Connections(stores.cache, now).report(piped.piped, b"")
+    monkeypatch.setattr(piped_connections, "CHECK_INTERVAL_SECONDS", 0.01)
+    await PipedConnections(stores.cache, now).report(piped.piped, b"")
     async with bus.subscribe() as signals, asyncio.timeout(5):
-        running = asyncio.ensure_future(cases.pipeds.silence.run())
+        running = asyncio.ensure_future(cases.pipeds.offline_detector.run())
         await asyncio.sleep(0.02)
         advance(130)
         assert await anext(signals) == Signal(Topic.PIPED, piped.piped, piped.project)
@@ -184,19 +184,19 @@ async def test_a_new_replica_looks_after_those_whom_another_heard(
 async def test_a_piped_has_two_keys_at_most_and_the_newest_stays(
     cases: UseCases,
     stores: Stores,
-    registered: Registered,
+    registered: RegisteredPiped,
     admin: User,
     advance: Callable[[float], None],
 ) -> None:
     (first,) = (await stores.pipeds.get(registered.id)).keys
-    await cases.pipeds.drop_old_keys(registered.id, by=admin)
+    await cases.pipeds.delete_old_keys(registered.id, by=admin)
     advance(1)
     await cases.pipeds.add_key(registered.id, by=admin)
     newest, oldest = (await stores.pipeds.get(registered.id)).keys
     assert (oldest, newest.created_at) == (first, first.created_at + 1)
     with pytest.raises(Conflict):
         await cases.pipeds.add_key(registered.id, by=admin)
-    await cases.pipeds.drop_old_keys(registered.id, by=admin)
+    await cases.pipeds.delete_old_keys(registered.id, by=admin)
     assert list((await stores.pipeds.get(registered.id)).keys) == [newest]
 
 
@@ -204,7 +204,7 @@ async def test_a_desired_version_reaches_the_launcher(
     cases: UseCases, piped: PipedCaller, admin: User
 ) -> None:
     assert await cases.pipeds.desired_version(by=piped) == ""
-    await cases.pipeds.desire_version("v0.51.0", [piped.piped], by=admin)
+    await cases.pipeds.set_desired_version("v0.51.0", [piped.piped], by=admin)
     assert await cases.pipeds.desired_version(by=piped) == "v0.51.0"
 
 
@@ -216,7 +216,7 @@ async def test_a_secret_is_sealed_for_the_piped(
     meta = ReportPipedMetaRequest(
         secret_encryption=Piped.SecretEncryption(type="KEY_PAIR", public_key=public)
     )
-    await cases.pipeds.meta_reported(meta, by=piped)
+    await cases.pipeds.report_meta(meta, by=piped)
     sealed = await cases.encryption.encrypt(piped.piped, "höchst geheim", by=program)
     assert hybrid.decrypt(private, sealed) == "höchst geheim"
     encoded = await cases.encryption.encrypt(
@@ -245,7 +245,7 @@ async def test_nothing_can_be_sealed_when(
     meta = ReportPipedMetaRequest()
     if type_:
         meta.secret_encryption.type, meta.secret_encryption.public_key = type_, key
-    await cases.pipeds.meta_reported(meta, by=piped)
+    await cases.pipeds.report_meta(meta, by=piped)
     with pytest.raises(error):
         await cases.encryption.encrypt(piped.piped, "secret", by=program)
 
@@ -253,7 +253,7 @@ async def test_nothing_can_be_sealed_when(
 async def test_sealing_is_for_the_own_project_and_for_editors(
     cases: UseCases, piped: PipedCaller, stranger: User, viewer: User
 ) -> None:
-    with pytest.raises(Foreign):
+    with pytest.raises(ForeignProject):
         await cases.encryption.encrypt(piped.piped, "secret", by=stranger)
     with pytest.raises(Denied, match="Permission Denied"):
         await cases.encryption.encrypt(piped.piped, "secret", by=viewer)
@@ -275,20 +275,20 @@ async def test_a_piped_is_sighted_with_its_last_report_and_its_open_restart(
     advance: Callable[[float], None],
     now: Now,
 ) -> None:
-    pipeds = await cases.pipeds.listed(by=admin)
-    unseen = await cases.pipeds.sights(pipeds, by=admin)
+    pipeds = await cases.pipeds.list(by=admin)
+    unseen = await cases.pipeds.activity(pipeds, by=admin)
     assert unseen == {piped.piped: (0, ""), other_piped.piped: (0, "")}
-    await cases.pipeds.stat_reported(b"up 1", by=piped)
+    await cases.pipeds.report_stat(b"up 1", by=piped)
     heard = int(now().timestamp())
     advance(300)
     async with bus.subscribe(project=admin.project) as signals:
         command = await cases.pipeds.restart(piped.piped, by=admin)
         told = {(await anext(signals)).topic, (await anext(signals)).topic}
     assert told == {Topic.COMMAND, Topic.PIPED}
-    sights = await cases.pipeds.sights(pipeds, by=admin)
+    sights = await cases.pipeds.activity(pipeds, by=admin)
     assert sights == {piped.piped: (heard, command), other_piped.piped: (0, "")}
-    done = Handled(command, CommandStatus.SUCCEEDED, heard)
-    await cases.commands.handled(done, by=piped)
-    assert (await cases.pipeds.sights(pipeds, by=admin))[piped.piped] == (heard, "")
-    with pytest.raises(Foreign):
-        await cases.pipeds.sights(pipeds, by=stranger)
+    done = CommandResult(command, CommandStatus.SUCCEEDED, heard)
+    await cases.commands.report_handled(done, by=piped)
+    assert (await cases.pipeds.activity(pipeds, by=admin))[piped.piped] == (heard, "")
+    with pytest.raises(ForeignProject):
+        await cases.pipeds.activity(pipeds, by=stranger)

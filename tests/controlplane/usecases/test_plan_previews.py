@@ -9,8 +9,8 @@ import pytest
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.access import Foreign
-from pipecd.controlplane.usecases.commands import Handled
+from pipecd.controlplane.usecases.access import ForeignProject
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.command import CommandStatus
 from pipecd.model.document import to_json
@@ -43,34 +43,36 @@ async def test_pipeds_that_watch_the_branch_are_asked(
     admin: User,
 ) -> None:
     del other_piped
-    assert await cases.previews.request(wanted(branch="other"), by=program) == ()
-    (id,) = await cases.previews.request(wanted(), by=program)
-    (command,) = await cases.commands.unhandled_of(by=piped)
+    assert await cases.plan_previews.request(wanted(branch="other"), by=program) == ()
+    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    (command,) = await cases.commands.list_unhandled(by=piped)
     assert (command.id, command.type) == (id, Command.BUILD_PLAN_PREVIEW)
     assert (command.commander, command.build_plan_preview.repository_id) == ("pipectl", "site")
     await cases.pipeds.disable(piped.piped, by=admin)
-    assert await cases.previews.request(wanted(), by=program) == ()
+    assert await cases.plan_previews.request(wanted(), by=program) == ()
 
 
 async def test_a_read_only_key_cannot_ask(cases: UseCases, program: ApiKeyCaller) -> None:
     reader = replace(program, may_write=False)
     with pytest.raises(Denied):
-        await cases.previews.request(wanted(), by=reader)
+        await cases.plan_previews.request(wanted(), by=reader)
     with pytest.raises(Denied):
-        await cases.previews.results([], by=reader)
+        await cases.plan_previews.results([], by=reader)
 
 
 async def test_an_answer_is_completed_with_names_and_links(
     cases: UseCases, program: ApiKeyCaller, piped: PipedCaller, now: Now
 ) -> None:
-    (id,) = await cases.previews.request(wanted(), by=program)
+    (id,) = await cases.plan_previews.request(wanted(), by=program)
     output = PlanPreviewCommandResult(
         command_id="a lie",
         results=[ApplicationPlanPreviewResult(application_id="app", plan_summary=b"1 change")],
     )
-    report = Handled(id, CommandStatus.SUCCEEDED, to_unix(now()), output=to_json(output).encode())
-    await cases.commands.handled(report, by=piped)
-    (result,) = await cases.previews.results([id], by=program)
+    report = CommandResult(
+        id, CommandStatus.SUCCEEDED, to_unix(now()), output=to_json(output).encode()
+    )
+    await cases.commands.report_handled(report, by=piped)
+    (result,) = await cases.plan_previews.results([id], by=program)
     assert (result.command_id, result.piped_id, result.piped_name) == (id, piped.piped, "dev")
     assert result.piped_url == "https://pipecd.example/settings/piped"
     assert result.results[0].application_url == "https://pipecd.example/applications/app"
@@ -88,11 +90,11 @@ async def test_a_control_plane_that_just_started_waits_for_pipeds_to_come_back(
         stored.started_at = 1
 
     await stores.pipeds.update(piped.piped, ran)
-    (id,) = await cases.previews.request(wanted(), by=program)
+    (id,) = await cases.plan_previews.request(wanted(), by=program)
     with pytest.raises(NotFound):
-        await cases.previews.results([id], by=program)
+        await cases.plan_previews.results([id], by=program)
     advance(30)
-    (offline,) = await cases.previews.results([id], by=program)
+    (offline,) = await cases.plan_previews.results([id], by=program)
     assert offline.error == "Maybe Piped is offline currently."
 
 
@@ -103,14 +105,14 @@ async def test_waiting_ends_in_an_error_of_the_result(
     advance: Callable[[float], None],
 ) -> None:
     advance(30)
-    (id,) = await cases.previews.request(wanted(), by=program)
-    (offline,) = await cases.previews.results([id], by=program)
+    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    (offline,) = await cases.plan_previews.results([id], by=program)
     assert offline.error == "Maybe Piped is offline currently."
-    await cases.pipeds.stat_reported(b"", by=piped)
+    await cases.pipeds.report_stat(b"", by=piped)
     with pytest.raises(NotFound):
-        await cases.previews.results([id], by=program)
+        await cases.plan_previews.results([id], by=program)
     advance(61)
-    (late,) = await cases.previews.results([id], 60, by=program)
+    (late,) = await cases.plan_previews.results([id], 60, by=program)
     assert late.error == "Timed out, maybe the Piped is offline currently."
 
 
@@ -121,13 +123,13 @@ async def test_old_results_are_gone(
     now: Now,
     advance: Callable[[float], None],
 ) -> None:
-    (id,) = await cases.previews.request(wanted(), by=program)
-    report = Handled(id, CommandStatus.SUCCEEDED, to_unix(now()), output=b"{}")
-    await cases.commands.handled(report, by=piped)
-    await cases.previews.results([id], by=program)
+    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    report = CommandResult(id, CommandStatus.SUCCEEDED, to_unix(now()), output=b"{}")
+    await cases.commands.report_handled(report, by=piped)
+    await cases.plan_previews.results([id], by=program)
     advance(24 * 3600 + 1)
     with pytest.raises(Conflict):
-        await cases.previews.results([id], by=program)
+        await cases.plan_previews.results([id], by=program)
 
 
 async def test_only_preview_commands_of_the_own_project_have_results(
@@ -135,7 +137,7 @@ async def test_only_preview_commands_of_the_own_project_have_results(
 ) -> None:
     sync = await cases.applications.sync(application.id, by=program)
     with pytest.raises(Conflict):
-        await cases.previews.results([sync], by=program)
-    (id,) = await cases.previews.request(wanted(), by=program)
-    with pytest.raises(Foreign):
-        await cases.previews.results([id], by=stranger)
+        await cases.plan_previews.results([sync], by=program)
+    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    with pytest.raises(ForeignProject):
+        await cases.plan_previews.results([id], by=stranger)

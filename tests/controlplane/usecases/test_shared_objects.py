@@ -6,9 +6,9 @@ import pytest
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.access import Foreign
+from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.controlplane.usecases.livestate import patch
-from pipecd.controlplane.usecases.shared_objects import SharedObject
+from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
 from pipecd.model.errors import Denied, NotFound, UserMistake
 from pipecd.proto.model.analysis_pb2 import AnalysisResult
 from pipecd.proto.model.application_pb2 import Application
@@ -74,7 +74,7 @@ async def test_a_snapshot_is_kept_for_its_project(
     seen = await cases.livestate.get(application.id, by=viewer)
     assert [r.id for r in seen.kubernetes.resources] == ["pod"]
     assert (seen.piped_id, seen.project_id) == (piped.piped, "shop")
-    with pytest.raises(Foreign):
+    with pytest.raises(ForeignProject):
         await cases.livestate.get(application.id, by=stranger)
 
 
@@ -134,13 +134,15 @@ async def test_the_last_analysis_is_remembered(
 async def test_objects_of_plugins_are_kept_apart(
     cases: UseCases, application: Application, piped: PipedCaller, other_piped: PipedCaller
 ) -> None:
-    name = SharedObject(application.id, "analysis", "baseline/latest")
+    name = SharedObjectKey(application.id, "analysis", "baseline/latest")
     with pytest.raises(NotFound):
         await cases.objects.get(name, by=piped)
     await cases.objects.put(name, b"\x00\xff", by=piped)
     assert await cases.objects.get(name, by=piped) == b"\x00\xff"
     with pytest.raises(NotFound):
-        await cases.objects.get(SharedObject(application.id, "wait", "baseline/latest"), by=piped)
+        await cases.objects.get(
+            SharedObjectKey(application.id, "wait", "baseline/latest"), by=piped
+        )
     with pytest.raises(Denied):
         await cases.objects.get(name, by=other_piped)
 
@@ -159,4 +161,4 @@ async def test_a_name_that_leads_elsewhere_is_refused(
     cases: UseCases, application: Application, piped: PipedCaller, plugin: str, key: str
 ) -> None:
     with pytest.raises(UserMistake):
-        await cases.objects.put(SharedObject(application.id, plugin, key), b"x", by=piped)
+        await cases.objects.put(SharedObjectKey(application.id, plugin, key), b"x", by=piped)

@@ -41,7 +41,7 @@ async def test_the_sample_of_the_guide_wakes_a_piped(start_plane: Any) -> None:
             id="site", remote="https://git.example.com/shop/site", branch="main"
         )
         meta = ReportPipedMetaRequest(repositories=[site], config="{}")
-        await cases.pipeds.meta_reported(meta, by=PipedCaller("demo", made.id))
+        await cases.pipeds.report_meta(meta, by=PipedCaller("demo", made.id))
         await cases.webhooks.rotate(by=plane.admin)
         (secret,) = await cases.webhooks.secrets_of("demo")
         address = f"http://{plane.address}/webhooks/demo"

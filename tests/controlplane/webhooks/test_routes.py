@@ -97,7 +97,7 @@ async def test_a_push_wakes_the_piped_that_watches_the_repository_and_no_other(
         id="infra", remote="git@github.com:shop/infra.git", branch="main"
     )
     meta = ReportPipedMetaRequest(repositories=[elsewhere], config="{}")
-    await cases.pipeds.meta_reported(meta, by=other_piped)
+    await cases.pipeds.report_meta(meta, by=other_piped)
     async with heard(bus) as signals:
         answer = await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
     assert (answer.status_code, answer.json()) == (202, {"message": "taken"})

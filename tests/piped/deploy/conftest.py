@@ -15,16 +15,16 @@ import pytest
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped import PluginSpec
-from pipecd.controlplane.api.piped import piped_table
+from pipecd.controlplane.api.piped_service import piped_table
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
+from pipecd.controlplane.datastore.sqlite.database import open_sqlite
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import UseCases, build_use_cases
-from pipecd.controlplane.usecases.pipeds import Registered
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.clock import Now, utc_now
@@ -183,7 +183,7 @@ class Stand:
     cases: UseCases
     gate: Gate
     address: str
-    registered: Registered
+    registered: RegisteredPiped
     application: Application
     story: Story = field(default_factory=Story)
     heard: Heard = field(default_factory=Heard)
@@ -360,7 +360,7 @@ def open_stand(tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[Stand
             repository = common.ApplicationGitRepository(
                 id="site", remote=origin.remote, branch="main"
             )
-            await cases.pipeds.meta_reported(
+            await cases.pipeds.report_meta(
                 ReportPipedMetaRequest(repositories=[repository], config="{}"), by=caller
             )
             draft = Application(

@@ -282,7 +282,9 @@ async def test_a_stale_deploying_flag_is_cleared(
     open_stand: OpenStand,
 ) -> None:
     async with open_stand() as stand:
-        await stand.cases.application_reports.deploying(stand.application.id, True, by=stand.caller)
+        await stand.cases.application_reports.report_deploying(
+            stand.application.id, True, by=stand.caller
+        )
         async with stand.piped():
             await stand.seen(stand.app, lambda application: not application.deploying)
 

@@ -46,7 +46,7 @@ class Registry:
 
     async def all(self) -> dict[str, Event]:
         by: User = self.plane.admin
-        listed = await self.plane.cases.events.listed(EventFilter(project=by.project), by=by)
+        listed = await self.plane.cases.events.list(EventFilter(project=by.project), by=by)
         return {event.id: event for event in listed.items}
 
     async def ended(self, id_: str, at_most: float = 20) -> Event:

@@ -93,7 +93,7 @@ async def register(plane: Any, case: Any, remote: str) -> None:
     case.piped_id, case.key = registered.id, registered.key
     repository = ApplicationGitRepository(id="site", remote=remote, branch="main")
     meta = ReportPipedMetaRequest(repositories=[repository], config="{}")
-    await plane.cases.pipeds.meta_reported(meta, by=PipedCaller("shop", case.piped_id))
+    await plane.cases.pipeds.report_meta(meta, by=PipedCaller("shop", case.piped_id))
     draft = Application(
         name=case.directory.name,
         piped_id=case.piped_id,
@@ -186,7 +186,7 @@ async def the_end(plane: Any, case: Any) -> Any:
     while found is None or not DeploymentStatus(found.status).is_completed:
         await asyncio.sleep(0.02)
         wanted = DeploymentFilter(project="shop", application_name=case.directory.name)
-        page = await plane.cases.deployments.listed(wanted, by=ADMIN)
+        page = await plane.cases.deployments.list(wanted, by=ADMIN)
         assert len(page.items) <= 1, "one push is one deployment"
         found = next(iter(page.items), None)
     return found

@@ -237,7 +237,7 @@ class Scene:
             head_commit=commit,
             **more,
         )
-        [command] = await self.plane.cases.previews.request(wanted, by=self.plane.admin)
+        [command] = await self.plane.cases.plan_previews.request(wanted, by=self.plane.admin)
         return command
 
     async def result(self, command: str, at_most: float = 15) -> PlanPreviewCommandResult:
@@ -249,7 +249,7 @@ class Scene:
                     break
                 await asyncio.sleep(0.005)
         try:
-            [result] = await self.plane.cases.previews.results([command], by=self.plane.admin)
+            [result] = await self.plane.cases.plan_previews.results([command], by=self.plane.admin)
         except NotFound as e:
             raise AssertionError from e
         assert (stored.status == 1) is not bool(result.error)

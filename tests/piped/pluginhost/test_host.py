@@ -60,7 +60,7 @@ async def new_deployment(plane: Any) -> Deployment:
     )
     await plane.cases.deployment_reports.create(made, by=plane.caller)
     stage = PipelineStage(id="s1", name="WAIT", created_at=1, updated_at=1)
-    await plane.cases.deployment_reports.planned(
+    await plane.cases.deployment_reports.report_planned(
         ReportDeploymentPlannedRequest(deployment_id=made.id, stages=[stage]), by=plane.caller
     )
     return await plane.cases.deployments.get(made.id, by=plane.caller)

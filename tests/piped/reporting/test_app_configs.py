@@ -56,7 +56,7 @@ async def reporting(plane: Any, remote: str, **settings: Any) -> AsyncGenerator[
 
 
 async def unregistered(plane: Any) -> dict[str, tuple[str, str]]:
-    listed = await plane.cases.application_reports.unregistered_of(by=plane.admin)
+    listed = await plane.cases.application_reports.list_unregistered(by=plane.admin)
     return {info.name: (info.path, info.config_filename) for info in listed}
 
 

@@ -43,7 +43,7 @@ async def test_each_push_is_deployed_once_by_any_process(
 
         async def made() -> list[Deployment]:
             wanted = DeploymentFilter(project="shop")
-            return list((await plane.cases.deployments.listed(wanted, by=plane.admin)).items)
+            return list((await plane.cases.deployments.list(wanted, by=plane.admin)).items)
 
         for amid in AMID:
             origin.commit({"cart/x": amid})

@@ -89,7 +89,7 @@ class Installation:
 
         async def look() -> Deployment | None:
             wanted = DeploymentFilter(project="demo", application_ids=(self.application_id,))
-            page = await self.cases.deployments.listed(wanted, by=self.person("root"))
+            page = await self.cases.deployments.list(wanted, by=self.person("root"))
             of_commit = (d for d in page.items if d.trigger.commit.hash == commit)
             return next(of_commit, None)
 
@@ -177,4 +177,4 @@ async def _introduce(cases: Any, piped_id: str, repository: ApplicationGitReposi
     from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 
     meta = ReportPipedMetaRequest(repositories=[repository], config="{}")
-    await cases.pipeds.meta_reported(meta, by=PipedCaller("demo", piped_id))
+    await cases.pipeds.report_meta(meta, by=PipedCaller("demo", piped_id))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.auth.subject import PipedCaller
-from pipecd.controlplane.usecases.shared_objects import SharedObject
+from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
 from pipecd.model.deployment import DeploymentStatus
 from servers.prometheus import Prometheus
 
@@ -81,7 +81,7 @@ async def test_good_measurements_let_the_pipeline_go_on(
         fine = [line for line in lines if line.startswith("[metrics-0] fine: 4 points, ")]
         assert len(fine) == 2, lines
         assert lines[-1] == "The analysis found nothing unexpected"
-        name = SharedObject(own.application_id, "analysis", "latest-analysis-result")
+        name = SharedObjectKey(own.application_id, "analysis", "latest-analysis-result")
         kept = await own.cases.objects.get(name, by=PipedCaller("demo", own.piped_id))
         assert json.loads(kept)["start_time"] >= int(began)
         assert done.stages[0].metadata["elapsedTime"].startswith("2")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC doors, one package per service."""
+"""The APIs of the control plane: three gRPC services, gRPC-Web, REST, and the gateway's duties."""

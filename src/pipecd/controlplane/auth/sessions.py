@@ -23,7 +23,7 @@ SSO = "sso"
 class VerifiedSession:
     """The content of a valid token: the user and the sign-in method."""
 
-    person: User
+    user: User
     via: str
 
 
@@ -34,14 +34,14 @@ class SessionTokens:
     key: bytes = field(repr=False)
     now: Now = utc_now
 
-    def sign(self, person: User, ttl: timedelta = DEFAULT_TTL, *, via: str = "") -> str:
+    def sign(self, user: User, ttl: timedelta = DEFAULT_TTL, *, via: str = "") -> str:
         now = self.now()
         return session.sign(
             Session(
-                subject=person.name,
-                project=person.project,
-                roles=person.roles,
-                avatar_url=person.avatar_url,
+                subject=user.name,
+                project=user.project,
+                roles=user.roles,
+                avatar_url=user.avatar_url,
                 issued_at=to_unix(now),
                 expires_at=to_unix(now + ttl),
                 via=via,
@@ -52,13 +52,13 @@ class SessionTokens:
     def verify(self, token: str) -> VerifiedSession:
         """The content of a token; Unauthenticated if it is not valid."""
         claims = session.verify(token, self.key, self.now())
-        person = User(
+        user = User(
             project=claims.project,
             name=claims.subject,
             roles=claims.roles,
             avatar_url=claims.avatar_url,
         )
-        return VerifiedSession(person, claims.via)
+        return VerifiedSession(user, claims.via)
 
     def via_password(self, project: Project) -> str:
         """The sign-in method of the static admin; a new password makes another one."""
@@ -75,6 +75,5 @@ class SessionTokens:
         # Tokens of upstream have no sign-in method; only the static admin has this name and role.
         as_admin = (project.static_admin.username, (ADMIN,))
         return (
-            project.static_admin_disabled
-            and (verified.person.name, verified.person.roles) == as_admin
+            project.static_admin_disabled and (verified.user.name, verified.user.roles) == as_admin
         )

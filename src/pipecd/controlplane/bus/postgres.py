@@ -15,7 +15,7 @@ SEND = f"SELECT pg_notify('{CHANNEL}', %s)"
 # The server refuses a longer message.
 LONGEST = 7900
 # A silent connection is tried after this time, and an answer waited for as long.
-SILENCE_SECONDS = 10.0
+OFFLINE_AFTER_SECONDS = 10.0
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -59,7 +59,7 @@ class PostgresChannel:
 
     async def send(self, messages: Sequence[bytes]) -> None:
         try:
-            async with asyncio.timeout(SILENCE_SECONDS):
+            async with asyncio.timeout(OFFLINE_AFTER_SECONDS):
                 # As an array they would go together, but quoting one takes longer than all of this.
                 for message in messages:
                     await self._speaking.execute(SEND, (_short(message),))
@@ -69,9 +69,9 @@ class PostgresChannel:
     async def received(self) -> AsyncIterator[bytes]:
         while True:
             try:
-                async for heard in self._listening.notifies(timeout=SILENCE_SECONDS):
+                async for heard in self._listening.notifies(timeout=OFFLINE_AFTER_SECONDS):
                     yield heard.payload.encode()
-                async with asyncio.timeout(SILENCE_SECONDS):
+                async with asyncio.timeout(OFFLINE_AFTER_SECONDS):
                     await self._listening.execute("SELECT 1")
             except (psycopg.Error, TimeoutError) as e:
                 raise WireLost(str(e) or "no answer") from e

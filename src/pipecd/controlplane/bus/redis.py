@@ -13,7 +13,7 @@ from pipecd.controlplane.bus.relay import WireLost, end_if_cancelled
 
 CHANNEL = "pipecd:signals"
 # A silent connection is tried after this time.
-SILENCE_SECONDS = 10.0
+OFFLINE_AFTER_SECONDS = 10.0
 
 
 class Listener(PubSub):
@@ -40,7 +40,7 @@ class RedisWire:
             try:
                 await pubsub.subscribe(self._channel)
                 # The first message confirms that we listen.
-                await pubsub.get_message(timeout=SILENCE_SECONDS)
+                await pubsub.get_message(timeout=OFFLINE_AFTER_SECONDS)
             except (RedisError, OSError) as e:
                 raise WireLost(str(e)) from e
             yield RedisChannel(self._client, pubsub, self._channel)
@@ -72,7 +72,7 @@ class RedisChannel:
         while True:
             try:
                 message: Any = await self._pubsub.get_message(
-                    ignore_subscribe_messages=True, timeout=SILENCE_SECONDS
+                    ignore_subscribe_messages=True, timeout=OFFLINE_AFTER_SECONDS
                 )
                 if message is None:
                     if is_asked:

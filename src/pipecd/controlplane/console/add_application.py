@@ -108,14 +108,14 @@ class AddApplicationPages:
     async def _unregistered(
         self, user: User, pipeds: tuple[Piped, ...] | None
     ) -> tuple[ApplicationInfo, ...]:
-        infos = await self._context.cases.application_reports.unregistered_of(by=user)
+        infos = await self._context.cases.application_reports.list_unregistered(by=user)
         if not infos:
             return ()
         return unregistered_applications(infos, await self._applications(user), pipeds)
 
     async def _applications(self, user: User) -> tuple[Application, ...]:
         of_project = ApplicationFilter(user.project)
-        return (await self._context.cases.applications.listed(of_project, by=user)).items
+        return (await self._context.cases.applications.list(of_project, by=user)).items
 
     async def _manual_form(
         self, piped_id: str, pipeds: tuple[Piped, ...] | None, user: User

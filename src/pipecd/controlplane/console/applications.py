@@ -45,7 +45,7 @@ class ApplicationPages:
     async def list_page(self, request: Request, session: BrowserSession) -> Response:
         user, cases = session.user, self._context.cases
         query = parse_application_query(request.query_params)
-        found = await cases.applications.listed(query.filter(user.project), by=user)
+        found = await cases.applications.list(query.filter(user.project), by=user)
         pipeds = await self._context.visible_pipeds(user) or ()
         url = PageUrl(request.url.path, request.query_params, reset=("page",))
         return self._context.render(
@@ -101,7 +101,7 @@ class ApplicationPages:
         """The newest deployments; none if the user may not list them."""
         of_application = DeploymentFilter(project=user.project, application_ids=(application_id,))
         try:
-            found = await self._context.cases.deployments.listed(of_application, _RECENT, by=user)
+            found = await self._context.cases.deployments.list(of_application, _RECENT, by=user)
         except Denied:
             return ()
         return tuple(sorted(found.items, key=lambda d: -d.created_at))

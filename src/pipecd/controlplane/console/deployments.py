@@ -104,7 +104,7 @@ class DeploymentPages:
         found: list[Deployment] = []
         cursor = query.before
         for _ in range(_MAX_READS):
-            part = await self._context.cases.deployments.listed(
+            part = await self._context.cases.deployments.list(
                 query.filter(user.project), PageRequest(_PAGE_SIZE, cursor), by=user
             )
             found += (d for d in part.items if matches(d, query))

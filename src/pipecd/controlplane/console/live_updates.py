@@ -337,13 +337,13 @@ class LiveUpdates:
     async def _authorize(self, topics: tuple[PageTopic, ...], session: BrowserSession) -> None:
         """Raises unless the session is still valid and its user may see every topic."""
         cases = self._context.cases
-        user = await cases.sessions.person(session.token, afresh=True)
+        user = await cases.sessions.user(session.token, afresh=True)
         for topic in topics:
             match topic.kind:
                 case TopicKind.APPLICATIONS:
-                    await cases.applications.listed(ApplicationFilter(user.project), _ONE, by=user)
+                    await cases.applications.list(ApplicationFilter(user.project), _ONE, by=user)
                 case TopicKind.DEPLOYMENTS:
-                    await cases.deployments.listed(DeploymentFilter(user.project), _ONE, by=user)
+                    await cases.deployments.list(DeploymentFilter(user.project), _ONE, by=user)
                 case TopicKind.APPLICATION:
                     await cases.applications.get(topic.id, by=user)
                 case TopicKind.DEPLOYMENT:

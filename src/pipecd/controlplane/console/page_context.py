@@ -136,7 +136,7 @@ class PageContext:
         token = request.cookies.get(SESSION_COOKIE, "")
         if not token:
             raise Unauthenticated("nobody is signed in")
-        session = BrowserSession(await self.cases.sessions.person(token), token)
+        session = BrowserSession(await self.cases.sessions.user(token), token)
         request.state.session = session
         return session
 
@@ -164,7 +164,7 @@ class PageContext:
     async def visible_pipeds(self, user: User) -> tuple[Piped, ...] | None:
         """The pipeds of the project; None if the user may not list them."""
         try:
-            return await self.cases.pipeds.listed(by=user)
+            return await self.cases.pipeds.list(by=user)
         except Denied:
             return None
 

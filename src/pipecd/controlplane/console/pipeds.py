@@ -91,8 +91,8 @@ class PipedPages:
         self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
         user, cases = session.user, self._context.cases
-        pipeds = await cases.pipeds.listed(by=user)
-        sights = await cases.pipeds.sights(pipeds, by=user)
+        pipeds = await cases.pipeds.list(by=user)
+        sights = await cases.pipeds.activity(pipeds, by=user)
         rows = piped_rows(pipeds, sights, self._context.now())
         return self._context.render(
             request,
@@ -110,7 +110,7 @@ class PipedPages:
     ) -> Response:
         user, cases = session.user, self._context.cases
         piped = await cases.pipeds.get(request.path_params["id"], by=user)
-        sights = await cases.pipeds.sights((piped,), by=user)
+        sights = await cases.pipeds.activity((piped,), by=user)
         view = piped_view(piped, sights[piped.id], self._context.now())
         command = await self._context.requested_command(request, user)
         is_restart = command and command.HasField("restart_piped") and command.piped_id == piped.id
@@ -130,7 +130,7 @@ class PipedPages:
         """The number of its enabled applications; None if the user may not list them."""
         of_piped = ApplicationFilter(user.project, enabled=True, piped_id=piped.id)
         try:
-            found = await self._context.cases.applications.listed(of_piped, by=user)
+            found = await self._context.cases.applications.list(of_piped, by=user)
         except Denied:
             return None
         return len(found.items)
@@ -194,7 +194,7 @@ class PipedPages:
         version = _text(form, "version")
         if version and not _VERSION.fullmatch(version):
             raise UserMistake(f"{version!r} is not a version; write it like v0.1.0.")
-        await self._context.cases.pipeds.desire_version(version, [piped_id], by=user)
+        await self._context.cases.pipeds.set_desired_version(version, [piped_id], by=user)
 
     async def enable(self, piped_id: str, _form: FormData, user: User) -> None:
         await self._context.cases.pipeds.enable(piped_id, by=user)
@@ -203,7 +203,7 @@ class PipedPages:
         await self._context.cases.pipeds.disable(piped_id, by=user)
 
     async def delete_old_keys(self, piped_id: str, _form: FormData, user: User) -> None:
-        await self._context.cases.pipeds.drop_old_keys(piped_id, by=user)
+        await self._context.cases.pipeds.delete_old_keys(piped_id, by=user)
 
 
 def _text(form: FormData, name: str) -> str:

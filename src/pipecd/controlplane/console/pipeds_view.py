@@ -10,7 +10,7 @@ from datetime import datetime
 from pipecd.controlplane.console.command_notice import Notice, command_notice
 from pipecd.controlplane.console.formatting import Timestamp, join_words, plural, timestamp
 from pipecd.controlplane.console.status_badge import RESTARTING, Badge, Tone, piped_status
-from pipecd.controlplane.usecases.pipeds import MOST_KEYS, Sight
+from pipecd.controlplane.usecases.pipeds import MAX_KEYS, PipedActivity
 from pipecd.model.command import CommandStatus
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
@@ -76,10 +76,10 @@ class PipedView:
 
     @property
     def can_add_key(self) -> bool:
-        return len(self.keys) < MOST_KEYS
+        return len(self.keys) < MAX_KEYS
 
 
-def piped_row(piped: Piped, sight: Sight, now: datetime) -> PipedRow:
+def piped_row(piped: Piped, activity: PipedActivity, now: datetime) -> PipedRow:
     """The row of a piped."""
     online = piped.status == Piped.ONLINE and not piped.disabled
     badge = piped_status(piped.id, (piped,)).badge
@@ -87,7 +87,7 @@ def piped_row(piped: Piped, sight: Sight, now: datetime) -> PipedRow:
         id=piped.id,
         name=piped.name,
         description=piped.desc,
-        badge=RESTARTING if online and sight.restart else badge,
+        badge=RESTARTING if online and activity.restart_command else badge,
         is_disabled=piped.disabled,
         is_online=online,
         version=piped.version,
@@ -95,17 +95,17 @@ def piped_row(piped: Piped, sight: Sight, now: datetime) -> PipedRow:
         generation=_generation(piped),
         platforms=tuple(platform.name for platform in _platforms(piped)),
         repositories=tuple(repository.id for repository in piped.repositories),
-        seen=timestamp(sight.seen, now),
+        seen=timestamp(activity.last_seen, now),
         started=timestamp(piped.started_at, now),
-        restart=sight.restart,
+        restart=activity.restart_command,
     )
 
 
 def piped_rows(
-    pipeds: Iterable[Piped], sights: Mapping[str, Sight], now: datetime
+    pipeds: Iterable[Piped], activity: Mapping[str, PipedActivity], now: datetime
 ) -> tuple[PipedRow, ...]:
     """Enabled pipeds first, then disabled ones, each sorted by name."""
-    rows = [piped_row(piped, sights[piped.id], now) for piped in pipeds]
+    rows = [piped_row(piped, activity[piped.id], now) for piped in pipeds]
     return tuple(sorted(rows, key=lambda row: (row.is_disabled, row.name.lower(), row.id)))
 
 
@@ -122,9 +122,9 @@ def list_summary(rows: Iterable[PipedRow]) -> str:
     return f"{plural(len(rows), 'piped')}: {join_words(parts)}."
 
 
-def piped_view(piped: Piped, sight: Sight, now: datetime) -> PipedView:
+def piped_view(piped: Piped, activity: PipedActivity, now: datetime) -> PipedView:
     """The view of a piped."""
-    row = piped_row(piped, sight, now)
+    row = piped_row(piped, activity, now)
     numbers = range(len(piped.keys))
     newest = max(numbers, key=lambda number: piped.keys[number].created_at, default=-1)
     return PipedView(

@@ -28,7 +28,7 @@ from pipecd.controlplane.console.project_settings_view import (
     project_settings_view,
     webhook_view,
 )
-from pipecd.controlplane.usecases.projects import CLIENT
+from pipecd.controlplane.usecases.projects import CLIENT_FIELDS
 from pipecd.controlplane.usecases.sso import CALLBACK
 from pipecd.model.errors import Conflict, Denied, UserMistake
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
@@ -95,7 +95,7 @@ class ProjectSettingsPages:
             project=await self._project(request, session.user),
             error=error,
             sso_fields=SSO_FIELDS,
-            secret_fields=CLIENT,
+            secret_fields=CLIENT_FIELDS,
         )
 
     async def _project(self, request: Request, user: User) -> ProjectSettingsView | None:

@@ -172,7 +172,7 @@ class SignInPages:
         # Browsers do not send a strict cookie after a redirect chain that another site began.
         self._cookies.set(response, SESSION_COOKIE, result.token, seconds, same_site="Lax")
         self._cookies.clear(response, STATE_COOKIE, RETURN_COOKIE)
-        self._cookies.add_recent_project(request, response, result.person.project)
+        self._cookies.add_recent_project(request, response, result.user.project)
         return response
 
     async def _reject_password(

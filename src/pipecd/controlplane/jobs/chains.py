@@ -16,7 +16,7 @@ from pipecd.cache import LruCache
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.chain_rules import ENDED, Place, advance, is_settled, unmet
-from pipecd.controlplane.usecases.chains import follow_id
+from pipecd.controlplane.usecases.chains import sync_command_id
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import asking_chain
@@ -132,7 +132,7 @@ class ChainController:
         ]
         if not places:
             return frozenset()
-        names = {place: follow_id(chain.id, *place) for place in places}
+        names = {place: sync_command_id(chain.id, *place) for place in places}
         applications = await self._stores.applications.get_many(tuple({id for _, id in places}))
         commands = await self._stores.commands.get_many(tuple(names.values()))
         # A chain that upstream began has commands of other names; those are given up after a day.

@@ -10,7 +10,7 @@ from prometheus_client.exposition import generate_latest
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.applications import book_path, read_book
 from pipecd.controlplane.insight.decoding import decoded
-from pipecd.controlplane.usecases.piped_connections import Connections
+from pipecd.controlplane.usecases.piped_connections import PipedConnections
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import NotFound, PipecdError
 
@@ -22,7 +22,7 @@ class InstallationMetrics:
 
     def __init__(self, stores: Stores, registry: CollectorRegistry, *, now: Now = utc_now) -> None:
         self._stores, self._registry = stores, registry
-        self._connections = Connections(stores.cache, now)
+        self._connections = PipedConnections(stores.cache, now)
 
     async def page(self) -> bytes:
         """Our own figures, then those of each piped that is there, as it sent them.

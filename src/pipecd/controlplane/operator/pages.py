@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipecd.controlplane.operator.guard import Guard
-from pipecd.controlplane.usecases.projects import Projects
+from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.model.clock import from_unix
 from pipecd.model.errors import (
     AlreadyExists,
@@ -36,7 +36,7 @@ _STATUS: dict[type[PipecdError], int] = {
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def create_owner_pages(projects: Projects, *, shared_sso: Collection[str]) -> ASGIApp:
+def create_owner_pages(projects: ProjectUseCases, *, shared_sso: Collection[str]) -> ASGIApp:
     """The pages over these projects; `shared_sso` names the sign-ins of the configuration."""
     return Guard(OwnerPages(projects, shared_sso))
 
@@ -44,7 +44,7 @@ def create_owner_pages(projects: Projects, *, shared_sso: Collection[str]) -> AS
 class OwnerPages:
     """The pages without their guard."""
 
-    def __init__(self, projects: Projects, shared_sso: Collection[str]) -> None:
+    def __init__(self, projects: ProjectUseCases, shared_sso: Collection[str]) -> None:
         self._projects, self._shared_sso = projects, shared_sso
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
@@ -97,7 +97,7 @@ class OwnerPages:
                 "shared_sso": project.shared_sso_name,
                 "created_at": from_unix(project.created_at).strftime("%Y-%m-%d %H:%M:%S UTC"),
             }
-            for project in await self._projects.listed()
+            for project in await self._projects.list()
         ]
         return self._page("projects.html", projects=rows)
 
@@ -142,7 +142,7 @@ class OwnerPages:
     async def _check_known(self, id: str) -> None:
         if not id:
             raise UserMistake("invalid id", hint="choose a project in the list")
-        if id not in {project.id for project in await self._projects.listed()}:
+        if id not in {project.id for project in await self._projects.list()}:
             raise NotFound(f"there is no project {id}", hint="choose a project in the list")
 
     def _page(self, template: str, status: int = 200, **context: Any) -> Response:

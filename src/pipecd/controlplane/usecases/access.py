@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may touch what: every door's permission and ownership checks.
+"""Permission and ownership checks, the same for every API.
 
-A piped reaches only its own applications, deployments and commands. A program with an API key or a
-person reaches only their project, and a person only what their roles grant there.
+A piped has access to its own applications, deployments and commands only. An API key or a user has
+access to their project only, and a user to what their roles grant there.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -36,43 +36,43 @@ PROJECT_TTL_SECONDS = 10.0
 MAX_PROJECTS = 10_000
 
 
-class Foreign(Denied):
-    """The thing exists in another project."""
+class ForeignProject(Denied):
+    """The object belongs to another project."""
 
 
 class Labelled(Protocol):
-    """Something that policies can tell apart by its labels."""
+    """An object whose labels RBAC policies can match."""
 
     @property
     def labels(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A project as last read, and the roles that follow from it."""
+class _CachedProject:
+    """A project as last read, with its roles."""
 
     project: Project
     roles: tuple[ProjectRBACRole, ...]
 
 
 class Access:
-    """The one place where permission and ownership are decided."""
+    """Decides permission and ownership."""
 
     def __init__(
         self, stores: Stores, *, config_projects: frozenset[str] = frozenset(), now: Now = utc_now
     ) -> None:
         self._stores, self._config_projects = stores, config_projects
-        self._projects = LruCache[str, _Known](
+        self._projects = LruCache[str, _CachedProject](
             MAX_PROJECTS, ttl=PROJECT_TTL_SECONDS, clock=seconds_clock(now)
         )
 
     async def scope(
         self, by: Subject, permission: Permission, *, writes: bool | None = None
     ) -> Scope:
-        """On what the caller has the permission, or Denied when on nothing.
+        """The scope in which the caller has the permission; Denied if it is empty.
 
-        `writes` tells whether an API key needs to be one that may write; as a rule, everything but
-        reading does.
+        `writes` says whether an API key needs write access; by default, every action but GET and
+        LIST does.
         """
         match by:
             case ApiKeyCaller():
@@ -81,7 +81,7 @@ class Access:
                     raise Denied("Permission denied")
                 return EVERYTHING
             case User():
-                scope = rbac.scope_of(await self._held(by), permission)
+                scope = rbac.scope_of(await self._roles_of_user(by), permission)
                 if scope.is_empty:
                     raise Denied("Permission Denied")
                 return scope
@@ -91,90 +91,92 @@ class Access:
     async def require(
         self, by: Subject, permission: Permission, *, writes: bool | None = None
     ) -> None:
-        """Denied unless the caller has the permission on everything of its kind."""
+        """Denied unless the caller has the permission on all objects of the resource type."""
         if not (await self.scope(by, permission, writes=writes)).is_everything:
             raise Denied("Permission Denied")
 
     async def require_any_role(self, by: UserOrApiKey) -> None:
-        """Denied for a person without any known role."""
-        if isinstance(by, User) and not await self._held(by):
+        """Denied for a user without any role of the project."""
+        if isinstance(by, User) and not await self._roles_of_user(by):
             raise Denied("Permission Denied")
 
     async def application(
         self, id: str, *, by: Subject, permission: Permission, writes: bool | None = None
     ) -> Application:
-        """The application, if the caller may do this to it."""
+        """The application, if the caller has the permission on it."""
         if isinstance(by, PipedCaller):
             return await self.own_application(id, by=by)
         scope = await self.scope(by, permission, writes=writes)
-        application = await found(self._stores.applications.get(id), "Application is not found")
+        application = await or_not_found(
+            self._stores.applications.get(id), "Application is not found"
+        )
         check_project(by, application.project_id, "application")
         check_scope(scope, application)
         return application
 
     async def deployment(self, id: str, *, by: Subject, permission: Permission) -> Deployment:
-        """The deployment, if the caller may do this to it."""
+        """The deployment, if the caller has the permission on it."""
         if isinstance(by, PipedCaller):
             return await self.own_deployment(id, by=by)
         scope = await self.scope(by, permission)
-        deployment = await found(self._stores.deployments.get(id), "Deployment is not found")
+        deployment = await or_not_found(self._stores.deployments.get(id), "Deployment is not found")
         check_project(by, deployment.project_id, "deployment")
         check_scope(scope, deployment)
         return deployment
 
     async def piped(self, id: str, *, by: UserOrApiKey) -> Piped:
-        """The piped, if it is one of the caller's project."""
-        piped = await found(self._stores.pipeds.get(id), "Piped is not found")
+        """The piped, if it belongs to the caller's project."""
+        piped = await or_not_found(self._stores.pipeds.get(id), "Piped is not found")
         check_project(by, piped.project_id, "piped")
         return piped
 
     async def own_application(self, id: str, *, by: PipedCaller) -> Application:
-        application = await found(
+        application = await or_not_found(
             self._stores.applications.get(id), f"Entity was not found to get application {id}"
         )
         check_own_application(by, application)
         return application
 
     async def own_deployment(self, id: str, *, by: PipedCaller) -> Deployment:
-        deployment = await found(
+        deployment = await or_not_found(
             self._stores.deployments.get(id), f"Entity was not found to get deployment {id}"
         )
         check_own_deployment(by, deployment)
         return deployment
 
     async def project(self, id: str) -> Project:
-        """A stored project as last read; not to be changed."""
-        return (await self._known(id)).project
+        """The stored project, possibly cached; the caller must not modify it."""
+        return (await self._cached(id)).project
 
     def invalidate(self, project: str) -> None:
-        """Drops what is known about a project."""
-        self._projects.invalidate(lambda known: known.project.id == project)
+        """Drops the cached project."""
+        self._projects.invalidate(lambda cached: cached.project.id == project)
 
     def invalidate_all(self) -> None:
         self._projects.clear()
 
-    async def _held(self, by: User) -> tuple[ProjectRBACRole, ...]:
+    async def _roles_of_user(self, by: User) -> tuple[ProjectRBACRole, ...]:
         return rbac.roles_named(await self._roles_of(by.project), by.roles)
 
     async def _roles_of(self, project: str) -> tuple[ProjectRBACRole, ...]:
-        # A project of the configuration file hides one of the same name in the store.
+        # A project of the configuration file takes precedence over a stored one.
         if project in self._config_projects:
             return rbac.BUILT_IN_ROLES
         try:
-            return (await self._known(project)).roles
+            return (await self._cached(project)).roles
         except NotFound as e:
             raise Denied("Permission Denied") from e
 
-    async def _known(self, id: str) -> _Known:
-        async def load() -> _Known:
+    async def _cached(self, id: str) -> _CachedProject:
+        async def load() -> _CachedProject:
             project = await self._stores.projects.get(id)
-            return _Known(project, rbac.roles_of(project))
+            return _CachedProject(project, rbac.roles_of(project))
 
         return await self._projects.get_or_load(id, load)
 
 
-async def found(reading: Awaitable[T], message: str) -> T:
-    """What is read, or NotFound in the words that clients know."""
+async def or_not_found(reading: Awaitable[T], message: str) -> T:
+    """The result; NotFound gets upstream's message."""
     try:
         return await reading
     except NotFound as e:
@@ -183,11 +185,11 @@ async def found(reading: Awaitable[T], message: str) -> T:
 
 def check_project(by: Subject, project: str, noun: str) -> None:
     if project != by.project:
-        raise Foreign(f"Requested {noun} does not belong to your project")
+        raise ForeignProject(f"Requested {noun} does not belong to your project")
 
 
-def check_scope(scope: Scope, thing: Labelled) -> None:
-    if not scope.covers(thing.labels):
+def check_scope(scope: Scope, target: Labelled) -> None:
+    if not scope.covers(target.labels):
         raise Denied("Permission Denied")
 
 
@@ -201,36 +203,31 @@ def check_own_deployment(by: PipedCaller, deployment: Deployment) -> None:
         raise Denied("requested deployment doesn't belong to the piped")
 
 
-async def visible(
+async def list_visible(
     fetch: Callable[[PageRequest], Awaitable[Page[M]]],
     page: PageRequest,
-    may_see: Callable[[M], bool] | None,
+    is_visible: Callable[[M], bool] | None,
 ) -> Page[M]:
-    """A page of those things that the caller may see.
+    """A page of the objects that the caller may see.
 
-    It reads on while too few were visible, so it may hold more than the size asked for.
+    It fetches further pages until enough objects are visible, so it may exceed the page size.
     """
-    if may_see is None:
+    if is_visible is None:
         return await fetch(page)
     items: list[M] = []
     while True:
         part = await fetch(page)
-        items += (item for item in part.items if may_see(item))
+        items += (item for item in part.items if is_visible(item))
         if not part.cursor or not page.size or len(items) >= page.size:
             return Page(tuple(items), part.cursor)
         page = PageRequest(page.size, part.cursor, page.min_updated_at)
 
 
-def sight(scope: Scope) -> Callable[[Labelled], bool] | None:
-    """What a list must be narrowed to; None when everything may be seen."""
-    return None if scope.is_everything else lambda thing: scope.covers(thing.labels)
+def visibility(scope: Scope) -> Callable[[Labelled], bool] | None:
+    """The filter for lists; None if the scope covers all objects."""
+    return None if scope.is_everything else lambda target: scope.covers(target.labels)
 
 
 def commander(by: UserOrApiKey) -> str:
-    """The name under which commands of this caller are recorded."""
+    """The `commander` of this caller's commands."""
     return by.name if isinstance(by, User) else by.key_id
-
-
-def creator(by: UserOrApiKey) -> str:
-    """The name under which keys made by this caller are recorded."""
-    return by.name

@@ -8,7 +8,7 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import ApiKeyCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, check_project, creator, found
+from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
 from pipecd.model.ids import new_id
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.secrets import keys
@@ -18,7 +18,7 @@ _CREATE = Permission(Resource.API_KEY, Action.CREATE)
 _UPDATE = Permission(Resource.API_KEY, Action.UPDATE)
 
 
-class ApiKeys:
+class ApiKeyUseCases:
     """The API keys of a project."""
 
     def __init__(self, stores: Stores, bus: Bus, access: Access, credentials: Credentials) -> None:
@@ -37,7 +37,7 @@ class ApiKeys:
             key_hash=hashed,
             project_id=by.project,
             role=role,
-            creator=creator(by),
+            creator=by.name,
         )
         await self._stores.api_keys.add(record)
         await self._bus.publish(Signal(Topic.API_KEY, id, by.project))
@@ -51,11 +51,11 @@ class ApiKeys:
             check_project(by, record.project_id, "API key")
             record.disabled = True
 
-        await found(self._stores.api_keys.update(id, change), "API key is not found")
+        await or_not_found(self._stores.api_keys.update(id, change), "API key is not found")
         self._credentials.invalidate(id)
         await self._bus.publish(Signal(Topic.API_KEY, id, by.project))
 
-    async def listed(self, *, by: UserOrApiKey, enabled: bool | None = None) -> tuple[APIKey, ...]:
+    async def list(self, *, by: UserOrApiKey, enabled: bool | None = None) -> tuple[APIKey, ...]:
         """The keys of the project without their hashes, with the time of their last use."""
         await self._access.require(by, _LIST)
         records = await self._stores.api_keys.list(by.project, enabled=enabled)

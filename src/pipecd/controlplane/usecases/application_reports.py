@@ -7,8 +7,8 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, check_own_application, found
-from pipecd.controlplane.usecases.applications import refuse_deleted
+from pipecd.controlplane.usecases.access import Access, check_own_application, or_not_found
+from pipecd.controlplane.usecases.applications import check_not_deleted
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import NotFound
@@ -23,23 +23,25 @@ _LIST = Permission(Resource.APPLICATION, Action.LIST)
 
 
 class ApplicationReports:
-    """How the applications of a piped stand, in the piped's own words."""
+    """Stores the reports of pipeds about their applications."""
 
     def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
         self._stores, self._bus, self._access = stores, bus, access
 
-    async def sync_state(
+    async def report_sync_state(
         self, application_id: str, state: ApplicationSyncState, *, by: PipedCaller
     ) -> None:
         await self._report(application_id, lambda a: a.sync_state.CopyFrom(state), by)
 
-    async def deploying(self, application_id: str, deploying: bool, *, by: PipedCaller) -> None:
+    async def report_deploying(
+        self, application_id: str, deploying: bool, *, by: PipedCaller
+    ) -> None:
         def change(application: Application) -> None:
             application.deploying = deploying
 
         await self._report(application_id, change, by)
 
-    async def most_recent(
+    async def report_most_recent_deployment(
         self,
         application_id: str,
         status: DeploymentStatus,
@@ -47,7 +49,7 @@ class ApplicationReports:
         *,
         by: PipedCaller,
     ) -> None:
-        """Records the last successful or triggered deployment; other statuses are only news."""
+        """Stores the most recent successful or triggered deployment; ignores other statuses."""
 
         def change(application: Application) -> None:
             match status:
@@ -60,7 +62,7 @@ class ApplicationReports:
 
         await self._report(application_id, change, by)
 
-    async def most_recent_of(
+    async def most_recent_deployment(
         self, application_id: str, status: DeploymentStatus, *, by: PipedCaller
     ) -> ApplicationDeploymentReference:
         application = await self._access.own_application(application_id, by=by)
@@ -75,15 +77,19 @@ class ApplicationReports:
             raise NotFound("deployment is not found")
         return reference
 
-    async def configurations(self, infos: Sequence[ApplicationInfo], *, by: PipedCaller) -> None:
-        """Takes over name, description and labels from Git; all must be the piped's own."""
+    async def update_configurations(
+        self, infos: Sequence[ApplicationInfo], *, by: PipedCaller
+    ) -> None:
+        """Updates name, description and labels from Git; all must belong to the piped."""
         for info in infos:
             await self._access.own_application(info.id, by=by)
         for info in infos:
-            await self._report(info.id, _taking_over(info), by, wake=by.piped)
+            await self._report(info.id, _update_from(info), by, wake=by.piped)
 
-    async def unregistered(self, infos: Sequence[ApplicationInfo], *, by: PipedCaller) -> None:
-        """Replaces the list of application files that nobody registered yet."""
+    async def report_unregistered(
+        self, infos: Sequence[ApplicationInfo], *, by: PipedCaller
+    ) -> None:
+        """Replaces the piped's list of unregistered applications."""
         lines: list[str] = []
         for info in infos:
             own = ApplicationInfo()
@@ -95,8 +101,8 @@ class ApplicationReports:
         )
         await self._bus.publish(Signal(Topic.APPLICATION, "", by.project))
 
-    async def unregistered_of(self, *, by: UserOrApiKey) -> tuple[ApplicationInfo, ...]:
-        """The application files of all pipeds of the project that nobody registered, by path."""
+    async def list_unregistered(self, *, by: UserOrApiKey) -> tuple[ApplicationInfo, ...]:
+        """The unregistered applications of all pipeds of the project, by path."""
         scope = await self._access.scope(by, _LIST)
         lists = await self._stores.cache.fields(_unregistered_key(by.project))
         infos = (
@@ -104,26 +110,26 @@ class ApplicationReports:
             for lines in lists.values()
             for line in lines.splitlines()
         )
-        seen = (info for info in infos if scope.covers(info.labels))
-        return tuple(sorted(seen, key=lambda info: (info.path, info.repo_id, info.piped_id)))
+        visible = (info for info in infos if scope.covers(info.labels))
+        return tuple(sorted(visible, key=lambda info: (info.path, info.repo_id, info.piped_id)))
 
     async def _report(
         self, id: str, change: Callable[[Application], None], by: PipedCaller, *, wake: str = ""
     ) -> None:
         def guarded(application: Application) -> None:
             check_own_application(by, application)
-            refuse_deleted(application)
+            check_not_deleted(application)
             change(application)
 
-        await found(
+        await or_not_found(
             self._stores.applications.update(id, guarded),
             f"Entity was not found to get application {id}",
         )
-        # A piped knows what it reported, so as a rule only others need to hear of it.
+        # A piped needs no wake-up for its own report, unless `wake` names it.
         await self._bus.publish(Signal(Topic.APPLICATION, id, by.project, wake))
 
 
-def _taking_over(info: ApplicationInfo) -> Callable[[Application], None]:
+def _update_from(info: ApplicationInfo) -> Callable[[Application], None]:
     def change(application: Application) -> None:
         application.name = info.name
         application.description = info.description

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applications as people and programs see and change them."""
+"""Applications, for users and API keys."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from pipecd.controlplane.usecases.access import (
     check_project,
     check_scope,
     commander,
-    sight,
-    visible,
+    list_visible,
+    visibility,
 )
-from pipecd.controlplane.usecases.commands import Commands
+from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import Conflict, NotFound, UserMistake
@@ -39,7 +39,7 @@ _DELETE = Permission(Resource.APPLICATION, Action.DELETE)
 
 @dataclass(frozen=True)
 class ApplicationUpdate:
-    """What an application is changed to; `deploy_targets` of None leaves them as they are."""
+    """New values of an application; `deploy_targets` of None leaves them unchanged."""
 
     piped_id: str
     platform_provider: str
@@ -47,27 +47,32 @@ class ApplicationUpdate:
     deploy_targets: Mapping[str, DeployTargets] | None = None
 
 
-class Applications:
-    """The registered applications."""
+class ApplicationUseCases:
+    """Registers, changes, lists and syncs applications."""
 
     def __init__(
-        self, stores: Stores, bus: Bus, access: Access, commands: Commands, now: Now = utc_now
+        self,
+        stores: Stores,
+        bus: Bus,
+        access: Access,
+        commands: CommandUseCases,
+        now: Now = utc_now,
     ) -> None:
         self._stores, self._bus, self._access = stores, bus, access
         self._commands, self._now = commands, now
 
-    async def listed(
-        self, wanted: ApplicationFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
+    async def list(
+        self, filter: ApplicationFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[Application]:
         """Newest update first."""
         scope = await self._access.scope(by, _LIST)
-        check_project(by, wanted.project, "project")
-        return await visible(
-            lambda part: self._stores.applications.list(wanted, part), page, sight(scope)
+        check_project(by, filter.project, "project")
+        return await list_visible(
+            lambda part: self._stores.applications.list(filter, part), page, visibility(scope)
         )
 
-    async def enabled_of(self, *, by: PipedCaller) -> tuple[Application, ...]:
-        """What this piped has to look after."""
+    async def list_enabled(self, *, by: PipedCaller) -> tuple[Application, ...]:
+        """The enabled applications of the calling piped."""
         return await self._stores.applications.list_enabled(by.project, by.piped)
 
     async def get(self, id: str, *, by: Subject) -> Application:
@@ -77,7 +82,7 @@ class Applications:
         """Registers an application and returns its id.
 
         The draft carries name, kind, piped, git path, platform provider or deploy targets,
-        description and labels; the repository is looked up among those of the piped.
+        description and labels; its repository must be one of the piped's.
         """
         scope = await self._access.scope(by, _CREATE)
         check_scope(scope, draft)
@@ -113,13 +118,13 @@ class Applications:
 
         after = await self._change(id, change)
         if after.piped_id != before.piped_id:
-            # The piped that loses it has to let go.
+            # The previous piped has to stop watching the application.
             await self._signal(before)
 
     async def rename_config_file(
         self, ids: Sequence[str], filename: str, *, by: UserOrApiKey
     ) -> None:
-        """Gives several applications another name of their configuration file, one by one."""
+        """Changes the configuration file of several applications, one by one."""
         for id in ids:
             await self._access.application(id, by=by, permission=_UPDATE)
 
@@ -144,9 +149,9 @@ class Applications:
         await self._change(id, lambda application: _set_disabled(application, disabled=True))
 
     async def delete(self, id: str, *, by: UserOrApiKey) -> None:
-        """Hides the application for good; its deployments stay."""
+        """Marks the application as deleted; its deployments stay."""
         application = await self._access.application(id, by=by, permission=_DELETE)
-        # A client that repeats the call has what it wants, and upstream tells it so.
+        # Deleting twice is no error, as with upstream.
         if application.deleted:
             return
         now = to_unix(self._now())
@@ -161,9 +166,9 @@ class Applications:
     async def sync(
         self, id: str, strategy: SyncStrategy = SyncStrategy.AUTO, *, by: UserOrApiKey
     ) -> str:
-        """Asks for a deployment and returns the id of the command."""
+        """Requests a sync and returns the id of the command."""
         application = await self._access.application(id, by=by, permission=_UPDATE)
-        refuse_deleted(application)
+        check_not_deleted(application)
         if application.disabled:
             raise Conflict(
                 f"application {application.name} is disabled", hint="enable it before the sync"
@@ -183,7 +188,7 @@ class Applications:
 
     async def _change(self, id: str, change: Callable[[Application], None]) -> Application:
         def guarded(application: Application) -> None:
-            refuse_deleted(application)
+            check_not_deleted(application)
             change(application)
 
         application = await self._stores.applications.update(id, guarded)
@@ -196,13 +201,13 @@ class Applications:
         )
 
 
-def refuse_deleted(application: Application) -> None:
+def check_not_deleted(application: Application) -> None:
     if application.deleted:
         raise UserMistake(f"application {application.name} is deleted")
 
 
 def complete_git_path(path: common.ApplicationGitPath, piped: Piped) -> common.ApplicationGitPath:
-    """The git path with everything the piped knows about its repository."""
+    """The git path with the repository as the piped has configured it."""
     repository = next((r for r in piped.repositories if r.id == path.repo.id), None)
     if repository is None:
         raise NotFound("The requested repository is not found in the Piped configuration")
@@ -220,5 +225,5 @@ def _set_disabled(application: Application, *, disabled: bool) -> None:
 
 def _replace_targets(application: Application, targets: Mapping[str, DeployTargets]) -> None:
     application.deploy_targets_by_plugin.clear()
-    for plugin, chosen in targets.items():
-        application.deploy_targets_by_plugin[plugin].CopyFrom(chosen)
+    for plugin, names in targets.items():
+        application.deploy_targets_by_plugin[plugin].CopyFrom(names)

@@ -14,10 +14,10 @@ from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, check_project, found
-from pipecd.controlplane.usecases.commands import Commands
+from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
+from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.controlplane.usecases.deployment_reports import DeploymentReports
-from pipecd.controlplane.usecases.enumeration import named
+from pipecd.controlplane.usecases.enums import enum_by_name
 from pipecd.model.application import ApplicationKind
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CHAIN_COMMIT_KEY
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 _GET = Permission(Resource.DEPLOYMENT_CHAIN, Action.GET)
 _LIST = Permission(Resource.DEPLOYMENT_CHAIN, Action.LIST)
 
-_ENDED = (
+_COMPLETED = (
     pb.DEPLOYMENT_BLOCK_SUCCESS,
     pb.DEPLOYMENT_BLOCK_FAILURE,
     pb.DEPLOYMENT_BLOCK_CANCELLED,
@@ -44,7 +44,7 @@ _ENDED = (
 
 @dataclass(frozen=True)
 class Matcher:
-    """Which applications form a block; empty fields do not narrow, but one must be given."""
+    """Selects the applications of a block; empty fields match all, but one must be set."""
 
     name: str = ""
     kind: str = ""
@@ -52,22 +52,22 @@ class Matcher:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Plannability:
     """Whether a deployment in a chain may be planned now, or must be cancelled."""
 
     plannable: bool = False
     cancel_reason: str = ""
 
 
-class Chains:
-    """Chains of deployments."""
+class ChainUseCases:
+    """Creates deployment chains and decides which of their deployments may start."""
 
     def __init__(
         self,
         stores: Stores,
         bus: Bus,
         access: Access,
-        commands: Commands,
+        commands: CommandUseCases,
         reports: DeploymentReports,
         now: Now = utc_now,
     ) -> None:
@@ -77,17 +77,19 @@ class Chains:
     async def create(
         self, first: Deployment, matchers: Sequence[Matcher], *, by: PipedCaller
     ) -> None:
-        """Starts a chain with this deployment and asks the applications after it to follow.
+        """Starts a chain with this deployment and sends sync commands to the matched applications.
 
-        A deployment that follows in a chain itself keeps its place there. Whoever is in one of
-        these chains already does not follow once more, else chains could go on without end.
-        Sent again, as its answer was lost or its server killed, it finishes what was begun before
-        it says that the deployment exists.
+        A deployment that was triggered by another chain stays a node of that chain. Applications
+        of these outer chains are not added again, or chains could grow without end. A retry of a
+        call whose response was lost, or whose server was killed, completes the chain before it
+        fails with AlreadyExists.
         """
         await self._access.own_application(first.application_id, by=by)
-        outer = await self._outer(first)
-        taken = {first.application_id, *(id for chain in outer for id in _applications(chain))}
-        followers = [await self._matched(matcher, by, taken) for matcher in matchers]
+        outer = await self._outer_chains(first)
+        excluded = {first.application_id, *(id for chain in outer for id in _applications(chain))}
+        followers = [
+            await self._matching_applications(matcher, by, excluded) for matcher in matchers
+        ]
         first.deployment_chain_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"chain/{first.id}"))
         first.deployment_chain_block_index = 0
         chain = DeploymentChain(
@@ -96,24 +98,26 @@ class Chains:
             status=pb.DEPLOYMENT_CHAIN_PENDING,
             blocks=[_first_block(first, to_unix(self._now())), *map(_block, followers)],
         )
-        # Both are checked before anything is stored, so a refusal leaves no chain behind.
+        # Everything is checked before it is stored, so an error leaves no chain behind.
         self._reports.check_new(first, by=by)
-        was_begun = await self._was_begun(first, by)
+        exists = await self._is_created(first, by)
         with suppress(AlreadyExists):
             await self._stores.chains.add(chain)
         if outer:
-            await self._stores.chains.update(outer[0].id, lambda asking: _take_place(asking, first))
-        if not was_begun:
+            await self._stores.chains.update(
+                outer[0].id, lambda outer_chain: _set_deployment(outer_chain, first)
+            )
+        if not exists:
             await self._reports.create(first, by=by)
-        await self._ask_to_follow(chain.id, first.trigger.commit.hash)
+        await self._send_commands(chain.id, first.trigger.commit.hash)
         await self._bus.publish(Signal(Topic.CHAIN, chain.id, by.project))
-        if was_begun:
+        if exists:
             raise AlreadyExists(f"deployment {first.id} exists already")
 
-    async def turn(
+    async def plannable(
         self, deployment_id: str, chain_id: str, block_index: int, *, by: PipedCaller
-    ) -> Turn:
-        """Whether the deployment may be planned yet, also in the chain that asked for it."""
+    ) -> Plannability:
+        """Whether the deployment may be planned yet, also in the chain that triggered it."""
         deployment = await self._access.own_deployment(deployment_id, by=by)
         try:
             chain = await self._stores.chains.get(chain_id)
@@ -121,12 +125,12 @@ class Chains:
             raise UserMistake(f"deployment chain {chain_id} does not exist") from e
         if chain.project_id != by.project:
             raise Denied("requested deployment chain doesn't belong to the piped")
-        turn = turn_of(chain, block_index)
-        if turn.plannable and (asking := asking_chain(deployment)) != chain_id:
-            return await self._turn_in(asking, deployment_id) or turn
-        return turn
+        decision = plannability(chain, block_index)
+        if decision.plannable and (triggering := asking_chain(deployment)) != chain_id:
+            return await self._plannable_in(triggering, deployment_id) or decision
+        return decision
 
-    async def listed(
+    async def list(
         self, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[DeploymentChain]:
         """Newest update first."""
@@ -135,12 +139,12 @@ class Chains:
 
     async def get(self, id: str, *, by: UserOrApiKey) -> DeploymentChain:
         await self._access.require(by, _GET)
-        chain = await found(self._stores.chains.get(id), "Deployment chain is not found")
+        chain = await or_not_found(self._stores.chains.get(id), "Deployment chain is not found")
         check_project(by, chain.project_id, "deployment chain")
         return chain
 
-    async def _was_begun(self, first: Deployment, by: PipedCaller) -> bool:
-        """Whether the deployment exists as the first of this chain; as any other it is refused."""
+    async def _is_created(self, first: Deployment, by: PipedCaller) -> bool:
+        """Whether it exists as the first deployment of this chain; AlreadyExists if of another."""
         try:
             existing = await self._access.own_deployment(first.id, by=by)
         except NotFound:
@@ -149,74 +153,78 @@ class Chains:
             raise AlreadyExists(f"deployment {first.id} exists already")
         return True
 
-    async def _turn_in(self, chain_id: str, deployment_id: str) -> Turn | None:
-        """The turn of a deployment that has a place in a chain without belonging to it."""
+    async def _plannable_in(self, chain_id: str, deployment_id: str) -> Plannability | None:
+        """The decision for a deployment that is a node of the chain without belonging to it."""
         with suppress(NotFound):
             chain = await self._stores.chains.get(chain_id)
             for index, block in enumerate(chain.blocks):
                 if any(n.deployment_ref.deployment_id == deployment_id for n in block.nodes):
-                    return turn_of(chain, index)
+                    return plannability(chain, index)
         return None
 
-    async def _outer(self, first: Deployment) -> list[DeploymentChain]:
-        """The chain that asked for a deployment, the one that asked for its first, and so on."""
+    async def _outer_chains(self, first: Deployment) -> Sequence[DeploymentChain]:
+        """The chain that triggered the deployment, the chain that triggered that one, and so on."""
         chains: list[DeploymentChain] = []
         deployment = first
         with suppress(NotFound):
-            while asking := asking_chain(deployment):
-                chain = await self._stores.chains.get(asking)
+            while triggering := asking_chain(deployment):
+                chain = await self._stores.chains.get(triggering)
                 if chain.project_id != first.project_id:
                     break
                 chains.append(chain)
-                begun_by = chain.blocks[0].nodes[0].deployment_ref.deployment_id
-                deployment = await self._stores.deployments.get(begun_by)
+                first_id = chain.blocks[0].nodes[0].deployment_ref.deployment_id
+                deployment = await self._stores.deployments.get(first_id)
         return chains
 
-    async def _ask_to_follow(self, chain_id: str, commit: str) -> None:
-        """Gives the commands that were not given yet to those who are in the stored chain.
+    async def _send_commands(self, chain_id: str, commit: str) -> None:
+        """Sends the sync commands of the stored chain that were not sent yet.
 
-        An application of the same repository follows with the commit that the chain began with.
+        An application of the same repository deploys the commit that the chain began with.
         """
         chain = await self._stores.chains.get(chain_id)
         for index, block in enumerate(chain.blocks[1:], start=1):
             ids = tuple(node.application_ref.application_id for node in block.nodes)
-            found = await self._stores.applications.get_many(ids)
-            for application in (found[id] for id in ids if id in found):
+            by_id = await self._stores.applications.get_many(ids)
+            for application in (by_id[id] for id in ids if id in by_id):
                 with suppress(AlreadyExists):
-                    await self._commands.add(_follow(chain, index, application, commit))
+                    await self._commands.add(_sync_command(chain, index, application, commit))
 
-    async def _matched(
-        self, matcher: Matcher, by: PipedCaller, taken: Collection[str]
+    async def _matching_applications(
+        self, matcher: Matcher, by: PipedCaller, excluded: Collection[str]
     ) -> tuple[Application, ...]:
         if not (matcher.name or matcher.kind or matcher.labels):
             raise UserMistake('at least one of "name", "kind" or "labels" must be set')
-        mistake = "invalid application kind given as application matcher value"
-        kinds = (named(ApplicationKind, matcher.kind, mistake),) if matcher.kind else ()
-        wanted = ApplicationFilter(
+        error = "invalid application kind given as application matcher value"
+        kinds = (enum_by_name(ApplicationKind, matcher.kind, error),) if matcher.kind else ()
+        filter = ApplicationFilter(
             project=by.project,
             enabled=True,
             kinds=kinds,
             name=matcher.name,
             labels=matcher.labels,
         )
-        listed = (await self._stores.applications.list(wanted)).items
+        listed = (await self._stores.applications.list(filter)).items
         for application in listed:
-            if application.id in taken:
-                log.info("application is in the chain already", application=application.id)
-        return tuple(application for application in listed if application.id not in taken)
+            if application.id in excluded:
+                log.info("application is already in the chain", application=application.id)
+        return tuple(application for application in listed if application.id not in excluded)
 
 
-def turn_of(chain: DeploymentChain, block_index: int) -> Turn:
-    """A block begins once the block before it has succeeded."""
+def plannability(chain: DeploymentChain, block_index: int) -> Plannability:
+    """A block may start once the block before it has succeeded."""
     if block_index >= len(chain.blocks):
         raise UserMistake(f"the chain has no block {block_index}")
     previous = chain.blocks[block_index - 1].status if block_index else pb.DEPLOYMENT_BLOCK_SUCCESS
-    if previous in _ENDED and previous != pb.DEPLOYMENT_BLOCK_SUCCESS:
+    if previous in _COMPLETED and previous != pb.DEPLOYMENT_BLOCK_SUCCESS:
         ended = pb.ChainBlockStatus.Name(previous).removeprefix("DEPLOYMENT_BLOCK_")
-        return Turn(cancel_reason=f"The previous block of the deployment chain ended with {ended}")
-    if chain.blocks[block_index].status in _ENDED:
-        return Turn(cancel_reason="The block of this deployment in its chain was already completed")
-    return Turn(plannable=previous == pb.DEPLOYMENT_BLOCK_SUCCESS)
+        return Plannability(
+            cancel_reason=f"The previous block of the deployment chain ended with {ended}"
+        )
+    if chain.blocks[block_index].status in _COMPLETED:
+        return Plannability(
+            cancel_reason="The block of this deployment in its chain was already completed"
+        )
+    return Plannability(plannable=previous == pb.DEPLOYMENT_BLOCK_SUCCESS)
 
 
 def _first_block(first: Deployment, now: int) -> ChainBlock:
@@ -235,8 +243,8 @@ def _applications(chain: DeploymentChain) -> Iterator[str]:
     return (node.application_ref.application_id for block in chain.blocks for node in block.nodes)
 
 
-def _take_place(chain: DeploymentChain, deployment: Deployment) -> None:
-    """Shows a deployment at the place of its application, which waits for one."""
+def _set_deployment(chain: DeploymentChain, deployment: Deployment) -> None:
+    """Adds a deployment to the node of its application."""
     nodes = [
         node
         for block in chain.blocks
@@ -263,14 +271,16 @@ def _block(applications: Sequence[Application]) -> ChainBlock:
     return ChainBlock(nodes=nodes, status=pb.DEPLOYMENT_BLOCK_PENDING)
 
 
-def follow_id(chain_id: str, index: int, application_id: str) -> str:
-    """The id of the command that asks an application to follow, which its cause determines."""
+def sync_command_id(chain_id: str, index: int, application_id: str) -> str:
+    """The id of an application's sync command; a retry gets the same one."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{chain_id}/{index}/{application_id}"))
 
 
-def _follow(chain: DeploymentChain, index: int, application: Application, commit: str) -> Command:
+def _sync_command(
+    chain: DeploymentChain, index: int, application: Application, commit: str
+) -> Command:
     return Command(
-        id=follow_id(chain.id, index, application.id),
+        id=sync_command_id(chain.id, index, application.id),
         piped_id=application.piped_id,
         application_id=application.id,
         project_id=chain.project_id,

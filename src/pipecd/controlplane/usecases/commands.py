@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: what people and programs ask pipeds to do."""
+"""Commands to pipeds: sync, cancel, approve, restart, plan preview and others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pipecd.controlplane.auth.subject import PipedCaller, Subject
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, check_project, found
+from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
 from pipecd.model.command import CommandStatus
 from pipecd.model.errors import Denied
 from pipecd.model.ids import new_id
@@ -16,8 +16,8 @@ from pipecd.proto.model.command_pb2 import Command
 
 
 @dataclass(frozen=True)
-class Handled:
-    """How a piped dealt with a command."""
+class CommandResult:
+    """The result of a command, as its piped reports it."""
 
     command_id: str
     status: CommandStatus
@@ -26,16 +26,16 @@ class Handled:
     output: bytes = field(default=b"", repr=False)
 
 
-class Commands:
-    """Commands from the moment they are given to the moment a piped answers them."""
+class CommandUseCases:
+    """Sends commands to pipeds and stores their results."""
 
     def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
         self._stores, self._bus, self._access = stores, bus, access
 
     async def add(self, command: Command) -> str:
-        """Gives a command to its piped and wakes it; it gets an id unless it has one.
+        """Stores a command, wakes its piped and returns the id; a command without one gets it here.
 
-        Other use cases call this once they know that the caller may give the command.
+        Other use cases call this after they have checked the caller's permission.
         """
         command.id = command.id or new_id()
         command.status = pb.COMMAND_NOT_HANDLED_YET
@@ -49,46 +49,46 @@ class Commands:
         if isinstance(by, PipedCaller):
             return await self._own(id, by)
         await self._access.require_any_role(by)
-        command = await found(self._stores.commands.get(id), "Command is not found")
+        command = await or_not_found(self._stores.commands.get(id), "Command is not found")
         check_project(by, command.project_id, "command")
         return command
 
-    async def unhandled_of(self, *, by: PipedCaller) -> tuple[Command, ...]:
-        """What this piped has not answered yet, oldest first."""
+    async def list_unhandled(self, *, by: PipedCaller) -> tuple[Command, ...]:
+        """The piped's commands that are not handled yet, oldest first."""
         return await self._stores.commands.list_unhandled(by.piped)
 
-    async def handled(self, report: Handled, *, by: PipedCaller) -> None:
-        await self._own(report.command_id, by)
-        if report.output:
-            await self._stores.files.put(output_path(report.command_id), report.output)
+    async def report_handled(self, result: CommandResult, *, by: PipedCaller) -> None:
+        await self._own(result.command_id, by)
+        if result.output:
+            await self._stores.files.put(output_path(result.command_id), result.output)
 
         def change(command: Command) -> None:
-            command.status = pb.CommandStatus.ValueType(report.status)
+            command.status = pb.CommandStatus.ValueType(result.status)
             command.metadata.clear()
-            command.metadata.update(report.metadata)
-            command.handled_at = report.handled_at
+            command.metadata.update(result.metadata)
+            command.handled_at = result.handled_at
 
-        command = await self._stores.commands.update(report.command_id, change)
+        command = await self._stores.commands.update(result.command_id, change)
         for signal in signals_of(command):
             await self._bus.publish(signal)
 
     async def _own(self, id: str, by: PipedCaller) -> Command:
-        command = await found(self._stores.commands.get(id), "Command is not found")
+        command = await or_not_found(self._stores.commands.get(id), "Command is not found")
         if command.piped_id != by.piped:
             raise Denied("The current piped does not have requested command")
         return command
 
 
 def signals_of(command: Command) -> tuple[Signal, ...]:
-    """What is told about a command that has been answered or given up."""
+    """The signals of a command that was handled or that timed out."""
     changed = Signal(Topic.COMMAND, command.id, command.project_id)
     if not command.HasField("chain_sync_application"):
         return (changed,)
-    # Whether the application follows decides about its chain.
+    # The chain goes on or fails with the command.
     chain = command.chain_sync_application.deployment_chain_id
     return changed, Signal(Topic.CHAIN, chain, command.project_id)
 
 
 def output_path(command_id: str) -> str:
-    """Where the output of a command is kept."""
+    """The path of a command's output in the filestore."""
     return f"command-output/{command_id}.json"

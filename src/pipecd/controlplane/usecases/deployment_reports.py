@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, check_own_deployment, found
-from pipecd.controlplane.usecases.enumeration import known
+from pipecd.controlplane.usecases.access import Access, check_own_deployment, or_not_found
+from pipecd.controlplane.usecases.enums import enum_by_number
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 from pipecd.model.errors import Conflict, UserMistake
 from pipecd.proto.model import deployment_pb2 as pb
@@ -19,13 +19,13 @@ from pipecd.proto.service import piped_pb2 as rpc
 
 
 class DeploymentReports:
-    """How the deployments of a piped go on, in the piped's own words."""
+    """Stores the reports of pipeds about their deployments."""
 
     def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
         self._stores, self._bus, self._access = stores, bus, access
 
-    async def not_completed(self, *, by: PipedCaller) -> tuple[Deployment, ...]:
-        """What this piped still has to bring to an end, oldest first."""
+    async def list_not_completed(self, *, by: PipedCaller) -> tuple[Deployment, ...]:
+        """The piped's deployments that are not completed, oldest first."""
         return await self._stores.deployments.list_not_completed(by.piped)
 
     async def create(self, deployment: Deployment, *, by: PipedCaller) -> None:
@@ -35,15 +35,17 @@ class DeploymentReports:
         await self._bus.publish(Signal(Topic.DEPLOYMENT, deployment.id, by.project, by.piped))
 
     def check_new(self, deployment: Deployment, *, by: PipedCaller) -> None:
-        """Refuses a deployment that a piped must not create."""
+        """Raises if the piped may not create this deployment."""
         check_own_deployment(by, deployment)
-        known(SyncStrategy, deployment.trigger.sync_strategy)
+        enum_by_number(SyncStrategy, deployment.trigger.sync_strategy)
 
-    async def planned(self, report: rpc.ReportDeploymentPlannedRequest, *, by: PipedCaller) -> None:
-        known(SyncStrategy, report.sync_strategy)
+    async def report_planned(
+        self, report: rpc.ReportDeploymentPlannedRequest, *, by: PipedCaller
+    ) -> None:
+        enum_by_number(SyncStrategy, report.sync_strategy)
 
         def change(deployment: Deployment) -> None:
-            _move(deployment, DeploymentStatus.PLANNED)
+            _set_status(deployment, DeploymentStatus.PLANNED)
             deployment.summary = report.summary
             deployment.status_reason = report.status_reason
             deployment.trigger.sync_strategy = report.sync_strategy
@@ -56,26 +58,26 @@ class DeploymentReports:
 
         await self._report(report.deployment_id, change, by)
 
-    async def status_changed(
+    async def report_status(
         self, report: rpc.ReportDeploymentStatusChangedRequest, *, by: PipedCaller
     ) -> None:
         def change(deployment: Deployment) -> None:
-            _move(deployment, DeploymentStatus(report.status))
+            _set_status(deployment, DeploymentStatus(report.status))
             deployment.status_reason = report.status_reason
 
         await self._report(report.deployment_id, change, by)
 
-    async def completed(
+    async def report_completed(
         self, report: rpc.ReportDeploymentCompletedRequest, *, by: PipedCaller
     ) -> None:
         status = DeploymentStatus(report.status)
         if not status.is_completed:
             raise UserMistake(f"{status.name} is not a status of a completed deployment")
         for stage_status in report.stage_statuses.values():
-            known(StageStatus, stage_status)
+            enum_by_number(StageStatus, stage_status)
 
         def change(deployment: Deployment) -> None:
-            _move(deployment, status)
+            _set_status(deployment, status)
             deployment.status_reason = report.status_reason
             deployment.completed_at = report.completed_at
             for stage in deployment.stages:
@@ -84,7 +86,7 @@ class DeploymentReports:
 
         await self._report(report.deployment_id, change, by)
 
-    async def stage_changed(
+    async def report_stage_status(
         self, report: rpc.ReportStageStatusChangedRequest, *, by: PipedCaller
     ) -> None:
         def change(deployment: Deployment) -> None:
@@ -131,17 +133,17 @@ class DeploymentReports:
             check_own_deployment(by, deployment)
             change(deployment)
 
-        await found(
+        await or_not_found(
             self._stores.deployments.update(id, guarded),
             f"Entity was not found to get deployment {id}",
         )
-        # The piped knows what it reported; only others need to hear of it.
+        # The piped needs no wake-up for its own report.
         await self._bus.publish(Signal(Topic.DEPLOYMENT, id, by.project))
 
 
-def _move(deployment: Deployment, to: DeploymentStatus) -> None:
+def _set_status(deployment: Deployment, to: DeploymentStatus) -> None:
     current = DeploymentStatus(deployment.status)
-    # A report that is sent again because its answer was lost is no reopening.
+    # A repeated report of the same status is a retry, not a reopening.
     if current.is_completed and current is not to:
         raise Conflict(f"deployment {deployment.id} was already completed: {current.name}")
     deployment.status = pb.DeploymentStatus.ValueType(to)

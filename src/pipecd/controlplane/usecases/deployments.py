@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployments as people and programs see and steer them."""
+"""Deployments, for users and API keys."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from pipecd.controlplane.usecases.access import (
     Access,
     check_project,
     commander,
-    sight,
-    visible,
+    list_visible,
+    visibility,
 )
-from pipecd.controlplane.usecases.commands import Commands
+from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
 from pipecd.model.errors import Conflict, Denied
 from pipecd.proto.model.command_pb2 import Command
@@ -26,14 +26,14 @@ _GET = Permission(Resource.DEPLOYMENT, Action.GET)
 _LIST = Permission(Resource.DEPLOYMENT, Action.LIST)
 _UPDATE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
 
-# Stages of the first generation do not say what a person may do to them; this one may be skipped.
+# v0 stages do not declare their manual operations; this one can be skipped.
 ANALYSIS_STAGE = "ANALYSIS"
 APPROVERS_KEY = "Approvers"
 
 
 @dataclass(frozen=True)
-class Trace:
-    """What a commit of a source repository led to."""
+class TracedDeployments:
+    """A commit of a source repository and the deployments it caused."""
 
     trace: DeploymentTrace
     deployments: tuple[Deployment, ...]
@@ -41,41 +41,41 @@ class Trace:
 
 @dataclass(frozen=True)
 class TracePage:
-    """One part of the list of traces; an empty `cursor` means that nothing follows."""
+    """A page of deployment traces; an empty `cursor` means that it is the last one."""
 
-    items: tuple[Trace, ...]
+    items: tuple[TracedDeployments, ...]
     cursor: str
 
 
-class Deployments:
-    """Every deployment of a project, and the commands that steer a running one."""
+class DeploymentUseCases:
+    """Lists deployments, and sends the commands that cancel, approve or skip."""
 
-    def __init__(self, stores: Stores, access: Access, commands: Commands) -> None:
+    def __init__(self, stores: Stores, access: Access, commands: CommandUseCases) -> None:
         self._stores, self._access, self._commands = stores, access, commands
 
-    async def listed(
-        self, wanted: DeploymentFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
+    async def list(
+        self, filter: DeploymentFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[Deployment]:
         """Newest update first."""
         scope = await self._access.scope(by, _LIST)
-        check_project(by, wanted.project, "project")
-        return await visible(
-            lambda part: self._stores.deployments.list(wanted, part), page, sight(scope)
+        check_project(by, filter.project, "project")
+        return await list_visible(
+            lambda part: self._stores.deployments.list(filter, part), page, visibility(scope)
         )
 
     async def traces(
         self, commit_hash: str, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> TracePage:
-        """Commits of source repositories with the deployments they led to, newest update first."""
+        """Commits of source repositories with the deployments they caused, newest update first."""
         scope = await self._access.scope(by, _LIST)
-        found = await self._stores.traces.list(by.project, commit_hash, page)
-        traces: list[Trace] = []
-        for trace in found.items:
-            wanted = DeploymentFilter(project=by.project, trace_commit_hash=trace.commit_hash)
-            deployments = await self._stores.deployments.list(wanted)
-            seen = tuple(d for d in deployments.items if scope.covers(d.labels))
-            traces.append(Trace(trace, seen))
-        return TracePage(tuple(traces), found.cursor)
+        listed = await self._stores.traces.list(by.project, commit_hash, page)
+        traces: list[TracedDeployments] = []
+        for trace in listed.items:
+            filter = DeploymentFilter(project=by.project, trace_commit_hash=trace.commit_hash)
+            deployments = await self._stores.deployments.list(filter)
+            visible = tuple(d for d in deployments.items if scope.covers(d.labels))
+            traces.append(TracedDeployments(trace, visible))
+        return TracePage(tuple(traces), listed.cursor)
 
     async def get(self, id: str, *, by: Subject) -> Deployment:
         return await self._access.deployment(id, by=by, permission=_GET)
@@ -83,10 +83,10 @@ class Deployments:
     async def cancel(
         self, id: str, force_rollback: bool, force_no_rollback: bool, *, by: UserOrApiKey
     ) -> str:
-        """Asks to stop a deployment and returns the id of the command."""
+        """Requests the cancellation of a deployment and returns the id of the command."""
         deployment = await self._access.deployment(id, by=by, permission=_UPDATE)
-        refuse_completed(deployment)
-        command = _command_to(deployment, by)
+        check_not_completed(deployment)
+        command = _command_for(deployment, by)
         command.type = Command.CANCEL_DEPLOYMENT
         command.cancel_deployment.deployment_id = deployment.id
         command.cancel_deployment.force_rollback = force_rollback
@@ -103,7 +103,7 @@ class Deployments:
                 f"You can't approve this deployment because you ({by.name}) are not in the "
                 f"approver list: {', '.join(approvers)}"
             )
-        command = _command_to(deployment, by, stage)
+        command = _command_for(deployment, by, stage)
         command.type = Command.APPROVE_STAGE
         command.approve_stage.deployment_id = deployment.id
         command.approve_stage.stage_id = stage.id
@@ -115,22 +115,22 @@ class Deployments:
         stage = running_stage(deployment, stage_id)
         if stage.name != ANALYSIS_STAGE and stage.available_operation != ManualOperation.SKIP:
             raise Conflict(f"stage {stage.name} cannot be skipped")
-        command = _command_to(deployment, by, stage)
+        command = _command_for(deployment, by, stage)
         command.type = Command.SKIP_STAGE
         command.skip_stage.deployment_id = deployment.id
         command.skip_stage.stage_id = stage.id
         return await self._commands.add(command)
 
 
-def refuse_completed(deployment: Deployment) -> None:
+def check_not_completed(deployment: Deployment) -> None:
     status = DeploymentStatus(deployment.status)
     if status.is_completed:
         raise Conflict(f"deployment {deployment.id} was already completed: {status.name}")
 
 
 def running_stage(deployment: Deployment, stage_id: str) -> PipelineStage:
-    """A stage that a person can still act on, or Conflict."""
-    refuse_completed(deployment)
+    """The stage, if it can still be approved or skipped; otherwise Conflict."""
+    check_not_completed(deployment)
     stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)
     if stage is None:
         raise Conflict(f"stage {stage_id} is not part of the deployment")
@@ -141,12 +141,12 @@ def running_stage(deployment: Deployment, stage_id: str) -> PipelineStage:
 
 
 def approvers_of(stage: PipelineStage) -> tuple[str, ...]:
-    """Who may approve a stage; nobody named means everybody."""
-    named = stage.authorized_operators or stage.metadata.get(APPROVERS_KEY, "").split(",")
-    return tuple(name.strip() for name in named if name.strip())
+    """The users who may approve a stage; an empty tuple means everybody."""
+    names = stage.authorized_operators or stage.metadata.get(APPROVERS_KEY, "").split(",")
+    return tuple(name.strip() for name in names if name.strip())
 
 
-def _command_to(
+def _command_for(
     deployment: Deployment, by: UserOrApiKey, stage: PipelineStage | None = None
 ) -> Command:
     return Command(

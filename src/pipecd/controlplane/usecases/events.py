@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events: what was told from outside, for the event watchers of pipeds to act on."""
+"""Events for the event watchers of pipeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from pipecd.controlplane.usecases.access import (
     Access,
     check_project,
     check_scope,
-    found,
-    sight,
-    visible,
+    list_visible,
+    or_not_found,
+    visibility,
 )
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError
@@ -34,73 +34,73 @@ log = structlog.get_logger()
 _CREATE = Permission(Resource.EVENT, Action.CREATE)
 _LIST = Permission(Resource.EVENT, Action.LIST)
 
-_ENDED = (pb.EVENT_SUCCESS, pb.EVENT_FAILURE)
+_HANDLED = (pb.EVENT_SUCCESS, pb.EVENT_FAILURE)
 
 
 @dataclass(frozen=True)
 class EventReport:
-    """How a piped dealt with an event."""
+    """The status of an event, as a piped reports it."""
 
     id: str
     status: pb.EventStatus.ValueType
     description: str
 
 
-class Events:
-    """The events of a project."""
+class EventUseCases:
+    """Registers and lists events, and stores what pipeds did with them."""
 
     def __init__(self, stores: Stores, bus: Bus, access: Access, now: Now = utc_now) -> None:
         self._stores, self._bus, self._access, self._now = stores, bus, access, now
 
-    async def register(self, told: RegisterEventRequest, *, by: UserOrApiKey) -> str:
+    async def register(self, request: RegisterEventRequest, *, by: UserOrApiKey) -> str:
         """Stores an event, wakes the pipeds of the project and returns the id of the event."""
         scope = await self._access.scope(by, _CREATE)
-        check_scope(scope, told)
+        check_scope(scope, request)
         event = Event(
-            # Moments of creation are whole seconds; the ids tell which of two events came later.
+            # `created_at` has whole seconds; ordered ids tell which of two events is newer.
             id=new_ordered_id(self._now()),
-            name=told.name,
-            data=told.data,
+            name=request.name,
+            data=request.data,
             project_id=by.project,
-            labels=told.labels,
-            event_key=event_key(told.name, told.labels),
+            labels=request.labels,
+            event_key=event_key(request.name, request.labels),
             status=pb.EVENT_NOT_HANDLED,
-            status_description=f"It is going to be replaced by {told.data}",
-            contexts=told.contexts,
-            trigger_commit_hash=told.commit_hash,
+            status_description=f"It is going to be replaced by {request.data}",
+            contexts=request.contexts,
+            trigger_commit_hash=request.commit_hash,
         )
         await self._stores.events.add(event)
         await self._bus.publish(Signal(Topic.EVENT, event.id, by.project))
-        if told.commit_hash and told.commit_url:
-            await self._trace(told, by)
+        if request.commit_hash and request.commit_url:
+            await self._trace(request, by)
         return event.id
 
-    async def listed(
-        self, wanted: EventFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
+    async def list(
+        self, filter: EventFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[Event]:
         """Newest update first."""
         scope = await self._access.scope(by, _LIST)
-        check_project(by, wanted.project, "project")
-        return await visible(
-            lambda part: self._stores.events.list(wanted, part), page, sight(scope)
+        check_project(by, filter.project, "project")
+        return await list_visible(
+            lambda part: self._stores.events.list(filter, part), page, visibility(scope)
         )
 
-    async def by_creation(
-        self, wanted: EventFilter, *, descending: bool = False, by: PipedCaller
+    async def list_by_creation(
+        self, filter: EventFilter, *, descending: bool = False, by: PipedCaller
     ) -> tuple[Event, ...]:
-        """All that match, in the order of their creation."""
-        check_project(by, wanted.project, "project")
-        return await self._stores.events.list_by_creation(wanted, descending=descending)
+        """All matching events in the order of their creation."""
+        check_project(by, filter.project, "project")
+        return await self._stores.events.list_by_creation(filter, descending=descending)
 
     async def latest(self, name: str, labels: Mapping[str, str], *, by: PipedCaller) -> Event:
         """The newest event of that name with exactly these labels."""
-        return await found(
+        return await or_not_found(
             self._stores.events.get_latest(by.project, name, event_key(name, labels)),
             "no events found",
         )
 
     async def report_statuses(self, reports: Sequence[EventReport], *, by: PipedCaller) -> None:
-        """Takes over what became of events, one by one."""
+        """Stores the reported statuses, one by one."""
         now = to_unix(self._now())
         for report in reports:
 
@@ -108,29 +108,29 @@ class Events:
                 check_project(by, event.project_id, "event")
                 event.status = report.status
                 event.status_description = report.description
-                if report.status in _ENDED:
+                if report.status in _HANDLED:
                     event.handled_at = now
 
-            await found(
-                # An event that another one outdated keeps its time, as clients page by it.
-                self._stores.events.update(report.id, change, touch=report.status in _ENDED),
+            await or_not_found(
+                # An outdated event keeps its `updated_at`, because clients page by it.
+                self._stores.events.update(report.id, change, touch=report.status in _HANDLED),
                 f"Entity was not found to update event {report.id}",
             )
             await self._bus.publish(Signal(Topic.EVENT, report.id, by.project, by.piped))
 
-    async def _trace(self, told: RegisterEventRequest, by: UserOrApiKey) -> None:
+    async def _trace(self, request: RegisterEventRequest, by: UserOrApiKey) -> None:
         trace = DeploymentTrace(
             id=new_id(),
             project_id=by.project,
-            title=told.commit_title,
-            commit_message=told.commit_message,
-            commit_hash=told.commit_hash,
-            commit_url=told.commit_url,
-            commit_timestamp=told.commit_timestamp or to_unix(self._now()),
-            author=told.commit_author,
+            title=request.commit_title,
+            commit_message=request.commit_message,
+            commit_hash=request.commit_hash,
+            commit_url=request.commit_url,
+            commit_timestamp=request.commit_timestamp or to_unix(self._now()),
+            author=request.commit_author,
         )
         try:
             await self._stores.traces.add(trace)
         except PipecdError as e:
-            # The event counts; the trace only shows where it came from.
-            log.warning("deployment trace not stored", commit=told.commit_hash, error=str(e))
+            # The event is stored; the trace is additional information.
+            log.warning("deployment trace not stored", commit=request.commit_hash, error=str(e))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a project delivers: the lines of the charts, and how many applications there are."""
+"""Insights: the time series of the charts, and the number of applications."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,23 +32,23 @@ from pipecd.controlplane.insight.series import (
     restore_times,
     together,
 )
-from pipecd.controlplane.usecases.access import Access, check_project, found
+from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
 from pipecd.model.errors import NotFound, Unsupported, UserMistake
 
 _GET = Permission(Resource.INSIGHT, Action.GET)
 # Two years with a leap day.
-LONGEST_SECONDS = 731 * DAY
-# The end of the year 8999; calendars do not go much further.
-LATEST = 221845391999
-_AT_ONCE = 8
+MAX_SPAN_SECONDS = 731 * DAY
+# The end of the year 8999, as far as calendar arithmetic goes.
+MAX_TIMESTAMP = 221845391999
+_CONCURRENT_READS = 8
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Question:
-    """Which line of a chart is asked for; an empty application or no labels mean everything."""
+class InsightQuery:
+    """A time series; an empty application or no labels mean all of them."""
 
     metric: Metric
     span: Span
@@ -57,26 +57,26 @@ class Question:
 
 
 class Insights:
-    """What was collected about the deployments and applications of a project."""
+    """Reads what the insight collector stored about deployments and applications."""
 
     def __init__(self, stores: Stores, access: Access) -> None:
         self._files, self._applications, self._access = stores.files, stores.applications, access
 
-    async def series(self, question: Question, *, by: UserOrApiKey) -> tuple[Point, ...]:
-        """One value for each day or month: a number, a share, or seconds on average."""
+    async def series(self, query: InsightQuery, *, by: UserOrApiKey) -> tuple[Point, ...]:
+        """One value per day or month: a count, a rate, or average seconds."""
         scope = await self._access.scope(by, _GET)
-        _check_span(question.span)
-        if question.application:
-            await self._check_own(question.application, by)
-        wanted = Wanted(question.span, question.application, _sight(question.labels, scope))
-        shares = await self._shares(question.metric, by.project, wanted)
-        return points(question.span, shares, question.metric)
+        _check_span(query.span)
+        if query.application:
+            await self._check_own(query.application, by)
+        wanted = Wanted(query.span, query.application, _label_filter(query.labels, scope))
+        shares = await self._shares(query.metric, by.project, wanted)
+        return points(query.span, shares, query.metric)
 
     async def applications(self, *, by: UserOrApiKey) -> ApplicationBook:
-        """The applications as last collected, or NotFound before the first time."""
+        """The applications as last collected; NotFound before the first collection."""
         scope = await self._access.scope(by, _GET)
         path = book_path(by.project)
-        content = await found(
+        content = await or_not_found(
             self._files.get(path), "Entity was not found to get application counts"
         )
         book = await asyncio.to_thread(decoded, path, content, read_book)
@@ -87,7 +87,7 @@ class Insights:
         try:
             application = await self._applications.get(application_id)
         except NotFound:
-            # Nothing was ever collected for it, which the line then shows.
+            # The series of an unknown application is empty.
             return
         check_project(by, application.project_id, "application")
 
@@ -122,10 +122,10 @@ class Insights:
                 return {}
             return await asyncio.to_thread(_failures_in, path, content, wanted)
 
-        return together(await _some_at_once(paths, summed))
+        return together(await _gather_limited(paths, summed))
 
     async def _months(self, project: str, span: Span) -> tuple[Month, ...]:
-        """The months that exist, in the order of time."""
+        """The stored months in chronological order."""
 
         async def read(name: str) -> Month | None:
             path = month_path(project, name)
@@ -134,7 +134,7 @@ class Insights:
                 return None
             return await asyncio.to_thread(decoded, path, content, read_month)
 
-        months = await _some_at_once(months_between(span.start, span.end), read)
+        months = await _gather_limited(months_between(span.start, span.end), read)
         return tuple(month for month in months if month is not None)
 
     async def _content(self, path: str) -> bytes | None:
@@ -144,15 +144,15 @@ class Insights:
             return None
 
 
-async def _some_at_once(things: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The results in the order of the things; a remote filestore is slow, but patient."""
-    turn = asyncio.Semaphore(_AT_ONCE)
+async def _gather_limited(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """Runs a few reads at a time; the results are in the order of the items."""
+    slots = asyncio.Semaphore(_CONCURRENT_READS)
 
-    async def one(thing: T) -> R:
-        async with turn:
-            return await work(thing)
+    async def one(item: T) -> R:
+        async with slots:
+            return await work(item)
 
-    return list(await asyncio.gather(*(one(thing) for thing in things)))
+    return list(await asyncio.gather(*(one(item) for item in items)))
 
 
 def _failures_in(path: str, content: bytes, wanted: Wanted) -> dict[int, Share]:
@@ -160,23 +160,23 @@ def _failures_in(path: str, content: bytes, wanted: Wanted) -> dict[int, Share]:
 
 
 def _restore_times(months: Sequence[Month], wanted: Wanted) -> dict[int, Share]:
-    mended: list[Restored] = []
+    restores: list[Restored] = []
     for month in months:
-        mended += restored(month.tallies, month.failing)[0]
-    return restore_times(mended, wanted)
+        restores += restored(month.tallies, month.failing)[0]
+    return restore_times(restores, wanted)
 
 
-def _sight(wanted: Mapping[str, str], scope: Scope) -> Callable[[Mapping[str, str]], bool]:
-    """Whether a deployment with these labels is asked for and may be seen."""
-    if not wanted and scope.is_everything:
+def _label_filter(required: Mapping[str, str], scope: Scope) -> Callable[[Mapping[str, str]], bool]:
+    """Matches deployments that have these labels and that the caller may see."""
+    if not required and scope.is_everything:
         return lambda _: True
-    return lambda labels: wanted.items() <= labels.items() and scope.covers(labels)
+    return lambda labels: required.items() <= labels.items() and scope.covers(labels)
 
 
 def _check_span(span: Span) -> None:
     if span.start > span.end:
         raise UserMistake("the range ends before it begins")
-    if span.end > LATEST:
+    if span.end > MAX_TIMESTAMP:
         raise UserMistake("the range ends too far in the future")
-    if span.end - span.start > LONGEST_SECONDS:
+    if span.end - span.start > MAX_SPAN_SECONDS:
         raise UserMistake("too large duration: a range may span two years at most")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is running for an application, as its piped sees it."""
+"""Live state of applications, as their pipeds report it."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, Subject
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, found
+from pipecd.controlplane.usecases.access import Access, or_not_found
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import Denied, NotFound
 from pipecd.proto.model.livestate_pb2 import (
@@ -25,7 +25,7 @@ CACHE_SECONDS = 300.0
 
 
 class LiveStates:
-    """The last snapshot of every application."""
+    """Stores and returns the latest live state snapshot of each application."""
 
     def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
         self._stores, self._bus, self._access = stores, bus, access
@@ -33,7 +33,7 @@ class LiveStates:
 
     async def get(self, application_id: str, *, by: Subject) -> ApplicationLiveStateSnapshot:
         await self._access.application(application_id, by=by, permission=_GET)
-        return await found(
+        return await or_not_found(
             self._read(application_id), "Entity was not found to get application live state"
         )
 
@@ -47,7 +47,7 @@ class LiveStates:
     async def report_events(
         self, events: Sequence[KubernetesResourceStateEvent], *, by: PipedCaller
     ) -> None:
-        """Patches the snapshots of the piped's own applications; what does not fit is left out."""
+        """Patches the snapshots of the piped's applications; ignores events that do not apply."""
         by_application = sorted(events, key=lambda event: event.application_id)
         for application_id, own in groupby(by_application, key=lambda e: e.application_id):
             try:
@@ -83,12 +83,12 @@ class LiveStates:
 def patch(
     snapshot: ApplicationLiveStateSnapshot, events: Iterable[KubernetesResourceStateEvent]
 ) -> bool:
-    """Applies those events that are not older than the snapshot; False when none was."""
+    """Applies the events that are not older than the snapshot; False if all are."""
     resources = {resource.id: resource for resource in snapshot.kubernetes.resources}
-    fitting = [e for e in events if _order(e.snapshot_version) >= _order(snapshot.version)]
-    if not fitting:
+    current = [e for e in events if _order(e.snapshot_version) >= _order(snapshot.version)]
+    if not current:
         return False
-    for event in fitting:
+    for event in current:
         if event.type == KubernetesResourceStateEvent.DELETED:
             resources.pop(event.state.id, None)
         else:
@@ -98,7 +98,7 @@ def patch(
     ]
     del snapshot.kubernetes.resources[:]
     snapshot.kubernetes.resources.extend(changed)
-    snapshot.health_status = _health(changed)
+    snapshot.health_status = _health_status(changed)
     return True
 
 
@@ -106,13 +106,13 @@ def _order(version: ApplicationLiveStateVersion) -> tuple[int, int]:
     return version.timestamp, version.index
 
 
-def _health(
+def _health_status(
     resources: Iterable[KubernetesResourceState],
 ) -> ApplicationLiveStateSnapshot.Status.ValueType:
-    seen = {resource.health_status for resource in resources}
-    if KubernetesResourceState.OTHER in seen:
+    statuses = {resource.health_status for resource in resources}
+    if KubernetesResourceState.OTHER in statuses:
         return ApplicationLiveStateSnapshot.OTHER
-    if KubernetesResourceState.UNKNOWN in seen:
+    if KubernetesResourceState.UNKNOWN in statuses:
         return ApplicationLiveStateSnapshot.UNKNOWN
     return ApplicationLiveStateSnapshot.HEALTHY
 

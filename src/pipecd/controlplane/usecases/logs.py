@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage logs: pipeds append, people read."""
+"""Stage logs: pipeds append, users and API keys read."""
 
 from collections.abc import Sequence
 
@@ -9,35 +9,35 @@ from pipecd.controlplane.auth.subject import PipedCaller, Subject
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, found
+from pipecd.controlplane.usecases.access import Access, or_not_found
 from pipecd.model.deployment import ROLLBACK_STAGE
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
 _GET = Permission(Resource.DEPLOYMENT, Action.GET)
 
-# A deployment never changes hands, so its owner is asked for once.
+# A deployment never changes its piped, so ownership is checked once and cached.
 _OWNERS_TTL_SECONDS = 3600.0
 _MAX_OWNERS = 10_000
 _EMPTY = StageLogPart(blocks=(), completed=False)
 
 
 class Logs:
-    """The logs of all stages."""
+    """Appends to and reads stage logs."""
 
     def __init__(self, stores: Stores, bus: Bus, access: Access) -> None:
         self._stores, self._bus, self._access = stores, bus, access
         self._owners = LruCache[str, str](_MAX_OWNERS, ttl=_OWNERS_TTL_SECONDS)
 
     async def append(self, run: StageRun, blocks: Sequence[LogBlock], *, by: PipedCaller) -> None:
-        await self._check(run, by)
+        await self._check_owner(run, by)
         await self._stores.stage_logs.append(run, blocks)
         await self._signal(run, by)
 
     async def checkpoint(
         self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool, by: PipedCaller
     ) -> None:
-        await self._check(run, by)
+        await self._check_owner(run, by)
         await self._stores.stage_logs.checkpoint(run, blocks, completed=completed)
         await self._signal(run, by)
 
@@ -45,7 +45,7 @@ class Logs:
         """The blocks with that index or a greater one."""
         await self._access.deployment(run.deployment_id, by=by, permission=_GET)
         check_stage_run(run)
-        return await found(
+        return await or_not_found(
             self._stores.stage_logs.read(run, from_index=from_index),
             "Entity was not found to get stage logs",
         )
@@ -59,12 +59,12 @@ class Logs:
             try:
                 logs[stage.id] = await self._stores.stage_logs.read(run)
             except NotFound:
-                # Upstream's clients expect no entry for the stage that may never have run.
+                # Upstream's clients expect no entry for a rollback stage that did not run.
                 if stage.name != ROLLBACK_STAGE:
                     logs[stage.id] = _EMPTY
         return logs
 
-    async def _check(self, run: StageRun, by: PipedCaller) -> None:
+    async def _check_owner(self, run: StageRun, by: PipedCaller) -> None:
         check_stage_run(run)
         if self._owners.get(run.deployment_id) != by.piped:
             await self._access.own_deployment(run.deployment_id, by=by)
@@ -77,7 +77,7 @@ class Logs:
 
 
 def check_stage_run(run: StageRun) -> None:
-    """The ids become parts of a path, so they must not lead out of it."""
+    """Refuses ids that would leave the path they become part of."""
     for part in (run.deployment_id, run.stage_id):
         if "/" in part or "\\" in part or "\0" in part or part in {"", ".", ".."}:
             raise UserMistake("the id of a deployment or stage must not look like a path")

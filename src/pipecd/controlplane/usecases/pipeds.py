@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeds: registered by people, described by themselves."""
+"""Pipeds: registration, keys, versions, restarts, their reports, and secrets encrypted for them."""
 
 import asyncio
+import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from pipecd.config.piped import KEY_PAIR
 from pipecd.controlplane.auth.credentials import Credentials
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, UserOrApiKey
@@ -14,60 +16,59 @@ from pipecd.controlplane.usecases.access import (
     Access,
     check_project,
     commander,
-    creator,
-    found,
+    or_not_found,
 )
-from pipecd.controlplane.usecases.commands import Commands
-from pipecd.controlplane.usecases.piped_connections import Connections
-from pipecd.controlplane.usecases.silence import Silence
+from pipecd.controlplane.usecases.commands import CommandUseCases
+from pipecd.controlplane.usecases.piped_connections import OfflineDetector, PipedConnections
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.errors import Conflict, UserMistake
+from pipecd.model.errors import Conflict, PipecdError, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped, PipedKey
 from pipecd.proto.service import piped_pb2 as rpc
-from pipecd.secrets import keys
+from pipecd.secrets import hybrid, keys
 
 _GET = Permission(Resource.PIPED, Action.GET)
 _LIST = Permission(Resource.PIPED, Action.LIST)
 _CREATE = Permission(Resource.PIPED, Action.CREATE)
 _UPDATE = Permission(Resource.PIPED, Action.UPDATE)
+_UPDATE_APPLICATION = Permission(Resource.APPLICATION, Action.UPDATE)
 
-MOST_KEYS = 2
+MAX_KEYS = 2
 
 
-class Registered(NamedTuple):
-    """A new piped; the key is told this once and never again."""
+class RegisteredPiped(NamedTuple):
+    """A new piped; its key cannot be read again."""
 
     id: str
     key: str
 
 
-class Sight(NamedTuple):
-    """When a piped was last heard of, 0 for never, and the restart that it has yet to answer."""
+class PipedActivity(NamedTuple):
+    """The time of a piped's last report, 0 for never, and its unhandled restart command."""
 
-    seen: int
-    restart: str
+    last_seen: int
+    restart_command: str
 
 
-class Pipeds:
-    """The agents of a project."""
+class PipedUseCases:
+    """Registers and changes pipeds, and stores what they report about themselves."""
 
     def __init__(
         self,
         stores: Stores,
         bus: Bus,
         access: Access,
-        commands: Commands,
+        commands: CommandUseCases,
         credentials: Credentials,
         now: Now = utc_now,
     ) -> None:
         self._stores, self._bus, self._access = stores, bus, access
         self._commands, self._credentials, self._now = commands, credentials, now
-        self._connections = Connections(stores.cache, now)
-        self.silence = Silence(stores, bus, now)
+        self._connections = PipedConnections(stores.cache, now)
+        self.offline_detector = OfflineDetector(stores, bus, now)
 
-    async def register(self, name: str, description: str, *, by: UserOrApiKey) -> Registered:
+    async def register(self, name: str, description: str, *, by: UserOrApiKey) -> RegisteredPiped:
         await self._access.require(by, _CREATE)
         if not name:
             raise UserMistake("a piped needs a name")
@@ -77,9 +78,9 @@ class Pipeds:
         )
         await self._stores.pipeds.add(piped)
         await self._signal(piped)
-        return Registered(piped.id, key)
+        return RegisteredPiped(piped.id, key)
 
-    async def listed(self, *, by: UserOrApiKey, enabled: bool | None = None) -> tuple[Piped, ...]:
+    async def list(self, *, by: UserOrApiKey, enabled: bool | None = None) -> tuple[Piped, ...]:
         """The pipeds of the project, oldest first, with their connection status."""
         await self._access.require(by, _LIST)
         pipeds = await self._stores.pipeds.list(by.project, enabled=enabled)
@@ -94,16 +95,19 @@ class Pipeds:
         piped.status = await self._connections.status(id)
         return redacted(piped)
 
-    async def sights(self, pipeds: Iterable[Piped], *, by: UserOrApiKey) -> Mapping[str, Sight]:
-        """What is known of these pipeds, which the caller was given, beside their documents."""
-        heard = await self._connections.heard()
-        sights: dict[str, Sight] = {}
+    async def activity(
+        self, pipeds: Iterable[Piped], *, by: UserOrApiKey
+    ) -> Mapping[str, PipedActivity]:
+        """The activity of these pipeds, by id."""
+        last_reports = await self._connections.last_reports()
+        activity: dict[str, PipedActivity] = {}
         for piped in pipeds:
             check_project(by, piped.project_id, "piped")
-            waiting = await self._stores.commands.list_unhandled(piped.id)
-            restarts = [command.id for command in waiting if command.HasField("restart_piped")]
-            sights[piped.id] = Sight(heard.get(piped.id, 0), restarts[0] if restarts else "")
-        return sights
+            unhandled = await self._stores.commands.list_unhandled(piped.id)
+            restarts = [command.id for command in unhandled if command.HasField("restart_piped")]
+            last_seen = last_reports.get(piped.id, 0)
+            activity[piped.id] = PipedActivity(last_seen, restarts[0] if restarts else "")
+        return activity
 
     async def update(self, id: str, name: str, description: str, *, by: UserOrApiKey) -> None:
         def change(piped: Piped) -> None:
@@ -115,19 +119,19 @@ class Pipeds:
         await self._change(id, lambda piped: _set_disabled(piped, disabled=False), by)
 
     async def disable(self, id: str, *, by: UserOrApiKey) -> None:
-        """Locks the piped out at once."""
+        """Rejects the piped's calls at once."""
         await self._change(id, lambda piped: _set_disabled(piped, disabled=True), by)
 
     async def add_key(self, id: str, *, by: UserOrApiKey) -> str:
-        """A second key beside the first, told this once."""
+        """Adds a second key and returns it; it cannot be read again."""
         await self._access.require(by, _UPDATE)
         await self._access.piped(id, by=by)
         key, stored = await self._new_key(by)
 
         def change(piped: Piped) -> None:
-            if len(piped.keys) >= MOST_KEYS:
+            if len(piped.keys) >= MAX_KEYS:
                 raise Conflict(
-                    f"piped {piped.name} has {MOST_KEYS} keys already", hint="delete the old one"
+                    f"piped {piped.name} has {MAX_KEYS} keys already", hint="delete the old one"
                 )
             others = list(piped.keys)
             del piped.keys[:]
@@ -136,21 +140,23 @@ class Pipeds:
         await self._change(id, change, by)
         return key
 
-    async def drop_old_keys(self, id: str, *, by: UserOrApiKey) -> None:
-        """Keeps the newest key only."""
+    async def delete_old_keys(self, id: str, *, by: UserOrApiKey) -> None:
+        """Deletes all keys but the newest."""
 
         def change(piped: Piped) -> None:
-            if len(piped.keys) < MOST_KEYS:
+            if len(piped.keys) < MAX_KEYS:
                 return
             newest = max(piped.keys, key=lambda key: key.created_at)
-            kept = PipedKey(hash=newest.hash, creator=newest.creator, created_at=newest.created_at)
+            copy = PipedKey(hash=newest.hash, creator=newest.creator, created_at=newest.created_at)
             del piped.keys[:]
-            piped.keys.append(kept)
+            piped.keys.append(copy)
 
         await self._change(id, change, by)
 
-    async def desire_version(self, version: str, ids: Sequence[str], *, by: UserOrApiKey) -> None:
-        """Asks the launchers of these pipeds to run that version."""
+    async def set_desired_version(
+        self, version: str, ids: Sequence[str], *, by: UserOrApiKey
+    ) -> None:
+        """Sets the version that the launchers of these pipeds run."""
 
         def change(piped: Piped) -> None:
             piped.desired_version = version
@@ -159,7 +165,7 @@ class Pipeds:
             await self._change(id, change, by)
 
     async def restart(self, id: str, *, by: UserOrApiKey) -> str:
-        """Asks a piped to start anew and returns the id of the command."""
+        """Requests the restart of a piped and returns the id of the command."""
         await self._access.require(by, _UPDATE)
         piped = await self._access.piped(id, by=by)
         command = Command(
@@ -169,41 +175,43 @@ class Pipeds:
             type=Command.RESTART_PIPED,
             restart_piped=Command.RestartPiped(piped_id=piped.id),
         )
-        given = await self._commands.add(command)
-        # Pages that show the piped show that it is about to start anew.
+        command_id = await self._commands.add(command)
+        # Pages that show the piped show the pending restart.
         await self._bus.publish(Signal(Topic.PIPED, piped.id, piped.project_id))
-        return given
+        return command_id
 
     async def desired_version(self, *, by: PipedCaller) -> str:
         return (await self._own(by)).desired_version
 
-    async def stat_reported(self, metrics: bytes, *, by: PipedCaller) -> None:
-        """Keeps the metrics of a piped and thereby the proof that it is alive."""
-        was = await self._connections.status(by.piped)
+    async def report_stat(self, metrics: bytes, *, by: PipedCaller) -> None:
+        """Stores the metrics of a piped, which also shows that it is online."""
+        previous = await self._connections.status(by.piped)
         await self._connections.report(by.piped, metrics)
-        self.silence.heard(by.piped)
-        if was != Piped.ONLINE:
+        self.offline_detector.reported(by.piped)
+        if previous != Piped.ONLINE:
             await self._bus.publish(Signal(Topic.PIPED, by.piped, by.project))
 
-    async def meta_reported(self, meta: rpc.ReportPipedMetaRequest, *, by: PipedCaller) -> Piped:
-        """Takes over what a piped says about itself when it starts."""
+    async def report_meta(self, meta: rpc.ReportPipedMetaRequest, *, by: PipedCaller) -> Piped:
+        """Stores what a piped reports when it starts."""
         now = to_unix(self._now())
 
         def change(piped: Piped) -> None:
             _replace_meta(piped, meta)
             piped.started_at = now
 
-        piped = await found(self._stores.pipeds.update(by.piped, change), "Piped is not found")
+        piped = await or_not_found(
+            self._stores.pipeds.update(by.piped, change), "Piped is not found"
+        )
         await self._signal(piped)
         return piped
 
     async def _own(self, by: PipedCaller) -> Piped:
-        return await found(self._stores.pipeds.get(by.piped), "Piped is not found")
+        return await or_not_found(self._stores.pipeds.get(by.piped), "Piped is not found")
 
     async def _new_key(self, by: UserOrApiKey) -> tuple[str, PipedKey]:
         key = keys.new_piped_key()
         hashed = await asyncio.to_thread(keys.hash_key, key)
-        stored = PipedKey(hash=hashed, creator=creator(by), created_at=to_unix(self._now()))
+        stored = PipedKey(hash=hashed, creator=by.name, created_at=to_unix(self._now()))
         return key, stored
 
     async def _change(self, id: str, change: Callable[[Piped], None], by: UserOrApiKey) -> None:
@@ -241,3 +249,30 @@ def _replace_meta(piped: Piped, meta: rpc.ReportPipedMetaRequest) -> None:
         piped.secret_encryption.CopyFrom(meta.secret_encryption)
     else:
         piped.ClearField("secret_encryption")
+
+
+class Encryption:
+    """Encrypts secrets for one piped with the public key that it reports."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def encrypt(
+        self, piped_id: str, plaintext: str, *, base64_encoding: bool = False, by: UserOrApiKey
+    ) -> str:
+        """The encrypted text; with `base64_encoding` the plaintext is base64-encoded first."""
+        # Encryption reveals and changes nothing, so a read-only API key may do it.
+        await self._access.scope(by, _UPDATE_APPLICATION, writes=False)
+        piped = await self._access.piped(piped_id, by=by)
+        encryption = piped.secret_encryption
+        if encryption.type != KEY_PAIR or not encryption.public_key:
+            raise Conflict(
+                f"piped {piped.name} has no public key to encrypt with",
+                hint=f"add secretManagement of type {KEY_PAIR} to its configuration",
+            )
+        if base64_encoding:
+            plaintext = base64.b64encode(plaintext.encode()).decode()
+        try:
+            return hybrid.encrypt(encryption.public_key.encode(), plaintext)
+        except (PipecdError, ValueError) as e:
+            raise UserMistake("Invalid public key") from e

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan previews: what a branch would deploy, asked of the pipeds that watch its repository."""
+"""Plan previews: what a branch would deploy, computed by the pipeds of its repository."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -7,9 +7,9 @@ from datetime import timedelta
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, check_project, found
-from pipecd.controlplane.usecases.commands import Commands, output_path
-from pipecd.controlplane.usecases.piped_connections import Connections
+from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
+from pipecd.controlplane.usecases.commands import CommandUseCases, output_path
+from pipecd.controlplane.usecases.piped_connections import PipedConnections
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.document import from_json
@@ -24,22 +24,28 @@ _UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
 COMMANDER = "pipectl"
 HANDLE_SECONDS = 5 * 60
 RESULT_SECONDS = 24 * 3600
-RETURN = timedelta(seconds=30)
+# How long pipeds may need to reconnect after this control plane has started.
+RECONNECT = timedelta(seconds=30)
 
 
-class Previews:
-    """Requests for plan previews and their results."""
+class PlanPreviews:
+    """Requests plan previews and returns their results."""
 
     def __init__(
-        self, stores: Stores, access: Access, commands: Commands, address: str, now: Now = utc_now
+        self,
+        stores: Stores,
+        access: Access,
+        commands: CommandUseCases,
+        address: str,
+        now: Now = utc_now,
     ) -> None:
         self._stores, self._access, self._commands = stores, access, commands
         self._address, self._now = address.rstrip("/"), now
-        self._connections = Connections(stores.cache, now)
-        self._began = now()
+        self._connections = PipedConnections(stores.cache, now)
+        self._started_at = now()
 
     async def request(
-        self, wanted: RequestPlanPreviewRequest, *, by: UserOrApiKey
+        self, request: RequestPlanPreviewRequest, *, by: UserOrApiKey
     ) -> tuple[str, ...]:
         """One command for every enabled piped that watches the repository and base branch."""
         await self._access.require(by, _UPDATE)
@@ -47,8 +53,8 @@ class Previews:
         for piped in await self._stores.pipeds.list(by.project, enabled=True):
             for repository in piped.repositories:
                 if (repository.remote, repository.branch) != (
-                    wanted.repo_remote_url,
-                    wanted.base_branch,
+                    request.repo_remote_url,
+                    request.base_branch,
                 ):
                     continue
                 command = Command(
@@ -58,10 +64,10 @@ class Previews:
                     type=Command.BUILD_PLAN_PREVIEW,
                     build_plan_preview=Command.BuildPlanPreview(
                         repository_id=repository.id,
-                        head_branch=wanted.head_branch,
-                        head_commit=wanted.head_commit,
-                        base_branch=wanted.base_branch,
-                        timeout=wanted.timeout,
+                        head_branch=request.head_branch,
+                        head_commit=request.head_commit,
+                        base_branch=request.base_branch,
+                        timeout=request.timeout,
                     ),
                 )
                 commands.append(await self._commands.add(command))
@@ -70,18 +76,18 @@ class Previews:
     async def results(
         self, command_ids: Sequence[str], handle_timeout: int = 0, *, by: UserOrApiKey
     ) -> tuple[PlanPreviewCommandResult, ...]:
-        """What came of the commands; NotFound while one of them may still be answered."""
+        """The results of the commands; NotFound while one of them may still be handled."""
         await self._access.require(by, _UPDATE)
         timeout = handle_timeout if handle_timeout > 0 else HANDLE_SECONDS
         commands = [await self._command(id, by) for id in command_ids]
-        results = [self._given_up(c, await self._is_online(c), timeout) for c in commands]
+        results = [self._timed_out(c, await self._is_online(c), timeout) for c in commands]
         finished: list[PlanPreviewCommandResult] = []
-        for command, given_up in zip(commands, results, strict=True):
-            finished.append(await self._described(given_up or await self._output(command)))
+        for command, timed_out in zip(commands, results, strict=True):
+            finished.append(await self._with_urls(timed_out or await self._output(command)))
         return tuple(finished)
 
     async def _command(self, id: str, by: UserOrApiKey) -> Command:
-        command = await found(self._stores.commands.get(id), "Command is not found")
+        command = await or_not_found(self._stores.commands.get(id), "Command is not found")
         check_project(by, command.project_id, "command")
         if command.type != Command.BUILD_PLAN_PREVIEW:
             raise Conflict(f"command {id} is not a plan preview command")
@@ -90,20 +96,20 @@ class Previews:
     async def _is_online(self, command: Command) -> bool:
         if await self._connections.status(command.piped_id) == Piped.ONLINE:
             return True
-        if self._now() - self._began >= RETURN:
+        if self._now() - self._started_at >= RECONNECT:
             return False
-        # Pipeds that ran before are on their way back to a control plane that just started.
-        piped = await found(self._stores.pipeds.get(command.piped_id), "Piped is not found")
+        # A piped that has run before may not have reconnected yet.
+        piped = await or_not_found(self._stores.pipeds.get(command.piped_id), "Piped is not found")
         return bool(piped.started_at)
 
-    def _given_up(
+    def _timed_out(
         self, command: Command, is_online: bool, timeout: int
     ) -> PlanPreviewCommandResult | None:
-        """The result of a command that nobody answers; None for an answered one."""
+        """The error of a command that no piped handled; None for a handled one."""
         result = PlanPreviewCommandResult(command_id=command.id, piped_id=command.piped_id)
         if command.status != CommandStatus.NOT_HANDLED_YET:
             if to_unix(self._now()) - command.handled_at > RESULT_SECONDS:
-                raise Conflict(f"the result of command {command.id} is too old to be kept")
+                raise Conflict(f"the result of command {command.id} has expired")
             return None
         if not is_online:
             result.error = "Maybe Piped is offline currently."
@@ -114,7 +120,7 @@ class Previews:
         return result
 
     async def _output(self, command: Command) -> PlanPreviewCommandResult:
-        content = await found(
+        content = await or_not_found(
             self._stores.files.get(output_path(command.id)),
             f"the output of command {command.id} is not found",
         )
@@ -122,8 +128,8 @@ class Previews:
         result.command_id, result.piped_id = command.id, command.piped_id
         return result
 
-    async def _described(self, result: PlanPreviewCommandResult) -> PlanPreviewCommandResult:
-        piped = await found(self._stores.pipeds.get(result.piped_id), "Piped is not found")
+    async def _with_urls(self, result: PlanPreviewCommandResult) -> PlanPreviewCommandResult:
+        piped = await or_not_found(self._stores.pipeds.get(result.piped_id), "Piped is not found")
         result.piped_name = piped.name
         result.piped_url = f"{self._address}/settings/piped"
         for application in result.results:

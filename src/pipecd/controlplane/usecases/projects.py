@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects and their settings."""
+"""Projects: their settings, roles and user groups."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,13 +13,16 @@ from pipecd.controlplane.auth.sso import config_error
 from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, found
-from pipecd.model.errors import AlreadyExists, Conflict, UserMistake
+from pipecd.controlplane.usecases.access import Access, or_not_found
+from pipecd.model.errors import AlreadyExists, Conflict, NotFound, UserMistake
 from pipecd.proto.model.project_pb2 import (
     Project,
     ProjectRBACConfig,
+    ProjectRBACPolicy,
+    ProjectRBACRole,
     ProjectSSOConfig,
     ProjectStaticUser,
+    ProjectUserGroup,
 )
 from pipecd.secrets import keys
 from pipecd.secrets.keyfile import KeyFile
@@ -27,9 +30,9 @@ from pipecd.secrets.keyfile import KeyFile
 _GET = Permission(Resource.PROJECT, Action.GET)
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 
-LONGEST_ID = 50
-# What a project shows to another site, and to nobody else.
-CLIENT = ("client_id", "client_secret")
+MAX_ID_LENGTH = 50
+# The OAuth client of a project; it is never shown again.
+CLIENT_FIELDS = ("client_id", "client_secret")
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,14 @@ class ConfigProject:
 
 
 class StaticAdmin(NamedTuple):
-    """The password of a project's administrator, told this once and never again."""
+    """The credentials of a static admin; the password cannot be read again."""
 
     username: str
     password: str
 
 
-class Projects:
-    """All projects; one of the configuration file hides a stored one of the same name."""
+class ProjectUseCases:
+    """Manages projects; one of the configuration file takes precedence over a stored one."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Projects:
         shared_sso: str = "",
         allow_stray_as_viewer: bool = False,
     ) -> StaticAdmin:
-        """Makes a project; asked by whoever runs the control plane, no door offers it to others."""
+        """Adds a project; only for operators of the control plane."""
         check_id(id)
         if id in self._from_config:
             raise AlreadyExists(f"project {id} is declared in the control-plane configuration")
@@ -89,12 +92,12 @@ class Projects:
         await self._bus.publish(Signal(Topic.PROJECT, id, id))
         return admin
 
-    async def listed(self) -> tuple[Project, ...]:
-        """All stored projects, redacted; for whoever runs the control plane."""
+    async def list(self) -> tuple[Project, ...]:
+        """All stored projects without secrets; only for operators of the control plane."""
         return tuple(redacted(project) for project in await self._stores.projects.list())
 
     async def reset_admin(self, id: str) -> StaticAdmin:
-        """Gives the administrator a new password; for whoever runs the control plane."""
+        """Sets a new password for the static admin; only for operators of the control plane."""
         if id in self._from_config:
             raise _declared_in_config()
         admin = _new_admin()
@@ -105,23 +108,23 @@ class Projects:
             project.static_admin.CopyFrom(user)
             project.static_admin.username = username or user.username
 
-        missing = f"Unable to find project {id}"
-        changed = await found(self._stores.projects.update(id, change), missing)
-        await self._changed(id)
+        error = f"Unable to find project {id}"
+        changed = await or_not_found(self._stores.projects.update(id, change), error)
+        await self._invalidate(id)
         return StaticAdmin(changed.static_admin.username, admin.password)
 
-    async def known(self, id: str) -> Project:
-        """The project with everything, for the sign-in; NotFound when there is none."""
-        return self._declared(id) or await self._stores.projects.get(id)
+    async def read(self, id: str) -> Project:
+        """The project with its secrets, for the sign-in; NotFound if it does not exist."""
+        return self._from_config_file(id) or await self._stores.projects.get(id)
 
-    async def remembered(self, id: str) -> Project:
-        """The same, as it was read at most a moment ago; not to be changed."""
-        return self._declared(id) or await self._access.project(id)
+    async def read_cached(self, id: str) -> Project:
+        """The same, possibly cached; the caller must not modify it."""
+        return self._from_config_file(id) or await self._access.project(id)
 
     async def get(self, *, by: UserOrApiKey) -> Project:
         """The caller's project with all roles and groups, without secrets."""
         await self._access.require(by, _GET)
-        project = await found(self.known(by.project), "Project is not found")
+        project = await or_not_found(self.read(by.project), "Project is not found")
         roles, groups = rbac.roles_of(project), rbac.user_groups_of(project)
         project.ClearField("rbac_roles")
         project.rbac_roles.extend(roles)
@@ -145,37 +148,37 @@ class Projects:
         await self.change(lambda project: _set_admin_disabled(project, disabled=True), by=by)
 
     async def set_sso(self, sso: ProjectSSOConfig, *, by: UserOrApiKey) -> None:
-        """Replaces the single sign-on; the secrets of GitHub are stored encrypted.
+        """Replaces the single sign-on configuration; GitHub's secrets are stored encrypted.
 
-        Nobody is shown the id and the secret of the client again, so those that are left empty stay
-        as they are.
+        The client id and secret are never shown again, so empty ones leave the stored ones
+        unchanged.
         """
-        sealed = ProjectSSOConfig()
-        sealed.CopyFrom(sso)
-        # Upstream's console does not ask for it, and upstream refuses a stored zero.
-        sealed.session_ttl = sso.session_ttl or DEFAULT_SESSION_HOURS
-        if sealed.HasField("github"):
+        encrypted = ProjectSSOConfig()
+        encrypted.CopyFrom(sso)
+        # Upstream's console does not send it, and upstream rejects a stored zero.
+        encrypted.session_ttl = sso.session_ttl or DEFAULT_SESSION_HOURS
+        if encrypted.HasField("github"):
             key_file = KeyFile(self._encryption_key)
-            for name in CLIENT:
+            for name in CLIENT_FIELDS:
                 if plain := getattr(sso.github, name):
-                    setattr(sealed.github, name, key_file.encrypt(plain))
+                    setattr(encrypted.github, name, key_file.encrypt(plain))
 
         def change(project: Project) -> None:
-            whole = ProjectSSOConfig()
-            whole.CopyFrom(sealed)
-            _keep_client(whole, project.sso)
-            if (error := config_error(whole)) is not None:
+            merged = ProjectSSOConfig()
+            merged.CopyFrom(encrypted)
+            _fill_client(merged, project.sso)
+            if (error := config_error(merged)) is not None:
                 raise UserMistake(f"Invalid SSO configuration: {error}")
-            project.sso.CopyFrom(whole)
+            project.sso.CopyFrom(merged)
 
         await self.change(change, by=by)
 
     async def remove_sso(self, *, by: UserOrApiKey) -> None:
-        """Nobody can sign in through another site any more; those who did stay signed in."""
+        """Disables single sign-on; existing sessions stay valid."""
         await self.change(lambda project: project.ClearField("sso"), by=by)
 
     def is_declared(self, id: str) -> bool:
-        """Whether the configuration file has the project, so that nobody can change it here."""
+        """Whether the project is declared in the configuration file, and so cannot be changed."""
         return id in self._from_config
 
     async def set_legacy_teams(self, teams: ProjectRBACConfig, *, by: UserOrApiKey) -> None:
@@ -186,29 +189,31 @@ class Projects:
         await self._access.require(by, _UPDATE)
         if by.project in self._from_config:
             raise _declared_in_config()
-        await found(self._stores.projects.get(by.project), "Project is not found")
-        # What a change does not find is told in its own words.
+        await or_not_found(self._stores.projects.get(by.project), "Project is not found")
+        # NotFound errors of the change itself keep their message.
         await self._stores.projects.update(by.project, change)
-        await self._changed(by.project)
+        await self._invalidate(by.project)
 
-    def _declared(self, id: str) -> Project | None:
-        declared = self._from_config.get(id)
-        if declared is None:
+    def _from_config_file(self, id: str) -> Project | None:
+        configured = self._from_config.get(id)
+        if configured is None:
             return None
-        user = ProjectStaticUser(username=declared.username, password_hash=declared.password_hash)
-        return Project(id=id, desc=declared.description, static_admin=user)
+        user = ProjectStaticUser(
+            username=configured.username, password_hash=configured.password_hash
+        )
+        return Project(id=id, desc=configured.description, static_admin=user)
 
-    async def _changed(self, id: str) -> None:
+    async def _invalidate(self, id: str) -> None:
         self._access.invalidate(id)
         await self._bus.publish(Signal(Topic.PROJECT, id, id))
 
 
 def check_id(id: str) -> None:
-    """Refuses an id that cannot stand in paths of files, tokens of pipeds and columns."""
+    """Refuses an id that does not fit into file paths, piped tokens and columns."""
     if not id:
         raise UserMistake("a project needs an id")
-    if len(id) > LONGEST_ID:
-        raise UserMistake(f"the id of a project may have {LONGEST_ID} characters at most")
+    if len(id) > MAX_ID_LENGTH:
+        raise UserMistake(f"the id of a project may have {MAX_ID_LENGTH} characters at most")
     unfit = [c for c in id if c in "/\\," or not c.isprintable()]
     if unfit or id != id.strip() or set(id) == {"."}:
         raise UserMistake(
@@ -218,7 +223,7 @@ def check_id(id: str) -> None:
 
 
 def redacted(project: Project) -> Project:
-    """The project without anything that opens a door."""
+    """The project without secrets."""
     if project.HasField("static_admin"):
         project.static_admin.password_hash = keys.REDACTED
     for name in ("github", "google", "oidc"):
@@ -229,13 +234,13 @@ def redacted(project: Project) -> Project:
     return project
 
 
-def _keep_client(new: ProjectSSOConfig, old: ProjectSSOConfig) -> None:
-    """Fills in what was left empty of the client with what is stored for the same provider."""
+def _fill_client(new: ProjectSSOConfig, old: ProjectSSOConfig) -> None:
+    """Fills empty client fields with the stored ones of the same provider."""
     for provider in ("github", "oidc"):
         if new.HasField(provider) and old.HasField(provider):
-            mine, stored = getattr(new, provider), getattr(old, provider)
-            for name in CLIENT:
-                setattr(mine, name, getattr(mine, name) or getattr(stored, name))
+            fields, stored = getattr(new, provider), getattr(old, provider)
+            for name in CLIENT_FIELDS:
+                setattr(fields, name, getattr(fields, name) or getattr(stored, name))
 
 
 def _declared_in_config() -> Conflict:
@@ -253,3 +258,73 @@ async def _static_user(admin: StaticAdmin) -> ProjectStaticUser:
 
 def _set_admin_disabled(project: Project, *, disabled: bool) -> None:
     project.static_admin_disabled = disabled
+
+
+Policies = Sequence[ProjectRBACPolicy]
+
+
+class Roles:
+    """Manages custom roles and user groups of a project."""
+
+    def __init__(self, projects: ProjectUseCases) -> None:
+        self._projects = projects
+
+    async def add(self, name: str, policies: Policies, *, by: UserOrApiKey) -> None:
+        role = ProjectRBACRole(name=name, policies=policies)
+
+        def change(project: Project) -> None:
+            if any(role.name == name for role in rbac.roles_of(project)):
+                raise AlreadyExists(f"role {name} exists already")
+            project.rbac_roles.append(role)
+
+        await self._projects.change(change, by=by)
+
+    async def update(self, name: str, policies: Policies, *, by: UserOrApiKey) -> None:
+        def change(project: Project) -> None:
+            role = project.rbac_roles[_position(project, name)]
+            del role.policies[:]
+            role.policies.extend(policies)
+
+        await self._projects.change(change, by=by)
+
+    async def delete(self, name: str, *, by: UserOrApiKey) -> None:
+        """Deletes a custom role; groups that name it keep it, but it grants nothing."""
+
+        def change(project: Project) -> None:
+            del project.rbac_roles[_position(project, name)]
+
+        await self._projects.change(change, by=by)
+
+    async def add_group(self, sso_group: str, role: str, *, by: UserOrApiKey) -> None:
+        def change(project: Project) -> None:
+            if any(g.sso_group == sso_group for g in rbac.user_groups_of(project)):
+                raise AlreadyExists(f"group {sso_group} has a role already")
+            if not rbac.roles_named(rbac.roles_of(project), (role,)):
+                raise NotFound(f"role {role} does not exist")
+            project.user_groups.append(ProjectUserGroup(sso_group=sso_group, role=role))
+
+        await self._projects.change(change, by=by)
+
+    async def delete_group(self, sso_group: str, *, by: UserOrApiKey) -> None:
+        """Removes the role of a group, also that of the legacy configuration."""
+
+        def change(project: Project) -> None:
+            if not any(g.sso_group == sso_group for g in rbac.user_groups_of(project)):
+                raise NotFound(f"group {sso_group} has no role")
+            others = [g for g in project.user_groups if g.sso_group != sso_group]
+            project.ClearField("user_groups")
+            project.user_groups.extend(others)
+            for team in ("admin", "editor", "viewer"):
+                if project.HasField("rbac") and getattr(project.rbac, team) == sso_group:
+                    setattr(project.rbac, team, "")
+
+        await self._projects.change(change, by=by)
+
+
+def _position(project: Project, name: str) -> int:
+    if name in rbac.BUILT_IN_NAMES:
+        raise Conflict(f"role {name} is built in and cannot be changed")
+    for position, role in enumerate(project.rbac_roles):
+        if role.name == name:
+            return position
+    raise NotFound(f"role {name} does not exist")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the stores answer, which is what a probe wants to know."""
+"""The readiness probe: whether datastore, filestore and cache respond."""
 
 import asyncio
 import time
@@ -10,78 +10,80 @@ from dataclasses import dataclass
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
 
-# A name that nothing has, so that a store says no at once.
-_NOTHING = "no-such-thing"
-PATIENCE_SECONDS = 2.0
-# However many probes there are, the stores are asked this often at most.
-FRESH_SECONDS = 1.0
+# The key of a probe; no object has it.
+_PROBE_KEY = "no-such-thing"
+TIMEOUT_SECONDS = 2.0
+# However many probes there are, the stores are checked at most this often.
+CACHE_SECONDS = 1.0
 
-Ask = Callable[[], Awaitable[object]]
+Check = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True)
-class Found:
-    """How the stores are: what is wrong with each of them, or nothing."""
+class StoreStatus:
+    """The error of each store; empty if it responds."""
 
-    faults: dict[str, str]
+    errors: dict[str, str]
 
     @property
     def is_ready(self) -> bool:
-        """Without the cache everything goes on, only slower."""
-        return not self.faults["datastore"] and not self.faults["filestore"]
+        """The cache is optional: without it requests are only slower."""
+        return not self.errors["datastore"] and not self.errors["filestore"]
 
     def __str__(self) -> str:
-        return "".join(f"{store}: {fault or 'ok'}\n" for store, fault in self.faults.items())
+        return "".join(f"{store}: {error or 'ok'}\n" for store, error in self.errors.items())
 
 
 class Readiness:
-    """Asks the stores something small, and keeps the answer for a moment."""
+    """Checks the stores with a small read, and caches the result for a moment."""
 
     def __init__(
         self,
         stores: Stores,
-        cache: Ask | None = None,
+        cache: Check | None = None,
         *,
-        patience: float = PATIENCE_SECONDS,
+        timeout: float = TIMEOUT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._asks: dict[str, Ask] = {
-            "datastore": lambda: stores.projects.get(_NOTHING),
-            "filestore": lambda: stores.files.get(_NOTHING),
+        self._checks: dict[str, Check] = {
+            "datastore": lambda: stores.projects.get(_PROBE_KEY),
+            "filestore": lambda: stores.files.get(_PROBE_KEY),
         }
         if cache is not None:
-            self._asks["cache"] = cache
-        self._patience, self._clock = patience, clock
-        self._asking = asyncio.Lock()
-        self._found: Found | None = None
-        self._until = 0.0
+            self._checks["cache"] = cache
+        self._timeout, self._clock = timeout, clock
+        self._lock = asyncio.Lock()
+        self._status: StoreStatus | None = None
+        self._expires_at = 0.0
 
-    async def found(self) -> Found:
-        """How the stores are now, or were a moment ago."""
-        async with self._asking:
-            if self._found is None or self._clock() >= self._until:
-                faults = await asyncio.gather(*(self._fault(ask) for ask in self._asks.values()))
-                self._found = Found(dict(zip(self._asks, faults, strict=True)))
-                self._until = self._clock() + FRESH_SECONDS
-            return self._found
+    async def status(self) -> StoreStatus:
+        """The status of the stores, at most a moment old."""
+        async with self._lock:
+            if self._status is None or self._clock() >= self._expires_at:
+                errors = await asyncio.gather(
+                    *(self._error(check) for check in self._checks.values())
+                )
+                self._status = StoreStatus(dict(zip(self._checks, errors, strict=True)))
+                self._expires_at = self._clock() + CACHE_SECONDS
+            return self._status
 
     async def is_ready(self) -> bool:
-        return (await self.found()).is_ready
+        return (await self.status()).is_ready
 
     async def page(self) -> bytes:
-        """One line for each store; Unavailable when the control plane cannot do its work."""
-        found = await self.found()
-        if not found.is_ready:
-            raise Unavailable(str(found).rstrip())
-        return str(found).encode()
+        """One line per store; Unavailable if the control plane is not ready."""
+        status = await self.status()
+        if not status.is_ready:
+            raise Unavailable(str(status).rstrip())
+        return str(status).encode()
 
-    async def _fault(self, ask: Ask) -> str:
+    async def _error(self, check: Check) -> str:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 with suppress(NotFound):
-                    await ask()
+                    await check()
         except TimeoutError:
-            return f"no answer in {self._patience:g} s"
+            return f"no answer in {self._timeout:g} s"
         except PipecdError as e:
             return e.message
         return ""

@@ -11,8 +11,8 @@ from pipecd.controlplane.auth.sessions import DEFAULT_TTL, SSO, SessionTokens
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.auth.verified_keys import MAX_CONCURRENT_COMPARISONS
-from pipecd.controlplane.usecases.access import found
-from pipecd.controlplane.usecases.projects import Projects
+from pipecd.controlplane.usecases.access import or_not_found
+from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Denied, NotFound, Unauthenticated
 from pipecd.secrets import keys
@@ -23,14 +23,16 @@ ATTEMPTS_PER_MINUTE = 10
 class SignedIn(NamedTuple):
     """A user and their session token."""
 
-    person: User
+    user: User
     token: str
 
 
 class Sessions:
     """Signs in a project's static admin, issues and checks session tokens."""
 
-    def __init__(self, projects: Projects, encryption_key: bytes, now: Now = utc_now) -> None:
+    def __init__(
+        self, projects: ProjectUseCases, encryption_key: bytes, now: Now = utc_now
+    ) -> None:
         self._projects = projects
         self._tokens = SessionTokens(encryption_key, now)
         self._attempts = Throttle(ATTEMPTS_PER_MINUTE, now=now)
@@ -38,39 +40,41 @@ class Sessions:
 
     async def sign_in(self, project: str, username: str, password: str) -> SignedIn:
         """Signs in the static admin; Unauthenticated if the name or the password is wrong."""
-        known = await found(self._projects.known(project), f"Unable to find project: {project}")
-        if known.static_admin_disabled:
+        stored = await or_not_found(
+            self._projects.read(project), f"Unable to find project: {project}"
+        )
+        if stored.static_admin_disabled:
             raise Denied("Static admin is disabling")
         attempt = f"{project}\0{username}"
         self._attempts.attempt(attempt, "Too many attempts to login")
         # Both are always compared, so that the response time does not reveal which one is wrong.
-        is_name = hmac.compare_digest(username.encode(), known.static_admin.username.encode())
+        is_name = hmac.compare_digest(username.encode(), stored.static_admin.username.encode())
         async with self._slots:
             is_password = await asyncio.to_thread(
-                keys.key_matches, password, known.static_admin.password_hash
+                keys.key_matches, password, stored.static_admin.password_hash
             )
         if not (is_name and is_password):
             raise Unauthenticated("Unable to login")
         self._attempts.succeeded(attempt)
-        person = User(project=project, name=username, roles=(ADMIN,))
-        return SignedIn(person, self._tokens.sign(person, via=self._tokens.via_password(known)))
+        user = User(project=project, name=username, roles=(ADMIN,))
+        return SignedIn(user, self._tokens.sign(user, via=self._tokens.via_password(stored)))
 
-    def issue(self, person: User, ttl: timedelta = DEFAULT_TTL) -> str:
+    def issue(self, user: User, ttl: timedelta = DEFAULT_TTL) -> str:
         """A session token for a user whom a single sign-on provider has identified."""
-        return self._tokens.sign(person, ttl, via=SSO)
+        return self._tokens.sign(user, ttl, via=SSO)
 
-    async def person(self, token: str, *, afresh: bool = False) -> User:
+    async def user(self, token: str, *, afresh: bool = False) -> User:
         """The user of a session; Unauthenticated if it has expired or was revoked.
 
         `afresh` reads the project from the datastore instead of the cache; use it right after a
         signal about the project, as the cached copy may not have been invalidated yet.
         """
         verified = self._tokens.verify(token)
-        read = self._projects.known if afresh else self._projects.remembered
+        read = self._projects.read if afresh else self._projects.read_cached
         try:
-            project = await read(verified.person.project)
+            project = await read(verified.user.project)
         except NotFound as e:
             raise Unauthenticated("Unauthenticated") from e
         if self._tokens.is_revoked(verified, project):
             raise Unauthenticated("Unauthenticated")
-        return verified.person
+        return verified.user

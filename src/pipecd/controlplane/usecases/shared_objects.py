@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stages keep per application from one deployment to the next."""
+"""Analysis results and plugins' shared objects, stored per application across deployments."""
 
 from dataclasses import dataclass
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import Access, found
+from pipecd.controlplane.usecases.access import Access, or_not_found
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.analysis_pb2 import AnalysisResult
 
 
 @dataclass(frozen=True)
-class SharedObject:
-    """The name of something that a plugin keeps for an application."""
+class SharedObjectKey:
+    """The key of an object that a plugin stores for an application."""
 
     application_id: str
     plugin: str
     key: str
 
 
-class Objects:
-    """Analysis results and the objects of plugins."""
+class SharedObjects:
+    """Stores analysis results and the shared objects of plugins."""
 
     def __init__(self, stores: Stores, access: Access) -> None:
         self._stores, self._access = stores, access
 
     async def analysis_result(self, application_id: str, *, by: PipedCaller) -> AnalysisResult:
-        """When the last analysis of the application began."""
+        """The latest analysis result of the application."""
         await self._access.own_application(application_id, by=by)
-        content = await found(
+        content = await or_not_found(
             self._stores.files.get(_analysis_path(application_id)),
             "Entity was not found to get the most recent analysis result",
         )
@@ -41,26 +41,26 @@ class Objects:
         await self._access.own_application(application_id, by=by)
         await self._stores.files.put(_analysis_path(application_id), to_json(result).encode())
 
-    async def get(self, name: SharedObject, *, by: PipedCaller) -> bytes:
-        path = shared_path(name)
-        await self._access.own_application(name.application_id, by=by)
-        return await found(
+    async def get(self, key: SharedObjectKey, *, by: PipedCaller) -> bytes:
+        path = shared_path(key)
+        await self._access.own_application(key.application_id, by=by)
+        return await or_not_found(
             self._stores.files.get(path), "Entity was not found to get application shared object"
         )
 
-    async def put(self, name: SharedObject, content: bytes, *, by: PipedCaller) -> None:
-        path = shared_path(name)
-        await self._access.own_application(name.application_id, by=by)
+    async def put(self, key: SharedObjectKey, content: bytes, *, by: PipedCaller) -> None:
+        path = shared_path(key)
+        await self._access.own_application(key.application_id, by=by)
         await self._stores.files.put(path, content)
 
 
-def shared_path(name: SharedObject) -> str:
-    """Where the object is kept; a name that leads elsewhere is refused."""
-    if "/" in name.plugin:
+def shared_path(key: SharedObjectKey) -> str:
+    """The path of the object in the filestore; UserMistake if the key would leave it."""
+    if "/" in key.plugin:
         raise UserMistake("the name of a plugin must not contain a slash")
-    path = f"application-shared-objects/{name.application_id}/{name.plugin}/{name.key}.json"
+    path = f"application-shared-objects/{key.application_id}/{key.plugin}/{key.key}.json"
     if "\\" in path or "\0" in path or any(part in {"", ".", ".."} for part in path.split("/")):
-        raise UserMistake("plugin name and key of a shared object must not contain path steps")
+        raise UserMistake("plugin name and key of a shared object must not contain path segments")
     return path
 
 

@@ -23,8 +23,8 @@ from pipecd.controlplane.auth.sso import (
     create_provider,
 )
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.usecases.access import found
-from pipecd.controlplane.usecases.projects import Projects
+from pipecd.controlplane.usecases.access import or_not_found
+from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.controlplane.usecases.sessions import Sessions
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import (
@@ -88,7 +88,7 @@ class AuthCallback:
 class SignInResult:
     """The user, their session token and its lifetime."""
 
-    person: User
+    user: User
     token: str = field(repr=False)
     ttl: timedelta
 
@@ -106,7 +106,7 @@ class SingleSignOn:
 
     def __init__(
         self,
-        projects: Projects,
+        projects: ProjectUseCases,
         sessions: Sessions,
         settings: SsoSettings,
         now: Now = utc_now,
@@ -117,18 +117,22 @@ class SingleSignOn:
 
     async def options(self, project: str) -> SignInOptions:
         """How users may sign in to the project; NotFound if it does not exist."""
-        known = await found(self._projects.known(project), f"Unable to find project {project}")
+        stored = await or_not_found(
+            self._projects.read(project), f"Unable to find project {project}"
+        )
         try:
-            label = self._provider(known)[0].label
+            label = self._provider(stored)[0].label
         except PipecdError:
             # The static admin can still sign in and fix the configuration.
             label = ""
-        return SignInOptions(label, not known.static_admin_disabled)
+        return SignInOptions(label, not stored.static_admin_disabled)
 
     async def begin(self, project: str) -> AuthRedirect:
         """Starts a sign-in with the provider of the project."""
-        known = await found(self._projects.known(project), f"Unable to find project {project}")
-        provider, config = self._provider(known)
+        stored = await or_not_found(
+            self._projects.read(project), f"Unable to find project {project}"
+        )
+        provider, config = self._provider(stored)
         if not (self._settings.address or config.oidc.redirect_uri):
             raise _invalid("spec.address of the control plane is not set")
         try:
@@ -137,7 +141,7 @@ class SingleSignOn:
             raise UserMistake(f"Invalid SSO configuration: {e.message}", hint=e.hint) from e
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                url = await provider.authorization_url(self._auth_request(known, state))
+                url = await provider.authorization_url(self._auth_request(stored, state))
         except TimeoutError as e:
             raise Unavailable("Internal error: the provider did not answer in time") from e
         except PipecdError as e:
@@ -155,13 +159,15 @@ class SingleSignOn:
         if not callback.code:
             reason = f": {callback.error}" if callback.error in _SHOWN_ERRORS else ""
             raise Unauthenticated(f"Missing auth code{reason}")
-        known = await found(self._projects.known(project), f"Unable to find project {project}")
-        provider, config = self._provider(known)
-        _check_groups(known, config)
-        identity = await self._identify(provider, callback.code, self._auth_request(known, state))
-        person = User(project, identity.name, identity.roles, identity.avatar_url)
+        stored = await or_not_found(
+            self._projects.read(project), f"Unable to find project {project}"
+        )
+        provider, config = self._provider(stored)
+        _check_groups(stored, config)
+        identity = await self._identify(provider, callback.code, self._auth_request(stored, state))
+        user = User(project, identity.name, identity.roles, identity.avatar_url)
         ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
-        return SignInResult(person, self._sessions.issue(person, ttl), ttl)
+        return SignInResult(user, self._sessions.issue(user, ttl), ttl)
 
     async def _identify(
         self, provider: SsoProvider, code: str, request: AuthRequest

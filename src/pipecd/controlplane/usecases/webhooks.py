@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Webhooks of a project: the secret its Git hosts sign with, and whom a push concerns."""
+"""Webhooks of Git hosts: the signing secrets of a project, and the pipeds a push wakes."""
 
 import base64
 import json
@@ -27,21 +27,21 @@ log = structlog.get_logger()
 
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 
-# How long an earlier secret is valid, so that the hooks of many repositories can be changed.
-GRACE = timedelta(hours=24)
+# How long the previous secret stays valid, so that many repositories can be updated.
+ROTATION_GRACE = timedelta(hours=24)
 _SECRET_BYTES = 32
-_LAST_SECONDS = timedelta(days=30).total_seconds()
+_LAST_DELIVERY_TTL_SECONDS = timedelta(days=30).total_seconds()
 
 
 @dataclass(frozen=True)
 class Push:
-    """A repository by all its remotes, and the branches that moved; None means any of them."""
+    """The remotes of a repository and the pushed branches; None means any branch."""
 
     remotes: tuple[str, ...]
     branches: frozenset[str] | None = None
 
-    def concerns(self, repository: ApplicationGitRepository) -> bool:
-        """Whether a piped that watches this repository and branch has to look."""
+    def matches(self, repository: ApplicationGitRepository) -> bool:
+        """Whether the push changed the branch that a piped watches in this repository."""
         branch = repository.branch
         if branch and self.branches is not None and branch not in self.branches:
             return False
@@ -50,8 +50,8 @@ class Push:
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """The delivery that arrived last: when, of which host and repository, and how many it woke."""
+class WebhookDelivery:
+    """A received delivery: when, from which host, for which remote, and how many it woke."""
 
     at: int
     host: str
@@ -61,16 +61,16 @@ class Arrival:
 
 @dataclass(frozen=True)
 class WebhookSettings:
-    """What an administrator needs to set up a webhook; `previous_until` is 0 without a grace."""
+    """The webhook settings of a project; `previous_until` is 0 without a previous secret."""
 
     secret: str = field(repr=False)
     created_at: int
     previous_until: int
-    last: Arrival | None
+    last: WebhookDelivery | None
 
 
 class Webhooks:
-    """What Git hosts tell about the repositories of a project."""
+    """Manages webhook secrets and wakes pipeds on pushes."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Webhooks:
         self._encryption_key = encryption_key
 
     async def settings(self, *, by: UserOrApiKey) -> WebhookSettings | None:
-        """The secret of the caller's project, if it has one; only for those who may change it."""
+        """The settings of the caller's project, if webhooks are enabled; needs project:update."""
         await self._access.require(by, _UPDATE)
         sealed = await self._stores.webhook_secrets.get(by.project)
         if sealed is None:
@@ -97,7 +97,7 @@ class Webhooks:
         )
 
     async def rotate(self, *, by: UserOrApiKey) -> None:
-        """Makes a new secret; an earlier one stays valid for a day, but only the latest does."""
+        """Creates a new secret; only the one before it stays valid for a day."""
         await self._access.require(by, _UPDATE)
         fresh = PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
         current = self._key_file().encrypt(fresh)
@@ -106,53 +106,55 @@ class Webhooks:
         def change(sealed: SealedSecret | None) -> SealedSecret:
             if sealed is None:
                 return SealedSecret(current, to_unix(now))
-            return SealedSecret(current, to_unix(now), sealed.current, to_unix(now + GRACE))
+            return SealedSecret(
+                current, to_unix(now), sealed.current, to_unix(now + ROTATION_GRACE)
+            )
 
         await self._stores.webhook_secrets.update(by.project, change)
 
     async def remove(self, *, by: UserOrApiKey) -> None:
-        """Turns webhooks of the project off, at once and with every secret."""
+        """Disables the webhooks of the project and deletes all secrets."""
         await self._access.require(by, _UPDATE)
         await self._stores.webhook_secrets.remove(by.project)
 
     async def secrets_of(self, project: str) -> tuple[str, ...]:
-        """Every secret that is valid now, for the door that checks signatures; none is no error."""
+        """The currently valid secrets; empty if the project has none."""
         try:
             check_id(project)
             sealed = await self._stores.webhook_secrets.get(project)
-            return self._opened(sealed) if sealed else ()
+            return self._decrypt(sealed) if sealed else ()
         except UserMistake as e:
-            # Whoever sends a delivery is not the one who can mend this, and is told nothing.
-            log.warning("no secret for a webhook", project=project, error=str(e))
+            # The sender cannot fix this, and an error would reveal that the project exists.
+            log.warning("webhook secret not readable", project=project, error=str(e))
             return ()
 
     async def is_new(self, project: str, delivery: str, *, within: timedelta) -> bool:
-        """Whether a delivery of this id was not seen yet; asked once for each of them."""
+        """Whether this delivery id is new; marks it as seen."""
         key = f"webhook-delivery/{project}/{delivery}"
         try:
             if await self._stores.cache.get(key) is not None:
                 return False
             await self._stores.cache.put(key, b"1", ttl_seconds=within.total_seconds())
         except PipecdError as e:
-            # A push that is told twice costs a look; one that is not told costs a deployment.
-            log.warning("deliveries of webhooks not remembered", project=project, error=str(e))
+            # A repeated delivery only costs a poll; a lost one would delay a deployment.
+            log.warning("webhook delivery id not cached", project=project, error=str(e))
         return True
 
     async def pushed(self, project: str, push: Push, *, host: str) -> int:
-        """Wakes the pipeds that watch the repository; how many of their repositories it was."""
+        """Wakes the pipeds that watch the pushed branch; returns the number of wake-ups."""
         woken = 0
         for piped in await self._stores.pipeds.list(project, enabled=True):
             for repository in piped.repositories:
-                if push.concerns(repository):
+                if push.matches(repository):
                     woken += 1
                     signal = Signal(Topic.REPOSITORY, repository.id, project, piped.id)
                     await self._bus.publish(signal)
         shown = push.remotes[0] if push.remotes else ""
         log.info("webhook received", project=project, host=host, remote=shown, woken=woken)
-        await self._remember(project, Arrival(to_unix(self._now()), host, shown, woken))
+        await self._store_last(project, WebhookDelivery(to_unix(self._now()), host, shown, woken))
         return woken
 
-    def _opened(self, sealed: SealedSecret) -> tuple[str, ...]:
+    def _decrypt(self, sealed: SealedSecret) -> tuple[str, ...]:
         in_use = [sealed.current, *([sealed.previous] if self._is_in_grace(sealed) else [])]
         return tuple(self._key_file().decrypt(secret) for secret in in_use)
 
@@ -162,20 +164,22 @@ class Webhooks:
     def _is_in_grace(self, sealed: SealedSecret) -> bool:
         return bool(sealed.previous) and sealed.previous_until > to_unix(self._now())
 
-    async def _remember(self, project: str, arrival: Arrival) -> None:
-        kept = json.dumps([arrival.at, arrival.host, arrival.remote, arrival.woken]).encode()
+    async def _store_last(self, project: str, delivery: WebhookDelivery) -> None:
+        content = json.dumps([delivery.at, delivery.host, delivery.remote, delivery.woken]).encode()
         try:
-            await self._stores.cache.put(_last_key(project), kept, ttl_seconds=_LAST_SECONDS)
+            await self._stores.cache.put(
+                _last_key(project), content, ttl_seconds=_LAST_DELIVERY_TTL_SECONDS
+            )
         except PipecdError as e:
-            log.warning("last webhook not remembered", project=project, error=str(e))
+            log.warning("last webhook delivery not cached", project=project, error=str(e))
 
-    async def _last(self, project: str) -> Arrival | None:
+    async def _last(self, project: str) -> WebhookDelivery | None:
         try:
-            kept = await self._stores.cache.get(_last_key(project))
+            content = await self._stores.cache.get(_last_key(project))
         except PipecdError as e:
-            log.warning("last webhook not known", project=project, error=str(e))
+            log.warning("last webhook delivery not readable", project=project, error=str(e))
             return None
-        return Arrival(*json.loads(kept)) if kept else None
+        return WebhookDelivery(*json.loads(content)) if content else None
 
 
 def _last_key(project: str) -> str:

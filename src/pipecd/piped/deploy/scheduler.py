@@ -6,6 +6,8 @@ control plane and from the journal.
 """
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import structlog
 
@@ -20,7 +22,7 @@ from pipecd.piped.deploy.stop import until_stopped
 from pipecd.piped.plan.rollback import (
     SUCCEEDED,
     TIMED_OUT,
-    DeploymentOutcome,
+    Outcome,
     StageOutcome,
     Stop,
     next_stage,
@@ -79,7 +81,7 @@ class Scheduler:
         await self._sources.discard()
         await self._reports.completed(outcome.status, outcome.reason, by=outcome.by)
 
-    async def _decide(self) -> DeploymentOutcome:
+    async def _decide(self) -> Outcome:
         """Runs the stages, unless a rollback has started, and records the outcome."""
         if DeploymentStatus(self._deployment.status) is DeploymentStatus.ROLLING_BACK:
             outcome = resumed_rollback(self._deployment)
@@ -91,7 +93,7 @@ class Scheduler:
         await self._journal.record_outcome(outcome)
         return outcome
 
-    async def _run_forward(self) -> DeploymentOutcome:
+    async def _run_forward(self) -> Outcome:
         """Runs the remaining stages until one of them or a stop ends the deployment."""
         try:
             loading = asyncio.create_task(
@@ -118,7 +120,7 @@ class Scheduler:
                 outcome = outcome_after(stage, ended)
             if outcome is not None:
                 return outcome
-        return DeploymentOutcome(DeploymentStatus.SUCCESS, SUCCEEDED)
+        return Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
 
     def _elapsed(self) -> int:
         """Returns for how many seconds the stages have run, also before restarts of piped."""
@@ -129,17 +131,15 @@ class Scheduler:
         # A clock that was set back must not extend the timeout.
         return max(0, now - self._journal.started_at)
 
-    async def _end_between_stages(self, ended: StageOutcome) -> DeploymentOutcome:
+    async def _end_between_stages(self, ended: StageOutcome) -> Outcome:
         """Ends the deployment while no stage runs; a restart may have interrupted one, though."""
         following, last = next_stage(self._deployment)
         if following is not None and StageStatus(following.status) is StageStatus.RUNNING:
             await self._executor(following, ApplicationSpec()).abandon(ended)
-            return outcome_after(following, ended) or DeploymentOutcome(
-                DeploymentStatus.SUCCESS, SUCCEEDED
-            )
+            return outcome_after(following, ended) or Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
         return outcome_between(following, last, ended)
 
-    async def _roll_back(self, outcome: DeploymentOutcome) -> None:
+    async def _roll_back(self, outcome: Outcome) -> None:
         """Runs every rollback stage, also after one of them failed."""
         await self._reports.rolling_back(outcome.reason)
         remaining = [s for s in self._rollback if not StageStatus(s.status).is_completed]
@@ -162,8 +162,11 @@ class Scheduler:
             sources=self._sources,
             spec=spec,
             stage=stage,
-            run_in_background=lambda work: self._background.add(asyncio.create_task(work)),
+            run_in_background=self._run_in_background,
         )
+
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        self._background.add(asyncio.create_task(work))
 
     async def _load_spec(self) -> ApplicationSpec:
         own = self._deployment

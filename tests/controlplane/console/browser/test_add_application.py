@@ -94,14 +94,14 @@ async def test_an_update_keeps_a_half_filled_form(
     open_page: Open, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
 ) -> None:
     meta.plugins.append(Piped.Plugin(name="kubernetes", deploy_targets=["eu", "us"]))
-    await cases.pipeds.meta_reported(meta, by=piped)
-    await cases.application_reports.unregistered([found("cart")], by=piped)
+    await cases.pipeds.report_meta(meta, by=piped)
+    await cases.application_reports.report_unregistered([found("cart")], by=piped)
     page = await open_page(PAGE)
     await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
     cart = page.get_by_test_id("found-row").filter(has_text="cart")
     await cart.get_by_label("us").check()
     await page.get_by_label("Directory").fill("apps/other")
-    await cases.application_reports.unregistered([found("bakery"), found("cart")], by=piped)
+    await cases.application_reports.report_unregistered([found("bakery"), found("cart")], by=piped)
     await expect(page.get_by_test_id("found-row")).to_have_count(2)
     await expect(cart.get_by_label("us")).to_be_checked()
     await expect(page.get_by_label("Directory")).to_have_value("apps/other")
@@ -112,8 +112,8 @@ async def test_a_form_error_stays_until_the_next_submit(
     open_page: Open, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
 ) -> None:
     meta.plugins.append(Piped.Plugin(name="kubernetes", deploy_targets=["eu", "us"]))
-    await cases.pipeds.meta_reported(meta, by=piped)
-    await cases.application_reports.unregistered([found("cart")], by=piped)
+    await cases.pipeds.report_meta(meta, by=piped)
+    await cases.application_reports.report_unregistered([found("cart")], by=piped)
     page = await open_page(PAGE)
     await page.get_by_role("button", name="Add cart").click()
     wrong = page.get_by_test_id("found-row").get_by_test_id("form-error")
@@ -132,8 +132,8 @@ async def test_adding_works_without_scripts(
     other_piped: PipedCaller,
     meta: ReportPipedMetaRequest,
 ) -> None:
-    await cases.pipeds.meta_reported(meta, by=other_piped)
-    await cases.application_reports.unregistered([found("cart")], by=piped)
+    await cases.pipeds.report_meta(meta, by=other_piped)
+    await cases.application_reports.report_unregistered([found("cart")], by=piped)
     page = await open_page(PAGE, java_script_enabled=False)
     await page.get_by_role("button", name="Add cart").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("cart")

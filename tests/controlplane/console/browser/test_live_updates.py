@@ -164,7 +164,7 @@ async def test_approving_from_one_browser_is_seen_in_another(
     await live(other).to_have_text("Live")
     await mine.get_by_test_id("approve-button").click()
     await expect(mine.get_by_test_id("notice")).to_contain_text("The approval is requested")
-    (command,) = await cases.commands.unhandled_of(by=piped)
+    (command,) = await cases.commands.list_unhandled(by=piped)
     assert command.type == CommandKind.APPROVE_STAGE
     await reports.stage(running, "s2", StageStatus.SUCCESS)
     await expect(other.get_by_test_id("approval-card")).to_have_count(0)

@@ -77,7 +77,7 @@ async def test_everything_works_without_scripts(
     await expect(page.get_by_test_id("notice")).to_be_visible()
     await page.get_by_test_id("cancel-button").click()
     await page.get_by_role("button", name="Cancel without rollback").click()
-    kinds = {command.type for command in await cases.commands.unhandled_of(by=piped)}
+    kinds = {command.type for command in await cases.commands.list_unhandled(by=piped)}
     assert kinds == {CommandKind.APPROVE_STAGE, CommandKind.CANCEL_DEPLOYMENT}
     await page.goto(f"{page.url.split('?')[0]}?stage=s1")
     await page.get_by_role("link", name="Raw").click()

@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.usecases.commands import Handled
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 
@@ -44,14 +44,16 @@ async def test_a_restart_is_followed_on_both_pages(
     await is_live(page)
     # Somebody else who looks at the list sees it, too.
     await expect(watched.get_by_test_id("piped-status")).to_have_text("Restarting")
-    (command,) = await cases.commands.unhandled_of(by=piped)
+    (command,) = await cases.commands.list_unhandled(by=piped)
     advance(5)
-    await cases.commands.handled(Handled(command.id, CommandStatus.SUCCEEDED, 1), by=piped)
+    await cases.commands.report_handled(
+        CommandResult(command.id, CommandStatus.SUCCEEDED, 1), by=piped
+    )
     await expect(notice).to_contain_text("is starting again")
     await expect(watched.get_by_test_id("piped-status")).to_have_text("Online")
     advance(5)
     meta.version = "v0.51.0"
-    await cases.pipeds.meta_reported(meta, by=piped)
+    await cases.pipeds.report_meta(meta, by=piped)
     await expect(notice).to_contain_text("has restarted and runs v0.51.0")
     await expect(watched.get_by_test_id("piped-version")).to_have_text("v0.51.0")
     assert await page.evaluate("window.same") is True
@@ -90,7 +92,7 @@ async def test_the_key_of_a_new_piped_stays_on_its_page(
     key = page.get_by_test_id("piped-key")
     await expect(key).to_be_visible()
     # What happens elsewhere does not take it away.
-    (piped,) = await cases.pipeds.listed(by=admin)
+    (piped,) = await cases.pipeds.list(by=admin)
     await cases.pipeds.update(piped.id, "production", "", by=admin)
     await page.evaluate("window.dispatchEvent(new Event('focus'))")
     assert len(await key.inner_text()) == 50
@@ -115,7 +117,7 @@ async def test_a_piped_is_changed_without_scripts(
     await page.get_by_test_id("restart").click()
     await page.get_by_role("button", name="Restart dev").click()
     await expect(page.get_by_test_id("notice")).to_be_visible()
-    (command,) = await cases.commands.unhandled_of(by=piped)
+    (command,) = await cases.commands.list_unhandled(by=piped)
     assert command.type == CommandKind.RESTART_PIPED
     await page.get_by_test_id("disable").click()
     await page.get_by_role("button", name="Disable dev").click()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for programs that speak JSON over HTTP: the calls of APIService under addresses."""
+"""REST: the RPCs of APIService as JSON over HTTP, described by an OpenAPI document."""
 
-from pipecd.controlplane.api.rest.door import PREFIX, create_rest
+from pipecd.controlplane.api.rest.app import PREFIX, create_rest
 
 __all__ = ["PREFIX", "create_rest"]

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What upstream's Envoy gateway needs or does: `ext_authz` checks, and traces of pipeds.
+
+Pipeds send traces to the address of the API. They are forwarded unparsed to the collector.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from pipecd.controlplane.auth.credentials import Credentials
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.errors import Denied, PipecdError, Unauthenticated
+from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
+from pipecd.proto.gateway import authz_pb2 as pb
+from pipecd.wire.credentials import Metadata, PipedToken
+from pipecd.wire.status import from_rpc_error, to_status
+from pipecd.wire.table import RpcTable
+
+_SCHEME = "Bearer "
+
+
+async def authenticate_bearer(header: str | None, credentials: Credentials) -> PipedCaller:
+    """The piped of an `authorization` header; only a missing header is Unauthenticated."""
+    if not header:
+        raise Unauthenticated("missing authorization header")
+    if not header.startswith(_SCHEME):
+        raise Denied("invalid authorization header")
+    parts = header.removeprefix(_SCHEME).strip().split(",")
+    if len(parts) != 3 or not all(parts):
+        raise Denied("malformed piped token")
+    try:
+        return await credentials.piped(PipedToken(*parts))
+    except Unauthenticated as e:
+        raise Denied(e.message) from e
+
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Authorization"]
+
+
+class AuthorizationRpcs:
+    """The `Check` RPC; a denied request is an OK response with the denial in it."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    async def Check(self, request: pb.CheckRequest, _caller: None) -> pb.CheckResponse:
+        header = request.attributes.request.http.headers.get("authorization")
+        try:
+            await authenticate_bearer(header, self._credentials)
+        except PipecdError as e:
+            return _check_response(*to_status(e))
+        return _check_response(grpc.StatusCode.OK, "OK")
+
+
+def authz_table(cases: UseCases) -> RpcTable[None]:
+    """Envoy's authorization service; Envoy itself sends no credentials."""
+
+    async def allow_any(_metadata: Metadata) -> None:
+        """Any caller may ask."""
+
+    return RpcTable(SERVICE, [AuthorizationRpcs(cases.credentials)], allow_any)
+
+
+def _check_response(code: grpc.StatusCode, message: str) -> pb.CheckResponse:
+    number: int = code.value[0]
+    return pb.CheckResponse(status=pb.CheckResponse.Status(code=number, message=message))
+
+
+_TIMEOUT_SECONDS = 10.0
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Export = Callable[[bytes], Awaitable[bytes]]
+
+
+class TraceForwarder(grpc.GenericRpcHandler):
+    """Receives traces of authenticated pipeds; without a collector they are dropped."""
+
+    def __init__(self, credentials: Credentials, export: Export | None = None) -> None:
+        self._credentials, self._export = credentials, export
+        # The type stubs of gRPC do not allow an asynchronous handler here.
+        serve: Any = self._serve
+        self._method: Any = grpc.unary_unary_rpc_method_handler(serve)
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        return self._method if handler_call_details.method == OTLP_EXPORT_METHOD else None
+
+    async def _serve(self, request: bytes, context: Context) -> bytes:
+        try:
+            await authenticate_bearer(_authorization(context), self._credentials)
+            # An empty response means that all spans were accepted.
+            return await self._export(request) if self._export else b""
+        except PipecdError as e:
+            await context.abort(*to_status(e))
+
+
+class TraceCollector:
+    """An OpenTelemetry collector, reached by OTLP over gRPC without TLS."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._call: Any = channel.unary_unary(OTLP_EXPORT_METHOD)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, address: str) -> AsyncGenerator["TraceCollector", None]:
+        """A client that connects with its first request; the collector may start later."""
+        async with grpc.aio.insecure_channel(address) as channel:
+            yield cls(channel)
+
+    async def export(self, request: bytes) -> bytes:
+        try:
+            return await self._call(request, timeout=_TIMEOUT_SECONDS)
+        except grpc.aio.AioRpcError as e:
+            raise from_rpc_error(e) from e
+
+
+def _authorization(context: Context) -> str | None:
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WebService for browsers: gRPC-Web in binary mode over HTTP/1.1.
+
+Upstream leaves this translation to an Envoy gateway.
+"""
+
+import asyncio
+
+import grpc
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
+from pipecd.controlplane.auth.request_origin import is_cross_site
+from pipecd.controlplane.auth.subject import User
+from pipecd.model.errors import Denied, PipecdError
+from pipecd.wire.frames import HEAD_BYTES, data_frame, only_message, trailer_frame
+from pipecd.wire.server import RECEIVE_LIMIT
+from pipecd.wire.status import to_status
+from pipecd.wire.table import FORMER_PREFIX, PREFIX, RpcTable
+
+CONTENT_TYPE = "application/grpc-web+proto"
+_CONTENT_TYPES = (CONTENT_TYPE, "application/grpc-web")
+_READ_TIMEOUT_SECONDS = 30.0
+
+
+class GrpcWeb:
+    """An ASGI application that serves `POST /<service>/<method>` with the RPCs of a table."""
+
+    def __init__(self, table: RpcTable[User]) -> None:
+        self._table = table
+
+    def prefixes(self) -> tuple[str, ...]:
+        """The path prefixes it serves: the service's name and its former one."""
+        name = self._table.service_name.removeprefix(PREFIX)
+        return tuple(f"/{prefix}{name}/" for prefix in (PREFIX, FORMER_PREFIX))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        answer = await self._answer(scope, receive)
+        answer.headers.update(NO_STORE_HEADERS)
+        await answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        headers = Headers(scope=scope)
+        if scope["method"] != "POST":
+            return PlainTextResponse("This address takes gRPC-Web calls.", 405, {"Allow": "POST"})
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in _CONTENT_TYPES:
+            return PlainTextResponse(f"Send the call as {CONTENT_TYPE}.", 415)
+        try:
+            async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
+                body = await _read_body(headers, receive)
+        except TimeoutError:
+            return PlainTextResponse("The call did not arrive in time.", 408)
+        if body is None:
+            return _failure(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the message is larger than the limit of {RECEIVE_LIMIT} bytes",
+            )
+        try:
+            return await self._dispatch(scope["path"], headers, body)
+        except PipecdError as e:
+            return _failure(*to_status(e))
+
+    async def _dispatch(self, path: str, headers: Headers, body: bytes) -> Response:
+        # The session is a cookie, which a browser also sends for pages of other sites.
+        if is_cross_site(headers):
+            raise Denied("cross-site request")
+        answer = await self._table.dispatch(path, only_message(body), headers.items())
+        frames = data_frame(answer) + trailer_frame(grpc.StatusCode.OK)
+        return Response(frames, media_type=CONTENT_TYPE)
+
+
+async def _read_body(headers: Headers, receive: Receive) -> bytes | None:
+    """The whole body, or None if it is too large."""
+    most = RECEIVE_LIMIT + HEAD_BYTES
+    # uvicorn has checked that the length is a number, but not how long the number is.
+    announced = headers.get("content-length", "0").lstrip("0") or "0"
+    if len(announced) > len(str(most)) or int(announced) > most:
+        return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > most:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _failure(code: grpc.StatusCode, message: str) -> Response:
+    return Response(trailer_frame(code, message), media_type=CONTENT_TYPE)

@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PipedService: the RPCs of pipeds."""
+
+from collections.abc import Callable
+
+from pipecd.controlplane.api.wakeups import Wakeups
+from pipecd.controlplane.auth.credentials import AuthenticatedPiped
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.datastore.events import EventFilter
+from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.chains import Matcher
+from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.controlplane.usecases.events import EventReport
+from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model import event_pb2 as model
+from pipecd.proto.service import piped_pb2
+from pipecd.proto.service import piped_pb2 as pb
+from pipecd.proto.service.wakeups_pb2 import WatchWakeupsRequest
+from pipecd.wire.credentials import Metadata, parse_piped_token
+from pipecd.wire.table import RpcObserver, RpcTable
+
+
+class PipedSelfRpcs:
+    """RPCs about the calling piped."""
+
+    def __init__(self, cases: UseCases) -> None:
+        self._pipeds, self._address = cases.pipeds, cases.address
+
+    async def ReportStat(
+        self, request: pb.ReportStatRequest, caller: PipedCaller
+    ) -> pb.ReportStatResponse:
+        await self._pipeds.report_stat(request.piped_stats, by=caller)
+        return pb.ReportStatResponse()
+
+    async def ReportPipedMeta(
+        self, request: pb.ReportPipedMetaRequest, caller: PipedCaller
+    ) -> pb.ReportPipedMetaResponse:
+        piped = await self._pipeds.report_meta(request, by=caller)
+        return pb.ReportPipedMetaResponse(name=piped.name, web_base_url=self._address)
+
+    async def GetDesiredVersion(
+        self, _request: pb.GetDesiredVersionRequest, caller: PipedCaller
+    ) -> pb.GetDesiredVersionResponse:
+        return pb.GetDesiredVersionResponse(version=await self._pipeds.desired_version(by=caller))
+
+
+class PipedApplicationRpcs:
+    """RPCs about applications."""
+
+    def __init__(self, cases: UseCases) -> None:
+        self._applications, self._reports = cases.applications, cases.application_reports
+
+    async def ListApplications(
+        self, _request: pb.ListApplicationsRequest, caller: PipedCaller
+    ) -> pb.ListApplicationsResponse:
+        applications = await self._applications.list_enabled(by=caller)
+        return pb.ListApplicationsResponse(applications=applications)
+
+    async def ReportApplicationSyncState(
+        self, request: pb.ReportApplicationSyncStateRequest, caller: PipedCaller
+    ) -> pb.ReportApplicationSyncStateResponse:
+        await self._reports.report_sync_state(request.application_id, request.state, by=caller)
+        return pb.ReportApplicationSyncStateResponse()
+
+    async def ReportApplicationDeployingStatus(
+        self, request: pb.ReportApplicationDeployingStatusRequest, caller: PipedCaller
+    ) -> pb.ReportApplicationDeployingStatusResponse:
+        await self._reports.report_deploying(request.application_id, request.deploying, by=caller)
+        return pb.ReportApplicationDeployingStatusResponse()
+
+    async def ReportApplicationMostRecentDeployment(
+        self, request: pb.ReportApplicationMostRecentDeploymentRequest, caller: PipedCaller
+    ) -> pb.ReportApplicationMostRecentDeploymentResponse:
+        await self._reports.report_most_recent_deployment(
+            request.application_id,
+            DeploymentStatus(request.status),
+            request.deployment,
+            by=caller,
+        )
+        return pb.ReportApplicationMostRecentDeploymentResponse()
+
+    async def GetApplicationMostRecentDeployment(
+        self, request: pb.GetApplicationMostRecentDeploymentRequest, caller: PipedCaller
+    ) -> pb.GetApplicationMostRecentDeploymentResponse:
+        deployment = await self._reports.most_recent_deployment(
+            request.application_id, DeploymentStatus(request.status), by=caller
+        )
+        return pb.GetApplicationMostRecentDeploymentResponse(deployment=deployment)
+
+    async def UpdateApplicationConfigurations(
+        self, request: pb.UpdateApplicationConfigurationsRequest, caller: PipedCaller
+    ) -> pb.UpdateApplicationConfigurationsResponse:
+        await self._reports.update_configurations(request.applications, by=caller)
+        return pb.UpdateApplicationConfigurationsResponse()
+
+    async def ReportUnregisteredApplicationConfigurations(
+        self, request: pb.ReportUnregisteredApplicationConfigurationsRequest, caller: PipedCaller
+    ) -> pb.ReportUnregisteredApplicationConfigurationsResponse:
+        await self._reports.report_unregistered(request.applications, by=caller)
+        return pb.ReportUnregisteredApplicationConfigurationsResponse()
+
+
+# Called with the project of each new deployment.
+OnDeploymentCreated = Callable[[str], None]
+
+
+class PipedDeploymentRpcs:
+    """RPCs about deployments and their stages."""
+
+    def __init__(self, cases: UseCases, on_created: OnDeploymentCreated | None = None) -> None:
+        self._deployments, self._reports = cases.deployments, cases.deployment_reports
+        self._on_created = on_created
+
+    async def GetDeployment(
+        self, request: pb.GetDeploymentRequest, caller: PipedCaller
+    ) -> pb.GetDeploymentResponse:
+        deployment = await self._deployments.get(request.id, by=caller)
+        return pb.GetDeploymentResponse(deployment=deployment)
+
+    async def ListNotCompletedDeployments(
+        self, _request: pb.ListNotCompletedDeploymentsRequest, caller: PipedCaller
+    ) -> pb.ListNotCompletedDeploymentsResponse:
+        # All of them are in one page; an empty cursor tells clients that it is the last one.
+        deployments = await self._reports.list_not_completed(by=caller)
+        return pb.ListNotCompletedDeploymentsResponse(deployments=deployments)
+
+    async def CreateDeployment(
+        self, request: pb.CreateDeploymentRequest, caller: PipedCaller
+    ) -> pb.CreateDeploymentResponse:
+        await self._reports.create(request.deployment, by=caller)
+        if self._on_created is not None:
+            self._on_created(caller.project)
+        return pb.CreateDeploymentResponse()
+
+    async def ReportDeploymentPlanned(
+        self, request: pb.ReportDeploymentPlannedRequest, caller: PipedCaller
+    ) -> pb.ReportDeploymentPlannedResponse:
+        await self._reports.report_planned(request, by=caller)
+        return pb.ReportDeploymentPlannedResponse()
+
+    async def ReportDeploymentStatusChanged(
+        self, request: pb.ReportDeploymentStatusChangedRequest, caller: PipedCaller
+    ) -> pb.ReportDeploymentStatusChangedResponse:
+        await self._reports.report_status(request, by=caller)
+        return pb.ReportDeploymentStatusChangedResponse()
+
+    async def ReportDeploymentCompleted(
+        self, request: pb.ReportDeploymentCompletedRequest, caller: PipedCaller
+    ) -> pb.ReportDeploymentCompletedResponse:
+        await self._reports.report_completed(request, by=caller)
+        return pb.ReportDeploymentCompletedResponse()
+
+    async def ReportStageStatusChanged(
+        self, request: pb.ReportStageStatusChangedRequest, caller: PipedCaller
+    ) -> pb.ReportStageStatusChangedResponse:
+        await self._reports.report_stage_status(request, by=caller)
+        return pb.ReportStageStatusChangedResponse()
+
+
+class PipedMetadataRpcs:
+    """RPCs that merge metadata."""
+
+    def __init__(self, cases: UseCases) -> None:
+        self._reports = cases.deployment_reports
+
+    async def SaveDeploymentMetadata(
+        self, request: pb.SaveDeploymentMetadataRequest, caller: PipedCaller
+    ) -> pb.SaveDeploymentMetadataResponse:
+        await self._reports.save_metadata(request.deployment_id, request.metadata, by=caller)
+        return pb.SaveDeploymentMetadataResponse()
+
+    async def SaveDeploymentSharedMetadata(
+        self, request: pb.SaveDeploymentSharedMetadataRequest, caller: PipedCaller
+    ) -> pb.SaveDeploymentSharedMetadataResponse:
+        await self._reports.save_shared_metadata(request.deployment_id, request.metadata, by=caller)
+        return pb.SaveDeploymentSharedMetadataResponse()
+
+    async def SaveDeploymentPluginMetadata(
+        self, request: pb.SaveDeploymentPluginMetadataRequest, caller: PipedCaller
+    ) -> pb.SaveDeploymentPluginMetadataResponse:
+        await self._reports.save_plugin_metadata(
+            request.deployment_id, request.plugin_name, request.metadata, by=caller
+        )
+        return pb.SaveDeploymentPluginMetadataResponse()
+
+    async def SaveStageMetadata(
+        self, request: pb.SaveStageMetadataRequest, caller: PipedCaller
+    ) -> pb.SaveStageMetadataResponse:
+        await self._reports.save_stage_metadata(
+            request.deployment_id, request.stage_id, request.metadata, by=caller
+        )
+        return pb.SaveStageMetadataResponse()
+
+
+class PipedLogRpcs:
+    """RPCs that append to stage logs."""
+
+    def __init__(self, cases: UseCases) -> None:
+        self._logs = cases.logs
+
+    async def ReportStageLogs(
+        self, request: pb.ReportStageLogsRequest, caller: PipedCaller
+    ) -> pb.ReportStageLogsResponse:
+        await self._logs.append(_run(request), request.blocks, by=caller)
+        return pb.ReportStageLogsResponse()
+
+    async def ReportStageLogsFromLastCheckpoint(
+        self, request: pb.ReportStageLogsFromLastCheckpointRequest, caller: PipedCaller
+    ) -> pb.ReportStageLogsFromLastCheckpointResponse:
+        await self._logs.checkpoint(
+            _run(request), request.blocks, completed=request.completed, by=caller
+        )
+        return pb.ReportStageLogsFromLastCheckpointResponse()
+
+
+def _run(
+    request: pb.ReportStageLogsRequest | pb.ReportStageLogsFromLastCheckpointRequest,
+) -> StageRun:
+    return StageRun(request.deployment_id, request.stage_id, request.retried_count)
+
+
+class PipedCommandRpcs:
+    """RPCs about commands."""
+
+    def __init__(self, cases: UseCases) -> None:
+        self._commands = cases.commands
+
+    async def ListUnhandledCommands(
+        self, _request: pb.ListUnhandledCommandsRequest, caller: PipedCaller
+    ) -> pb.ListUnhandledCommandsResponse:
+        commands = await self._commands.list_unhandled(by=caller)
+        return pb.ListUnhandledCommandsResponse(commands=commands)
+
+    async def ReportCommandHandled(
+        self, request: pb.ReportCommandHandledRequest, caller: PipedCaller
+    ) -> pb.ReportCommandHandledResponse:
+        result = CommandResult(
+            command_id=request.command_id,
+            status=CommandStatus(request.status),
+            handled_at=request.handled_at,
+            metadata=request.metadata,
+            output=request.output,
+        )
+        await self._commands.report_handled(result, by=caller)
+        return pb.ReportCommandHandledResponse()
+
+
+class PipedLiveStateRpcs:
+    """RPCs about live state."""
+
+    def __init__(self, cases: UseCases) -> None:
+        self._livestate = cases.livestate
+
+    async def ReportApplicationLiveState(
+        self, request: pb.ReportApplicationLiveStateRequest, caller: PipedCaller
+    ) -> pb.ReportApplicationLiveStateResponse:
+        await self._livestate.report(request.snapshot, by=caller)
+        return pb.ReportApplicationLiveStateResponse()
+
+    async def ReportApplicationLiveStateEvents(
+        self, request: pb.ReportApplicationLiveStateEventsRequest, caller: PipedCaller
+    ) -> pb.ReportApplicationLiveStateEventsResponse:
+        await self._livestate.report_events(request.kubernetes_events, by=caller)
+        return pb.ReportApplicationLiveStateEventsResponse()
+
+
+_STATUSES = {
+    pb.ListEventsRequest.ALL: (),
+    pb.ListEventsRequest.NOT_HANDLED: (model.EVENT_NOT_HANDLED,),
+    pb.ListEventsRequest.SUCCESS: (model.EVENT_SUCCESS,),
+    pb.ListEventsRequest.FAILURE: (model.EVENT_FAILURE,),
+    pb.ListEventsRequest.OUTDATED: (model.EVENT_OUTDATED,),
+}
+
+
+class PipedEventRpcs:
+    """RPCs about events."""
+
+    def __init__(self, cases: UseCases) -> None:
+        self._events = cases.events
+
+    async def GetLatestEvent(
+        self, request: pb.GetLatestEventRequest, caller: PipedCaller
+    ) -> pb.GetLatestEventResponse:
+        event = await self._events.latest(request.name, request.labels, by=caller)
+        return pb.GetLatestEventResponse(event=event)
+
+    async def ListEvents(
+        self, request: pb.ListEventsRequest, caller: PipedCaller
+    ) -> pb.ListEventsResponse:
+        filter_ = EventFilter(
+            project=caller.project,
+            statuses=_STATUSES[request.status],
+            # `from` is a keyword of Python, so the field is read by name.
+            created_from=max(0, getattr(request, "from")),
+            created_to=max(0, request.to),
+        )
+        events = await self._events.list_by_creation(
+            filter_, descending=request.order == pb.DESC, by=caller
+        )
+        return pb.ListEventsResponse(events=events)
+
+    async def ReportEventStatuses(
+        self, request: pb.ReportEventStatusesRequest, caller: PipedCaller
+    ) -> pb.ReportEventStatusesResponse:
+        reports = [
+            EventReport(event.id, event.status, event.status_description)
+            for event in request.events
+        ]
+        await self._events.report_statuses(reports, by=caller)
+        return pb.ReportEventStatusesResponse()
+
+
+class PipedObjectRpcs:
+    """RPCs about analysis results and shared objects."""
+
+    def __init__(self, cases: UseCases) -> None:
+        self._objects = cases.objects
+
+    async def GetLatestAnalysisResult(
+        self, request: pb.GetLatestAnalysisResultRequest, caller: PipedCaller
+    ) -> pb.GetLatestAnalysisResultResponse:
+        result = await self._objects.analysis_result(request.application_id, by=caller)
+        return pb.GetLatestAnalysisResultResponse(analysis_result=result)
+
+    async def PutLatestAnalysisResult(
+        self, request: pb.PutLatestAnalysisResultRequest, caller: PipedCaller
+    ) -> pb.PutLatestAnalysisResultResponse:
+        await self._objects.put_analysis_result(
+            request.application_id, request.analysis_result, by=caller
+        )
+        return pb.PutLatestAnalysisResultResponse()
+
+    async def GetApplicationSharedObject(
+        self, request: pb.GetApplicationSharedObjectRequest, caller: PipedCaller
+    ) -> pb.GetApplicationSharedObjectResponse:
+        key = SharedObjectKey(request.application_id, request.plugin_name, request.key)
+        content = await self._objects.get(key, by=caller)
+        return pb.GetApplicationSharedObjectResponse(object=content)
+
+    async def PutApplicationSharedObject(
+        self, request: pb.PutApplicationSharedObjectRequest, caller: PipedCaller
+    ) -> pb.PutApplicationSharedObjectResponse:
+        key = SharedObjectKey(request.application_id, request.plugin_name, request.key)
+        await self._objects.put(key, request.object, by=caller)
+        return pb.PutApplicationSharedObjectResponse()
+
+
+class PipedChainRpcs:
+    """RPCs about deployment chains."""
+
+    def __init__(self, cases: UseCases) -> None:
+        self._chains = cases.chains
+
+    async def CreateDeploymentChain(
+        self, request: pb.CreateDeploymentChainRequest, caller: PipedCaller
+    ) -> pb.CreateDeploymentChainResponse:
+        matchers = [Matcher(m.name, m.kind, m.labels) for m in request.matchers]
+        await self._chains.create(request.first_deployment, matchers, by=caller)
+        return pb.CreateDeploymentChainResponse()
+
+    async def InChainDeploymentPlannable(
+        self, request: pb.InChainDeploymentPlannableRequest, caller: PipedCaller
+    ) -> pb.InChainDeploymentPlannableResponse:
+        decision = await self._chains.plannable(
+            request.deployment_id,
+            request.deployment_chain_id,
+            request.deployment_chain_block_index,
+            by=caller,
+        )
+        return pb.InChainDeploymentPlannableResponse(
+            plannable=decision.plannable,
+            cancel=bool(decision.cancel_reason),
+            cancel_reason=decision.cancel_reason,
+        )
+
+
+SERVICE = piped_pb2.DESCRIPTOR.services_by_name["PipedService"]
+
+
+def piped_table(
+    cases: UseCases,
+    *,
+    observer: RpcObserver | None = None,
+    on_created: OnDeploymentCreated | None = None,
+) -> RpcTable[AuthenticatedPiped]:
+    """The table of all RPCs of PipedService, and of the wake-up stream under the same prefix.
+
+    `on_created` is called with the project of each new deployment.
+    """
+
+    async def authenticate(metadata: Metadata) -> AuthenticatedPiped:
+        return await cases.credentials.piped(parse_piped_token(metadata))
+
+    wakeups = Wakeups(cases.bus, cases.credentials)
+    parts = (
+        PipedSelfRpcs(cases),
+        PipedApplicationRpcs(cases),
+        PipedDeploymentRpcs(cases, on_created),
+        PipedMetadataRpcs(cases),
+        PipedLogRpcs(cases),
+        PipedCommandRpcs(cases),
+        PipedLiveStateRpcs(cases),
+        PipedEventRpcs(cases),
+        PipedObjectRpcs(cases),
+        PipedChainRpcs(cases),
+    )
+    return RpcTable(
+        SERVICE,
+        parts,
+        authenticate,
+        streams={"WatchWakeups": (WatchWakeupsRequest, wakeups.watch)},
+        observer=observer,
+    )

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a document must be like for every engine to hold it.
+
+Engines differ in what they refuse: PostgreSQL a zero byte, MySQL a long name, SQLite neither. The
+narrowest of them decides for all, so that a control plane can move from one to another and a
+mistake is told the same way everywhere.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+from google.protobuf.message import Message
+from sqlalchemy import Column, Integer, String, Table
+
+from pipecd.controlplane.datastore.engine.expression import FromDocument
+from pipecd.model.errors import UserMistake
+
+# The smallest packet that the servers of today are set up for is twice as long.
+MOST_BYTES = 8 * 1024 * 1024
+GREATEST = 2**31 - 1
+LONGEST_LABEL = 255
+
+# A backslash that is itself escaped begins no escape.
+_ZERO_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The column that takes a field of the document, and what it can hold."""
+
+    column: str
+    field: Callable[[Any], str | int]
+    is_required: bool
+    longest: int = 0
+    is_number: bool = False
+
+    def check(self, document: Message) -> None:
+        value = self.field(document)
+        if isinstance(value, str):
+            if self.longest and len(value) > self.longest:
+                raise UserMistake(
+                    f"the document cannot be stored because {self.column} is longer than "
+                    f"{self.longest} characters"
+                )
+        elif self.is_number and not -GREATEST <= value <= GREATEST:
+            raise UserMistake(
+                f"the document cannot be stored because {self.column} is out of range: {value}"
+            )
+        if self.is_required and not value:
+            raise UserMistake(f"the document cannot be stored because {self.column} is missing")
+
+
+def check_fits(table: Table, document: Message, text: str, *, extra: str) -> None:
+    """Refuses a document that some engine cannot hold.
+
+    `text` is its stored form, `extra` the field of which upstream keeps a copy.
+    """
+    for rule in _rules(table, extra):
+        rule.check(document)
+    if "\\u0000" in text and _ZERO_BYTE.search(text):
+        raise UserMistake(
+            "the document cannot be stored because a text in it has a zero byte",
+            hint="remove the byte",
+        )
+    # A character has four bytes at most.
+    if len(text) > MOST_BYTES // 4 and (size := len(text.encode())) > MOST_BYTES:
+        raise UserMistake(
+            f"the document cannot be stored because it has {size} bytes, more than {MOST_BYTES}"
+        )
+
+
+def label_text(text: str) -> str:
+    """A key or value of a label as the label index has it: a digest for what is too long."""
+    if len(text) <= LONGEST_LABEL:
+        return text
+    return f"sha256:{sha256(text.encode()).hexdigest()}"
+
+
+@cache
+def _rules(table: Table, extra: str) -> tuple[Rule, ...]:
+    computed = ((c, c.computed) for c in table.c)
+    return tuple(_rule(c, e, extra) for c, e in computed if isinstance(e, FromDocument))
+
+
+def _rule(column: Column[Any], computed: FromDocument, extra: str) -> Rule:
+    is_extra = computed.path == "_extra"
+    # Expressions with a default never give null.
+    is_required = not column.nullable and computed.reads.value.endswith("or null")
+    longest = column.type.length or 0 if isinstance(column.type, String) else 0
+    return Rule(
+        f"{column.table.name}.{extra if is_extra else column.name}",
+        _field(extra if is_extra else computed.path),
+        is_required,
+        longest,
+        isinstance(column.type, Integer),
+    )
+
+
+def _field(path: str) -> Callable[[Any], str | int]:
+    names = path.split(".")
+
+    def read(document: Any) -> str | int:
+        for name in names:
+            document = getattr(document, name)
+        return document
+
+    return read
