@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from pipecd.config.decode import Items, Object, Shape, Table, fields_of
+from pipecd.config.decode import FieldType, ListType, MapType, ObjectType, fields_of
 from pipecd.config.spec import Spec
 
 
@@ -14,13 +14,13 @@ def keys_of(spec: type[Spec]) -> Iterator[str]:
         yield from _keys_in(field.shape)
 
 
-def _keys_in(shape: Shape) -> Iterator[str]:
+def _keys_in(shape: FieldType) -> Iterator[str]:
     match shape:
-        case Object():
+        case ObjectType():
             yield from keys_of(shape.type)
-        case Items():
+        case ListType():
             yield from _keys_in(shape.item)
-        case Table():
+        case MapType():
             yield from _keys_in(shape.value)
         case _:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of a repository are application files."""
+"""The kind Application: the generic part of application files, equal in both generations."""
 
 import posixpath
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a control plane sums up what happened."""
+"""The kind ControlPlane: stores, caches, sign-in, insights."""
 
 import re
 from typing import Annotated, Self

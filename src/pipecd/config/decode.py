@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pydantic found wrong, in the words of the person who wrote the file."""
+"""Decodes a YAML tree into a configuration type; a report has every mistake with its line.
+
+The `Normalizer` matches keys and applies defaults, pydantic validates the values, and its errors
+are located in the file and explained.
+"""
 
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +41,7 @@ _EXPECTED = {
 
 
 def explain(error: ErrorDetails) -> str:
-    """Return what is wrong and, where one can tell, what to write."""
+    """Return what is wrong and, if it is clear, what to write."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in _EXPECTED:
         return _wrong_type(_EXPECTED[kind], error["input"])
@@ -90,55 +94,55 @@ _SCALARS = (str, bool, int, float)
 
 
 @dataclass(frozen=True, slots=True)
-class Object:
-    """The fields of a type."""
+class ObjectType:
+    """An object with the fields of a Spec."""
 
     type: type[Spec]
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
-    """Any number of values of one shape."""
+class ListType:
+    """A list of values of one type."""
 
-    item: "Shape"
+    item: "FieldType"
     is_tuple: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Values of one shape by free keys."""
+class MapType:
+    """A map with free keys and values of one type."""
 
-    value: "Shape"
+    value: "FieldType"
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """A single value; `zero` is what an absent one is."""
+class ScalarType:
+    """A scalar; `zero` is the value of an absent one."""
 
     zero: bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class UnitType:
     """A duration, a percentage or a number of replicas, for which null is no value."""
 
     type: type[Duration | Percentage | Replicas]
 
 
 @dataclass(frozen=True, slots=True)
-class Anything:
-    """Whatever the file says."""
+class AnyType:
+    """Any value."""
 
 
-Shape: TypeAlias = Object | Items | Table | Word | Unit | Anything
+FieldType: TypeAlias = ObjectType | ListType | MapType | ScalarType | UnitType | AnyType
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a type: its attribute, its shape, its default or None."""
+    """One field of a Spec: its attribute, its type, its default or None."""
 
     name: str
-    shape: Shape
+    shape: FieldType
     default: object
 
 
@@ -146,7 +150,7 @@ class Field:
 def fields_of(spec: type[Spec]) -> Mapping[str, Field]:
     """Return the fields of a type by the key that files write."""
     return {
-        info.alias or name: Field(name, shape_of(info.annotation), info.default)
+        info.alias or name: Field(name, field_type(info.annotation), info.default)
         for name, info in spec.model_fields.items()
     }
 
@@ -157,108 +161,113 @@ def spellings_of(spec: type[Spec]) -> Mapping[str, str]:
     return {key.lower(): key for key in reversed(list(fields_of(spec)))}
 
 
-def shape_of(annotation: Any) -> Shape:
-    """Return what an annotation expects."""
+def field_type(annotation: Any) -> FieldType:
+    """Return the field type of an annotation."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return shape_of(get_args(annotation)[0])
+        return field_type(get_args(annotation)[0])
     if origin in (Union, types.UnionType):
         options = [a for a in get_args(annotation) if a is not type(None)]
-        return shape_of(options[0]) if len(options) == 1 else Anything()
+        return field_type(options[0]) if len(options) == 1 else AnyType()
     if origin is Literal:
-        return Word("")
+        return ScalarType("")
     if isinstance(origin, type):
-        return _of_generic(origin, get_args(annotation))
+        return _generic_type(origin, get_args(annotation))
     if isinstance(annotation, type):
-        return _of_type(annotation)
-    return Anything()
+        return _plain_type(annotation)
+    return AnyType()
 
 
-def _of_generic(origin: type, arguments: tuple[Any, ...]) -> Shape:
+def _generic_type(origin: type, arguments: tuple[Any, ...]) -> FieldType:
     if issubclass(origin, Mapping):
-        return Table(shape_of(arguments[1]))
+        return MapType(field_type(arguments[1]))
     if issubclass(origin, Sequence):
-        return Items(shape_of(arguments[0]), is_tuple=issubclass(origin, tuple))
-    return Anything()
+        return ListType(field_type(arguments[0]), is_tuple=issubclass(origin, tuple))
+    return AnyType()
 
 
-def _of_type(annotation: type) -> Shape:
+def _plain_type(annotation: type) -> FieldType:
     if issubclass(annotation, Spec):
-        return Object(annotation)
+        return ObjectType(annotation)
     if issubclass(annotation, _UNITS):
-        return Unit(annotation)
+        return UnitType(annotation)
     if annotation in _SCALARS:
-        return Word(annotation())
-    return Anything()
+        return ScalarType(annotation())
+    return AnyType()
 
 
-_LARGEST = 2**63 - 1
+_MAX_INT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong at a place."""
+    """Something wrong at a position of the file."""
 
     what: str
     mark: Mark
     path: Path
 
 
-class Shaping:
-    """One pass over a tree, and what was found on the way."""
+class Normalizer:
+    """Normalizes a tree for a type: the keys of the type, no nulls and zeros with a default."""
 
     def __init__(self) -> None:
         self.unknown: list[Finding] = []
-        self.tolerated: list[Finding] = []
-        """Unknown keys where no reader minds them."""
+        self.tolerated_unknown: list[Finding] = []
+        """Unknown keys that even a strict read only warns about."""
         self.wrong: list[Finding] = []
 
-    def shaped(self, node: Node, shape: Shape, path: Path) -> Node | None:
-        """Return the values that count, or None for one that is as good as absent."""
+    def normalize(self, node: Node, shape: FieldType, path: Path) -> Node | None:
+        """Return the normalized value, or None if it counts as absent."""
         is_null = isinstance(node, Scalar) and node.value is None
-        if isinstance(shape, Anything) or not is_null:
-            return self._present(node, shape, path)
-        if isinstance(shape, Unit):
+        if isinstance(shape, AnyType) or not is_null:
+            return self._normalize_value(node, shape, path)
+        if isinstance(shape, UnitType):
             what = f"invalid {shape.type.__name__.lower()}: null, leave it out or write a value"
             self.wrong.append(Finding(what, node.mark, path))
         return None
 
-    def _present(self, node: Node, shape: Shape, path: Path) -> Node:
+    def _normalize_value(self, node: Node, shape: FieldType, path: Path) -> Node:
         match shape, node:
-            case Object(), Map():
-                return self._object(node, shape.type, path)
-            case Items(), List():
-                items = [self._item(n, shape.item, (*path, i)) for i, n in enumerate(node.items)]
+            case ObjectType(), Map():
+                return self._normalize_object(node, shape.type, path)
+            case ListType(), List():
+                items = [
+                    self._normalize_item(n, shape.item, (*path, i))
+                    for i, n in enumerate(node.items)
+                ]
                 return List(tuple(items), node.mark)
-            case Table(), Map():
-                values = [(e, self._item(e.value, shape.value, (*path, e.key))) for e in node]
+            case MapType(), Map():
+                values = [
+                    (e, self._normalize_item(e.value, shape.value, (*path, e.key))) for e in node
+                ]
                 return Map(tuple(Entry(e.key, value, e.mark) for e, value in values), node.mark)
-            case Word(zero=int()), Scalar(value=int() as number) if abs(number) > _LARGEST:
+            case ScalarType(zero=int()), Scalar(value=int() as number) if abs(number) > _MAX_INT:
                 self.wrong.append(Finding("is too large for a whole number", node.mark, path))
                 return Scalar(0, node.mark)
             case _:
                 return node
 
-    def _item(self, node: Node, shape: Shape, path: Path) -> Node:
-        """Return an element, for which null is the value of an absent one."""
-        return self.shaped(node, shape, path) or _zero(shape, node.mark)
+    def _normalize_item(self, node: Node, shape: FieldType, path: Path) -> Node:
+        """Return an item of a list or map; null is the zero value."""
+        return self.normalize(node, shape, path) or _zero_node(shape, node.mark)
 
-    def _object(self, node: Map, spec: type[Spec], path: Path) -> Map:
+    def _normalize_object(self, node: Map, spec: type[Spec], path: Path) -> Map:
         fields, spellings = fields_of(spec), spellings_of(spec)
         found: dict[str, Entry] = {}
         for entry in _sorted(node):
             key = entry.key if entry.key in fields else spellings.get(entry.key.lower())
             if key is None:
                 what = unknown_word("unknown field", entry.key, fields)
-                findings = self.tolerated if spec.tolerant else self.unknown
+                findings = self.tolerated_unknown if spec.tolerant else self.unknown
                 findings.append(Finding(what, entry.mark, (*path, entry.key)))
             else:
                 found[key] = entry
         kept: list[Entry] = []
         for key, entry in found.items():
             field = fields[key]
-            value = self.shaped(entry.value, field.shape, (*path, key))
-            if value is not None and not _gives_way(value, field.shape, field.default):
+            value = self.normalize(entry.value, field.shape, (*path, key))
+            if value is not None and not _means_default(value, field.shape, field.default):
                 kept.append(Entry(key, value, entry.mark))
         return Map(tuple(kept), node.mark)
 
@@ -276,61 +285,61 @@ def _sorted(node: Map) -> list[Entry]:
     return sorted(node, key=lambda entry: entry.key)
 
 
-def built(node: Node, shape: Shape) -> Any:
-    """Return the plain values that pydantic checks."""
+def to_values(node: Node, shape: FieldType) -> Any:
+    """Return the plain values that pydantic validates."""
     match shape, node:
-        case Object(), Map():
+        case ObjectType(), Map():
             fields = fields_of(shape.type)
-            return {e.key: built(e.value, fields[e.key].shape) for e in node}
-        case Items(), List():
-            items = [built(item, shape.item) for item in node.items]
+            return {e.key: to_values(e.value, fields[e.key].shape) for e in node}
+        case ListType(), List():
+            items = [to_values(item, shape.item) for item in node.items]
             return tuple(items) if shape.is_tuple else items
-        case Table(), Map():
-            return {e.key: built(e.value, shape.value) for e in node}
+        case MapType(), Map():
+            return {e.key: to_values(e.value, shape.value) for e in node}
         case _:
             return to_plain(node)
 
 
-def _gives_way(node: Node, shape: Shape, default: object) -> bool:
-    """Say whether a value is the zero of its type, which is the same as none given."""
+def _means_default(node: Node, shape: FieldType, default: object) -> bool:
+    """Report whether a value is the zero of its type, which means the default."""
     if default is None or not isinstance(node, Scalar) or isinstance(node.value, bool):
         return False
     match shape, node.value:
-        case Word(zero=str()), value:
+        case ScalarType(zero=str()), value:
             return value == ""
-        case Word(zero=int() | float()), int() | float() as value:
+        case ScalarType(zero=int() | float()), int() | float() as value:
             return value == 0
-        case Unit(), str() as text:
+        case UnitType(), str() as text:
             return _is_zero(text, shape)
-        case Unit(), value:
+        case UnitType(), value:
             return value == 0
         case _:
             return False
 
 
-def _is_zero(text: str, shape: Unit) -> bool:
+def _is_zero(text: str, shape: UnitType) -> bool:
     try:
         return str(shape.type.parse(text)).rstrip("s%") == "0"
     except ValueError:
         return False
 
 
-def _zero(shape: Shape, mark: Mark) -> Node:
+def _zero_node(shape: FieldType, mark: Mark) -> Node:
     match shape:
-        case Word():
+        case ScalarType():
             return Scalar(shape.zero, mark)
-        case Object() | Table():
+        case ObjectType() | MapType():
             return Map((), mark)
-        case Items():
+        case ListType():
             return List((), mark)
-        case Unit() | Anything():
+        case UnitType() | AnyType():
             return Scalar(None, mark)
 
 
-def place(node: Node, shape: Shape, loc: Path) -> tuple[Path, Mark]:
-    """Return the path of a place that pydantic named, and its mark.
+def locate(node: Node, shape: FieldType, loc: Path) -> tuple[Path, Mark]:
+    """Return the path and the position of a pydantic error location.
 
-    What is absent has the mark of the object it is absent from.
+    An absent value has the position of its parent.
     """
     path: Path = ()
     for at, part in enumerate(loc):
@@ -343,40 +352,40 @@ def place(node: Node, shape: Shape, loc: Path) -> tuple[Path, Mark]:
     return path, node.mark
 
 
-def _key(shape: Shape, part: int | str) -> int | str:
+def _key(shape: FieldType, part: int | str) -> int | str:
     """Return the key that files write; pydantic names an absent field by its attribute."""
-    if not isinstance(shape, Object):
+    if not isinstance(shape, ObjectType):
         return part
     return next((key for key, f in fields_of(shape.type).items() if f.name == part), part)
 
 
-def _child(node: Node, shape: Shape, part: int | str) -> tuple[Node, Shape] | None:
+def _child(node: Node, shape: FieldType, part: int | str) -> tuple[Node, FieldType] | None:
     match node, part:
         case Map(), str():
             entry = node.get(part)
-            return (entry.value, _shape_at(shape, part)) if entry else None
+            return (entry.value, _child_type(shape, part)) if entry else None
         case List(), int() if part < len(node.items):
-            return node.items[part], shape.item if isinstance(shape, Items) else Anything()
+            return node.items[part], shape.item if isinstance(shape, ListType) else AnyType()
         case _:
             return None
 
 
-def _shape_at(shape: Shape, key: str) -> Shape:
+def _child_type(shape: FieldType, key: str) -> FieldType:
     match shape:
-        case Object():
+        case ObjectType():
             fields = fields_of(shape.type)
-            return fields[key].shape if key in fields else Anything()
-        case Table():
+            return fields[key].shape if key in fields else AnyType()
+        case MapType():
             return shape.value
         case _:
-            return Anything()
+            return AnyType()
 
 
 SpecT = TypeVar("SpecT", bound=Spec)
 
 
 class Level(Enum):
-    """How much a finding weighs."""
+    """The severity of a finding."""
 
     MISTAKE = auto()
     """The file cannot be used."""
@@ -390,7 +399,7 @@ class Decoder:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._found: dict[Level, list[Mistake]] = {level: [] for level in Level}
+        self._findings: dict[Level, list[Mistake]] = {level: [] for level in Level}
         self._mentions: list[Mention] = []
 
     @property
@@ -401,20 +410,20 @@ class Decoder:
     @property
     def report(self) -> Report:
         """Return everything found so far."""
-        return Report.of(self._found[Level.MISTAKE], self._found[Level.WARNING])
+        return Report.of(self._findings[Level.MISTAKE], self._findings[Level.WARNING])
 
     def has_mistake(self, path: str) -> bool:
-        """Say whether something is wrong with a value already."""
-        return any(mistake.path == path for mistake in self._found[Level.MISTAKE])
+        """Report whether a value has a mistake already."""
+        return any(mistake.path == path for mistake in self._findings[Level.MISTAKE])
 
     def raise_mistakes(self) -> None:
         """Raise ConfigMistake if anything found keeps the file from being used."""
-        if self._found[Level.MISTAKE]:
+        if self._findings[Level.MISTAKE]:
             raise ConfigMistake(self.report)
 
     def tell(self, what: str, *, at: Mark, path: Path, level: Level = Level.MISTAKE) -> None:
-        """Remember something that is wrong."""
-        self._found[level].append(self._mistake(what, at, path))
+        """Add a finding."""
+        self._findings[level].append(self._mistake(what, at, path))
 
     def decode(
         self,
@@ -427,33 +436,33 @@ class Decoder:
     ) -> SpecT | None:
         """Return the value of a part, null being an empty one; None when it is wrong.
 
-        `unknown` is the weight of keys that the type does not know, `wrong` that of bad values.
+        `unknown` is the severity of unknown keys, `wrong` that of invalid values.
         """
-        shape, shaping = Object(to), Shaping()
-        shaped = shaping.shaped(node, shape, path) or Map((), node.mark)
-        tolerated = Level.WARNING if unknown is Level.MISTAKE else unknown
+        shape, normalizer = ObjectType(to), Normalizer()
+        normalize = normalizer.normalize(node, shape, path) or Map((), node.mark)
+        tolerated_unknown = Level.WARNING if unknown is Level.MISTAKE else unknown
         for level, findings in (
-            (unknown, shaping.unknown),
-            (tolerated, shaping.tolerated),
-            (wrong, shaping.wrong),
+            (unknown, normalizer.unknown),
+            (tolerated_unknown, normalizer.tolerated_unknown),
+            (wrong, normalizer.wrong),
         ):
             for found in findings:
                 self.tell(found.what, at=found.mark, path=found.path, level=level)
         try:
-            value = to.model_validate(built(shaped, shape), by_alias=True, by_name=False)
+            value = to.model_validate(to_values(normalize, shape), by_alias=True, by_name=False)
         except ValidationError as e:
             for error in e.errors(include_url=False):
-                where, mark = place(shaped, shape, error["loc"])
+                where, mark = locate(normalize, shape, error["loc"])
                 self.tell(explain(error), at=mark, path=(*path, *where), level=wrong)
             return None
-        if shaping.wrong:
+        if normalizer.wrong:
             return None
-        for where, part in _parts(value, ()):
+        for where, part in _nested_specs(value, ()):
             for advice in part.advice():
-                at, mark = place(shaped, shape, (*where, *advice.at))
+                at, mark = locate(normalize, shape, (*where, *advice.at))
                 self.tell(advice.what, at=mark, path=(*path, *at), level=Level.WARNING)
             for reference in part.references():
-                at, mark = place(shaped, shape, (*where, *reference.at))
+                at, mark = locate(normalize, shape, (*where, *reference.at))
                 self._mentions.append(Mention(self._mistake("", mark, (*path, *at)), reference))
         return value
 
@@ -477,21 +486,21 @@ def decode_plain(value: object, to: type[SpecT], *, what: str) -> SpecT:
     return decoded
 
 
-def _parts(value: object, path: Path) -> list[tuple[Path, Spec]]:
+def _nested_specs(value: object, path: Path) -> list[tuple[Path, Spec]]:
     """Return every part inside a value with its path."""
     match value:
         case Spec():
             inside = [
                 found
                 for key, field in fields_of(type(value)).items()
-                for found in _parts(getattr(value, field.name), (*path, key))
+                for found in _nested_specs(getattr(value, field.name), (*path, key))
             ]
             return [(path, value), *inside]
         case tuple():
             items: tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
-            return [found for i, v in enumerate(items) for found in _parts(v, (*path, i))]
+            return [found for i, v in enumerate(items) for found in _nested_specs(v, (*path, i))]
         case Mapping():
             table: Mapping[str, object] = value  # pyright: ignore[reportUnknownVariableType]
-            return [found for k, v in table.items() for found in _parts(v, (*path, k))]
+            return [found for k, v in table.items() for found in _nested_specs(v, (*path, k))]
         case _:
             return []

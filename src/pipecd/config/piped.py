@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How piped reaches Git and signs its commits."""
+"""The kind Piped: identity, Git, plugins, secrets, event watcher and credentials."""
 
 import base64
 import binascii

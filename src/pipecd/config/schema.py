@@ -16,7 +16,7 @@ from pipecd.config.application import ApplicationSpec, EventWatcherFileSpec, Sta
 from pipecd.config.application_v0 import v0_type
 from pipecd.config.catalog import Catalog, PluginConfig
 from pipecd.config.controlplane import ControlPlaneSpec
-from pipecd.config.decode import Anything, Unit, fields_of
+from pipecd.config.decode import AnyType, UnitType, fields_of
 from pipecd.config.envelope import API_VERSION
 from pipecd.config.piped import PipedSpec, PlatformProviderSpec, PluginSpec, V0PipedSpec
 from pipecd.config.read import APPLICATION, CONTROL_PLANE, EVENT_WATCHER, PIPED
@@ -100,7 +100,7 @@ class _EditorSchema(GenerateJsonSchema):
         properties: dict[str, Any] = described.setdefault("properties", {})
         for key, field in fields_of(spec).items():
             if key in properties:
-                is_nullable = not isinstance(field.shape, Unit | Anything)
+                is_nullable = not isinstance(field.shape, UnitType | AnyType)
                 properties[key] = _property(properties[key], is_nullable=is_nullable)
         self._tie(spec, described, properties)
         return described

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths of time as configuration files write them, in the syntax of Go."""
+"""Durations in the syntax of Go, percentages and replica counts."""
 
 import re
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the Kubernetes stages.
+"""The configuration of the Kubernetes plugins: stages, deploy targets and applications.
 
 Without a `suffix` the name of a variant is decided by the application (its `suffix`).
 """
