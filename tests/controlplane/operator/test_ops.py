@@ -113,7 +113,7 @@ async def test_the_figures_are_those_of_ops_and_of_the_pipeds_that_are_there(
 class Away:
     """A store that cannot be reached."""
 
-    async def listed(self) -> Any:
+    async def list(self) -> Any:
         raise Unavailable("the database is away")
 
 

@@ -99,10 +99,10 @@ def watched(branch: str = "main", remote: str = "ssh://git@git.example.com/shop/
 def test_a_push(headers: dict[str, str], content: object, host: str) -> None:
     message = read(headers, content)
     assert message.host == host
-    assert message.push.concerns(watched())
-    assert message.push.concerns(watched(branch=""))
-    assert not message.push.concerns(watched(branch="production"))
-    assert not message.push.concerns(watched(remote="git@git.example.com:shop/other.git"))
+    assert message.push.matches(watched())
+    assert message.push.matches(watched(branch=""))
+    assert not message.push.matches(watched(branch="production"))
+    assert not message.push.matches(watched(remote="git@git.example.com:shop/other.git"))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_tag_moves_no_branch() -> None:
 
 
 def test_a_push_that_names_no_ref_may_have_moved_any_branch() -> None:
-    assert read({"x-github-event": "push"}, {"repository": GITHUB["repository"]}).push.concerns(
+    assert read({"x-github-event": "push"}, {"repository": GITHUB["repository"]}).push.matches(
         watched(branch="production")
     )
     assert read({"x-event-key": "mirror:repo_synchronized"}, {}).push.branches is None
@@ -201,4 +201,4 @@ def test_any_content_is_a_push_or_nothing(headers: dict[str, str], content: obje
     push = read(headers, content).push
     assert push is None or isinstance(push, Push)
     if push is not None:
-        push.concerns(watched())
+        push.matches(watched())

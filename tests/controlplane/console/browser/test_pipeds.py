@@ -78,7 +78,7 @@ async def test_status_updates_keep_typed_text(
     await expect(page.get_by_label("Version, empty")).to_have_value("v0.9")
     await expect(page.get_by_label("Version, empty")).to_be_focused()
     advance(125)
-    await cases.pipeds.silence.look()
+    await cases.pipeds.offline_detector.check()
     await expect(status).to_have_text("Offline")
     assert await page.evaluate("window.same") is True
 
