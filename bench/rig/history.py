@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Table, insert
 
-from pipecd.controlplane.datastore.database import Database, Values, Writing, given
+from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import ADD_LABEL, label_rows
+from pipecd.controlplane.datastore.expressions import Values, given
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT
 from pipecd.model.deployment import DeploymentStatus
@@ -67,16 +68,16 @@ async def write_history(database: Database, scale: Scale) -> None:
 
 
 def _add(
-    writing: Writing, table: Table, part: Sequence[tuple[str, str, Mapping[str, str]]]
+    writing: Transaction, table: Table, part: Sequence[tuple[str, str, Mapping[str, str]]]
 ) -> None:
     if not part:
         return
     add = insert(table).values(Id=given("id"), Data=given("data"))
-    writing.run_many(add, [{"id": row_id(id), "data": text} for id, text, _ in part])
+    writing.execute_many(add, [{"id": row_id(id), "data": text} for id, text, _ in part])
     labels: list[Values] = []
     for id, _, of in part:
         labels += label_rows(table.name, row_id(id), of)
-    writing.run_many(ADD_LABEL, labels)
+    writing.execute_many(ADD_LABEL, labels)
 
 
 def _applications(scale: Scale) -> Iterator[tuple[str, str, Mapping[str, str]]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real control plane behind a gate, and real repositories, for the parts of a piped."""
+"""A real control plane that can fail on purpose, and real repositories, for piped's components."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -18,7 +18,7 @@ from pipecd.controlplane.api.piped_service import piped_table
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
 from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import UseCases, build_use_cases
@@ -37,14 +37,14 @@ ADMIN = User(PROJECT, "root", ("Admin",))
 
 @dataclass
 class Gate(grpc.GenericRpcHandler):
-    """Stands before the control plane, counts the calls, and may answer in its place."""
+    """Sits before the control plane: records the calls and injects failures."""
 
     table: grpc.GenericRpcHandler
     calls: list[str] = field(default_factory=list[str])
     refusals: dict[str, grpc.StatusCode] = field(default_factory=dict[str, grpc.StatusCode])
     lost_answers: set[str] = field(default_factory=set[str])
     held_answers: set[str] = field(default_factory=set[str])
-    """Calls that are carried out and never answered, until the caller is killed."""
+    """RPCs that are handled but never answered, until the caller is killed."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         name = handler_call_details.method.rpartition("/")[2]

@@ -31,7 +31,6 @@ from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache.counted import CountedCache
 from pipecd.controlplane.cache.open import choose_cache, open_redis, pinged
 from pipecd.controlplane.console.app import create_console
-from pipecd.controlplane.datastore.engine.watched import WatchedDatabase
 from pipecd.controlplane.datastore.open import notify_address, open_datastore
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.open import open_filestore
@@ -249,7 +248,9 @@ async def _open_stores(
         redis = await opened.enter_async_context(open_redis(cache_address))
     elif (lack := WITHOUT_REDIS.get(spec.datastore.type)) is not None:
         log.warning(lack, hint="give all of them the same --cache-address, or run only one")
-    database = await opened.enter_async_context(open_datastore(spec.datastore))
+    database = await opened.enter_async_context(
+        open_datastore(spec.datastore, observers=telemetry.store_observers)
+    )
     files = await opened.enter_async_context(open_filestore(spec.filestore))
     cache = choose_cache(redis)
     if telemetry.metrics is not None:
@@ -259,7 +260,6 @@ async def _open_stores(
     if telemetry.store_metrics is not None:
         bus = CountedBus(bus, telemetry.store_metrics)
     if telemetry.store_observers:
-        database = WatchedDatabase(database, telemetry.store_observers)
         files = WatchedFiles(files, telemetry.store_observers)
     stores = create_stores(database, files, cache)
     return _Opening(stores, bus, Readiness(stores, pinged(redis) if redis is not None else None))

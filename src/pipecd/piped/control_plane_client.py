@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
-from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS, RetryPolicy
+from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS, RpcRetryPolicy
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.admission import Admission
@@ -60,7 +60,7 @@ class Rpc(Generic[RequestT, ResponseT]):
     """An RPC of PipedService; calling it applies its retry policy."""
 
     method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]"
-    policy: RetryPolicy
+    policy: RpcRetryPolicy
     client: "ControlPlaneClient"
 
     async def __call__(self, request: RequestT) -> ResponseT:
@@ -86,7 +86,7 @@ class ControlPlaneClient:
         self._answered = asyncio.Event()
 
         def rpc(
-            method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT], policy: RetryPolicy
+            method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT], policy: RpcRetryPolicy
         ) -> Rpc[RequestT, ResponseT]:
             return Rpc(method, policy, self)
 
@@ -97,7 +97,7 @@ class ControlPlaneClient:
         self.list_not_completed_deployments = rpc(stub.ListNotCompletedDeployments, ONCE)
         self.list_unhandled_commands = rpc(stub.ListUnhandledCommands, ONCE)
         self.list_events = rpc(stub.ListEvents, ONCE)
-        # The caller can do without the answer, or comes back later.
+        # The caller can do without the response, or calls again later.
         self.report_stage_logs = rpc(stub.ReportStageLogs, A_FEW_TIMES)
         self.report_stage_logs_from_last_checkpoint = rpc(
             stub.ReportStageLogsFromLastCheckpoint, A_FEW_TIMES
@@ -233,7 +233,7 @@ class ControlPlaneClient:
         refusal = await self._admission.refused(authorization)
         return refusal or Unavailable("the key of this piped was just replaced")
 
-    def _limit(self, error: PipecdError, policy: RetryPolicy) -> int | None:
+    def _limit(self, error: PipecdError, policy: RpcRetryPolicy) -> int | None:
         """Returns how often a call that fails with this error is made in all."""
         if isinstance(error, Unauthenticated):
             # A key that was accepted before may be accepted again: the piped was disabled.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Retry policies: how often piped repeats what failed, and how long it waits in between.
 
-Each RPC has its policy in one row of `control_plane_client`; nobody retries above that. Reads of
-Git, which have no client of ours, use `retry_while_unavailable`.
+Each RPC has its policy in one row of `control_plane_client`; its callers do not retry. Reads of
+Git use `retry_while_unavailable`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _GIT_BACKOFF = Backoff(first=0.5, longest=30.0)
 
 
 @dataclass(frozen=True)
-class RetryPolicy:
+class RpcRetryPolicy:
     """How often a call is made in all; None means until it works.
 
     `when_unavailable` counts while the control plane cannot be reached, is overloaded or does not
@@ -37,10 +37,10 @@ class RetryPolicy:
     deadline: float = 30.0
 
 
-ONCE = RetryPolicy(1, 1)
-A_FEW_TIMES = RetryPolicy(3, 3)
-UNTIL_AVAILABLE = RetryPolicy(None, 10)
-UNTIL_IT_WORKS = RetryPolicy(None, None)
+ONCE = RpcRetryPolicy(1, 1)
+A_FEW_TIMES = RpcRetryPolicy(3, 3)
+UNTIL_AVAILABLE = RpcRetryPolicy(None, 10)
+UNTIL_IT_WORKS = RpcRetryPolicy(None, None)
 
 
 async def retry_while_unavailable(

@@ -14,7 +14,7 @@ import pytest
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.database import Database
-from pipecd.controlplane.datastore.engine import opening
+from pipecd.controlplane.datastore.engines import server as server_engine
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
@@ -53,7 +53,7 @@ KEPT = "('schema_version', 'labels:Application', 'labels:Deployment', 'labels:Ev
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers are up before a test begins, so that none has to be waited for."""
-    monkeypatch.setattr(opening, "WAIT_SECONDS", 3.0)
+    monkeypatch.setattr(server_engine, "WAIT_SECONDS", 3.0)
 
 
 @pytest.fixture(params=ENGINES)

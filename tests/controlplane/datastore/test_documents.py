@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.controlplane.datastore.database import Database, Writing
+from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import Documents
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_LABEL, METADATA
@@ -186,10 +186,12 @@ async def test_a_document_that_was_invalid_already_can_still_be_changed(
 async def overwrite(database: Database, id: str, fields: dict[str, Any]) -> None:
     """Rewrites a row as another program would, without its rules."""
 
-    def work(writing: Writing) -> None:
-        found = writing.rows(select(APPLICATION.c.Data).where(APPLICATION.c.Id == row_id(id)))
+    def work(transaction: Transaction) -> None:
+        found = transaction.query(select(APPLICATION.c.Data).where(APPLICATION.c.Id == row_id(id)))
         text = json.dumps(json.loads(found[0][0]) | fields)
-        writing.run(APPLICATION.update().where(APPLICATION.c.Id == row_id(id)).values(Data=text))
+        transaction.execute(
+            APPLICATION.update().where(APPLICATION.c.Id == row_id(id)).values(Data=text)
+        )
 
     await database.write(work)
 
@@ -295,7 +297,7 @@ async def test_rows_are_those_of_upstream(
 async def assert_row(database: Database, vector: dict[str, Any], engine: str) -> None:
     table = METADATA.tables[vector["table"]]
     columns = [table.c.Id, table.c.Data, table.c.Extra, table.c.CreatedAt, table.c.UpdatedAt]
-    rows = await database.read(lambda reading: reading.rows(select(*columns)))
+    rows = await database.read(lambda transaction: transaction.query(select(*columns)))
     plain = vector["row_uuid"].replace("-", "")
     swapped = plain[12:16] + plain[8:12] + plain[0:8] + plain[16:]
     document = json.loads(vector["data_json"])
@@ -324,13 +326,13 @@ async def test_computed_columns_follow_the_document(
     await stores.deployments.add(deployment(status=2, deployment_chain_id="chain"))
     a, d = APPLICATION.c, DEPLOYMENT.c
     statement = select(a.ProjectId, a.Disabled, a.Name, a.Kind, a.SyncState_Status, a.PipedId)
-    assert await database.read(lambda r: list(r.rows(statement))) == [
+    assert await database.read(lambda t: list(t.query(statement))) == [
         ("p", 1, "web", 5, 3, "piped-1")
     ]
     statement = select(
         d.Status, d.CompletedAt, d.DeploymentChainId, d.DeploymentTraceCommitHash, d.Kind
     )
-    assert await database.read(lambda r: list(r.rows(statement))) == [(2, None, "chain", "", 0)]
+    assert await database.read(lambda t: list(t.query(statement))) == [(2, None, "chain", "", 0)]
 
 
 async def test_the_label_index_follows_the_document(
@@ -345,7 +347,7 @@ async def test_the_label_index_follows_the_document(
 
     await stores.applications.update(document.id, relabel)
     columns = select(EXT_LABEL.c.Kind, EXT_LABEL.c.LabelKey, EXT_LABEL.c.LabelValue)
-    assert await database.read(lambda r: list(r.rows(columns))) == [("Application", "env", "prd")]
+    assert await database.read(lambda t: list(t.query(columns))) == [("Application", "env", "prd")]
 
 
 async def test_a_project_is_found_by_its_name(stores: Stores) -> None:

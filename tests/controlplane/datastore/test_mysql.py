@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only MySQL has: upstream's addresses, upstream's rows, and upstream writing beside us."""
+"""What only MySQL has: upstream's addresses, upstream's rows, and upstream transaction beside us."""
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
@@ -10,21 +11,39 @@ from typing import Any
 import pymysql
 import pytest
 from pymysql.cursors import DictCursor
-from sqlalchemy.dialects.mysql.base import MySQLDialect
 
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.database import Compiler
 from pipecd.controlplane.datastore.documents import PageRequest
-from pipecd.controlplane.datastore.engine.statement import Statements
-from pipecd.controlplane.datastore.mysql import labels
-from pipecd.controlplane.datastore.mysql.address import MySqlAddress, Tls, mysql_address
-from pipecd.controlplane.datastore.mysql.errors import while_connecting, while_running
+from pipecd.controlplane.datastore.engines import mysql, mysql_labels
+from pipecd.controlplane.datastore.engines.mysql import (
+    MysqlAddress,
+    Tls,
+    explain,
+    explain_connect,
+    mysql_address,
+)
+from pipecd.controlplane.datastore.engines.mysql_sql import (
+    FEW_ENTRIES,
+    choose_start,
+    count_statement,
+    list_statement,
+    mysql_dialect,
+)
 from pipecd.controlplane.datastore.open import open_datastore
-from pipecd.controlplane.datastore.query import NEWEST_UPDATE, Selection, equal, when_given
+from pipecd.controlplane.datastore.query import (
+    NEWEST_UPDATE,
+    NOT_DELETED,
+    Condition,
+    Selection,
+    any_of,
+    equal,
+)
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json
-from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -44,72 +63,72 @@ def engine(request: pytest.FixtureRequest) -> str:
     [
         pytest.param(
             {"url": "root:pw@tcp(db:3307)/pipecd"},
-            MySqlAddress("db", 3307, "", "root", "pw", "pipecd"),
+            MysqlAddress("db", 3307, "", "root", "pw", "pipecd"),
             id="all in the url",
         ),
         pytest.param(
             {"url": "root:pw@tcp(db:3306)", "database": "pipecd"},
-            MySqlAddress("db", 3306, "", "root", "pw", "pipecd"),
+            MysqlAddress("db", 3306, "", "root", "pw", "pipecd"),
             id="the database beside it",
         ),
         pytest.param(
             {"url": "root:p?a/s@s:w@tcp(db)", "database": "pipecd"},
-            MySqlAddress("db", 3306, "", "root", "p?a/s@s:w", "pipecd"),
+            MysqlAddress("db", 3306, "", "root", "p?a/s@s:w", "pipecd"),
             id="a password of odd characters",
         ),
         pytest.param(
             {"url": "root:p?w@tcp(db)/pipecd?parseTime=true&tls=skip-verify"},
-            MySqlAddress("db", 3306, "", "root", "p?w", "pipecd", Tls.UNVERIFIED),
+            MysqlAddress("db", 3306, "", "root", "p?w", "pipecd", Tls.UNVERIFIED),
             id="parameters behind the database",
         ),
         pytest.param(
             {"url": "root@tcp(db)?tls=true", "database": "pipecd"},
-            MySqlAddress("db", 3306, "", "root", "", "pipecd", Tls.ON),
+            MysqlAddress("db", 3306, "", "root", "", "pipecd", Tls.ON),
             id="parameters without a database before them",
         ),
         pytest.param(
             {"url": "root@tcp(db)/old?tls=preferred&multiStatements=true", "database": "new"},
-            MySqlAddress("db", 3306, "", "root", "", "new", Tls.PREFERRED),
+            MysqlAddress("db", 3306, "", "root", "", "new", Tls.PREFERRED),
             id="another database than that of the url",
         ),
         pytest.param(
             {"url": "root@tcp(db)/?timeout=2s&readTimeout=1m", "database": "pipecd"},
-            MySqlAddress("db", 3306, "", "root", "", "pipecd", Tls.OFF, 2.0, 60.0),
+            MysqlAddress("db", 3306, "", "root", "", "pipecd", Tls.OFF, 2.0, 60.0),
             id="times",
         ),
         pytest.param(
             {"url": "root@unix(/run/mysqld/mysqld.sock)/pipecd"},
-            MySqlAddress("", 0, "/run/mysqld/mysqld.sock", "root", "", "pipecd"),
+            MysqlAddress("", 0, "/run/mysqld/mysqld.sock", "root", "", "pipecd"),
             id="a socket",
         ),
         pytest.param(
             {"url": "root@unix(/run/my.sock)", "database": "pipecd"},
-            MySqlAddress("", 0, "/run/my.sock", "root", "", "pipecd"),
+            MysqlAddress("", 0, "/run/my.sock", "root", "", "pipecd"),
             id="a socket with the database beside it",
         ),
         pytest.param(
             {"url": "root@tcp([2001:db8::1]:3307)/pipecd"},
-            MySqlAddress("2001:db8::1", 3307, "", "root", "", "pipecd"),
+            MysqlAddress("2001:db8::1", 3307, "", "root", "", "pipecd"),
             id="an address of version 6",
         ),
         pytest.param(
             {"url": "root@tcp([::1])/pipecd"},
-            MySqlAddress("::1", 3306, "", "root", "", "pipecd"),
+            MysqlAddress("::1", 3306, "", "root", "", "pipecd"),
             id="one without a port",
         ),
         pytest.param(
             {"url": "/pipecd"},
-            MySqlAddress("127.0.0.1", 3306, "", "", "", "pipecd"),
+            MysqlAddress("127.0.0.1", 3306, "", "", "", "pipecd"),
             id="nothing but the database",
         ),
         pytest.param(
             {"url": "tcp(db)/a%2Fb"},
-            MySqlAddress("db", 3306, "", "", "", "a/b"),
+            MysqlAddress("db", 3306, "", "", "", "a/b"),
             id="an escaped name",
         ),
     ],
 )
-def test_the_forms_of_an_address(given: dict[str, Any], wanted: MySqlAddress) -> None:
+def test_the_forms_of_an_address(given: dict[str, Any], wanted: MysqlAddress) -> None:
     assert mysql_address(DatastoreConfig(**given)) == wanted
 
 
@@ -168,17 +187,17 @@ def test_a_file_that_is_not_there_is_told() -> None:
 
 
 def test_errors_of_the_server_are_told_by_who_must_act() -> None:
-    full = while_running(pymysql.err.OperationalError(1021, "Disk full"))
+    full = explain(pymysql.err.OperationalError(1021, "Disk full"))
     assert isinstance(full, Unavailable)
-    denied = while_running(pymysql.err.OperationalError(1142, "INSERT command denied"))
+    denied = explain(pymysql.err.OperationalError(1142, "INSERT command denied"))
     assert isinstance(denied, Unavailable)
-    slow = while_running(pymysql.err.OperationalError(3024, "maximum time"))
+    slow = explain(pymysql.err.OperationalError(3024, "maximum time"))
     assert isinstance(slow, Unavailable)
-    long = while_running(pymysql.err.DataError(1406, "Data too long for column 'Name'"))
+    long = explain(pymysql.err.DataError(1406, "Data too long for column 'Name'"))
     assert isinstance(long, UserMistake)
     other = pymysql.err.ProgrammingError(1064, "syntax")
-    assert while_running(other) is other
-    assert isinstance(while_connecting(pymysql.err.OperationalError(1045, "x"), "d"), UserMistake)
+    assert explain(other) is other
+    assert isinstance(explain_connect(pymysql.err.OperationalError(1045, "x"), "d"), UserMistake)
 
 
 @contextmanager
@@ -243,7 +262,7 @@ async def test_a_database_of_upstream_opens_as_it_is(
 async def test_labels_that_upstream_writes_are_found(
     spec: DatastoreSpec, open_stores: Open, application: Make, clock: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(labels, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(mysql_labels, "FRESH_SECONDS", 0)
     ours = application(name="ours", labels={"env": "dev"})
     theirs = application(
         name="theirs", labels={"env": "dev", "team": 'q"\\'}, created_at=1, updated_at=2_000_000_000
@@ -270,20 +289,20 @@ async def test_labels_that_upstream_writes_are_found(
 async def test_what_was_looked_at_is_not_looked_at_again(
     spec: DatastoreSpec, open_stores: Open, application: Make, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(labels, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(mysql_labels, "FRESH_SECONDS", 0)
     newest = 2_000_000_000
     async with open_stores() as stores:
         await stores.applications.add(application(updated_at=newest))
         await found(stores, env="dev")
     late = application(name="late", labels={"env": "dev"}, created_at=1)
     with upstream(spec) as run:
-        late.updated_at = newest - labels.SLACK - 1
+        late.updated_at = newest - mysql_labels.CLOCK_SKEW_SECONDS - 1
         run(INSERT, row_id(late.id), stored(late))
     async with open_stores() as stores:
         # Farther back than any clock may be wrong.
         assert await found(stores, env="dev") == []
         with upstream(spec) as run:
-            late.updated_at = newest - labels.SLACK
+            late.updated_at = newest - mysql_labels.CLOCK_SKEW_SECONDS
             run(UPDATE, stored(late), row_id(late.id))
         assert await found(stores, env="dev") == ["late"]
 
@@ -291,17 +310,17 @@ async def test_what_was_looked_at_is_not_looked_at_again(
 async def test_many_changes_are_looked_at_in_parts(
     spec: DatastoreSpec, open_stores: Open, application: Make, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(labels, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(mysql_labels, "FRESH_SECONDS", 0)
     async with open_stores() as stores:
         assert await found(stores, env="dev") == []
         with upstream(spec) as run:
-            for i in range(labels.PART + 20):
+            for i in range(mysql_labels.BATCH + 20):
                 at = 2_000_000_000 + i % 3
                 document = application(
                     name=f"{i}", labels={"env": "dev"}, created_at=1, updated_at=at
                 )
                 run(INSERT, row_id(document.id), stored(document))
-        assert len(await found(stores, env="dev")) == labels.PART + 20
+        assert len(await found(stores, env="dev")) == mysql_labels.BATCH + 20
 
 
 async def test_tables_of_an_early_upstream_are_brought_up_to_date(
@@ -360,30 +379,87 @@ async def test_upstream_could_read_what_we_write(
     "kinds", [pytest.param((1,), id="of one kind"), pytest.param((1, 3), id="of two kinds")]
 )
 @pytest.mark.parametrize(
-    "first", [pytest.param(None, id="of any order"), pytest.param(2, id="by kind first")]
+    "start", [pytest.param(None, id="of any order"), pytest.param(2, id="by kind first")]
 )
 async def test_no_document_is_read_but_those_of_the_page(
     spec: DatastoreSpec,
     stores: Stores,
     deployment: Callable[..., Deployment],
     kinds: tuple[int, ...],
-    first: int | None,
+    start: int | None,
 ) -> None:
     for number in range(50):
         await stores.deployments.add(deployment(kind=number % 2, status=2, updated_at=1 + number))
-    filters = (equal("ProjectId", "p"), equal("Status", 2), *when_given("Kind", *kinds))
-    selection = Selection("Deployment", filters, NEWEST_UPDATE, limit=5, first=first)
-    ready = Statements(MySQLDialect(paramstyle="format", is_mariadb=True)).ready(
-        selection.statement
-    )
+    filters = (equal("ProjectId", "p"), equal("Status", 2), *any_of("Kind", *kinds))
+    selection = Selection("Deployment", filters, NEWEST_UPDATE, limit=5)
+    dialect = mysql_dialect(is_mariadb=True)
+    compiled = Compiler(dialect).compile(list_statement(selection.shape, start))
     address = mysql_address(spec.config)
     with pymysql.connect(
         host=address.host, port=address.port, user="root", database=address.database
     ) as connection:
         cursor = connection.cursor(DictCursor)
-        cursor.execute(f"EXPLAIN {ready.text}", ready.arguments(selection.values))
+        cursor.execute(f"EXPLAIN {compiled.text}", compiled.arguments(selection.values))
         steps: Any = [s for s in cursor.fetchall() if "Deployment" in (s["table"] or "")]
     read = [step for step in steps if "Using index" not in step["Extra"]]
     assert [(step["table"], step["key"]) for step in read] == [("Deployment", "PRIMARY")]
     # The row itself, the project, the status, and each kind by itself unless it comes first.
-    assert len(steps) == 3 + (1 if first else len(kinds))
+    assert len(steps) == 3 + (1 if start else len(kinds))
+
+
+@pytest.mark.parametrize(
+    ("counts", "start"),
+    [
+        pytest.param((FEW_ENTRIES, 700, 30), 2, id="the fewest documents are of one condition"),
+        pytest.param((20, 20, FEW_ENTRIES), 0, id="as few are of two conditions"),
+        pytest.param((FEW_ENTRIES,) * 3, None, id="every condition is met by many"),
+    ],
+)
+def test_a_page_starts_with_the_condition_of_the_fewest_documents(
+    counts: tuple[int, ...], start: int | None
+) -> None:
+    conditions = (equal("ProjectId", "p"), *any_of("Kind", 0, 1), *any_of("Status", 2, 3))
+    selection = Selection("Deployment", conditions, NEWEST_UPDATE, limit=9)
+    assert choose_start(selection.shape, counts) == start
+
+
+@pytest.mark.parametrize(
+    ("conditions", "limit"),
+    [
+        pytest.param((equal("ProjectId", "p"), equal("Kind", 0)), 9, id="single values"),
+        pytest.param(tuple(any_of("Kind", 0, 1)), 9, id="one column"),
+        pytest.param((equal("ProjectId", "p"), *any_of("Kind", 0, 1)), 0, id="no page"),
+        pytest.param(
+            (equal("ProjectId", "p"), *any_of("Kind", 0, 1), NOT_DELETED),
+            9,
+            id="what no index holds",
+        ),
+        pytest.param(
+            (
+                *any_of("ApplicationId", *map(str, range(9))),
+                *any_of("ApplicationName", *map(str, range(9))),
+            ),
+            9,
+            id="two long lists",
+        ),
+    ],
+)
+def test_nothing_is_counted_where_it_would_not_help(
+    conditions: tuple[Condition, ...], limit: int
+) -> None:
+    shape = Selection("Deployment", conditions, NEWEST_UPDATE, limit=limit).shape
+    assert count_statement(shape) is None
+
+
+def test_a_server_that_stops_while_a_connection_is_opened_is_unavailable(
+    spec: DatastoreSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_lock_wait = mysql._limit_lock_wait
+
+    def cut_first(connection: Any) -> None:
+        connection._sock.shutdown(socket.SHUT_RDWR)
+        limit_lock_wait(connection)
+
+    monkeypatch.setattr(mysql, "_limit_lock_wait", cut_first)
+    with pytest.raises(StorageUnavailable, match="cannot be reached: MySQL server has gone away"):
+        mysql.connect(mysql_address(spec.config))

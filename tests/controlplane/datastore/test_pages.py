@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert
 
-from pipecd.controlplane.datastore import documents, query
+from pipecd.controlplane.datastore import documents
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.datastore.engines import mysql_sql
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import DEPLOYMENT
 from pipecd.controlplane.datastore.stores import Stores
@@ -97,7 +98,7 @@ async def test_pages_of_a_filtered_list_put_together_are_the_whole(
     few: int,
 ) -> None:
     monkeypatch.setattr(documents, "FEW", 0)
-    monkeypatch.setattr(query, "FEW_ENTRIES", few)
+    monkeypatch.setattr(mysql_sql, "FEW_ENTRIES", few)
     for number in range(24):
         await stores.deployments.add(
             deployment(
@@ -143,12 +144,12 @@ async def test_what_is_unknown_here_is_not_listed_with_all_that_is_known_but_one
     deployment: MakeDeployment,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(query, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(mysql_sql, "FEW_ENTRIES", 0)
     known, unknown = (deployment(kind=k, created_at=1, updated_at=1) for k in (1, 2))
     await stores.deployments.add(known)
     # As another version may have written it.
     row = insert(DEPLOYMENT).values(Id=row_id(unknown.id), Data=to_json(unknown, extra="web"))
-    await database.write(lambda writing: writing.run(row))
+    await database.write(lambda transaction: transaction.execute(row))
     wanted = DeploymentFilter("p", kinds=(1, 3, 4, 5), statuses=(0, 1, 2, 3, 5, 6))
     found = await stores.deployments.list(wanted, PageRequest(5))
     assert [d.id for d in found.items] == [known.id]

@@ -10,11 +10,16 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
-from pipecd.controlplane.datastore.database import Duplicate
-from pipecd.controlplane.datastore.engine.link import Collided, Lost
+from pipecd.controlplane.datastore.database import Collision, Compiler, ConnectionLost, Duplicate
+from pipecd.controlplane.datastore.engines.postgres import (
+    DIALECT,
+    display_name,
+    explain,
+    list_statement,
+    postgres_conninfo,
+)
 from pipecd.controlplane.datastore.open import open_datastore
-from pipecd.controlplane.datastore.postgres.address import postgres_conninfo, shown
-from pipecd.controlplane.datastore.postgres.errors import while_running
+from pipecd.controlplane.datastore.query import NEWEST_UPDATE, Selection, any_of, equal
 from pipecd.model.errors import StorageUnavailable, UserMistake
 from servers.databases import Postgres
 
@@ -77,7 +82,7 @@ def test_user_and_password_come_from_files_without_the_line_end(tmp_path: Path) 
     )
     found = conninfo_to_dict(conninfo)
     assert (found["user"], found["password"]) == ("pipe", " it's a secret")
-    assert shown(conninfo) == "pipecd on db:5432"
+    assert display_name(conninfo) == "pipecd on db:5432"
 
 
 @pytest.mark.parametrize(
@@ -93,13 +98,15 @@ def test_an_address_that_is_not_understood_is_told_without_the_password(url: str
     ("error", "wanted"),
     [
         pytest.param(errors.UniqueViolation, Duplicate, id="a key that is taken"),
-        pytest.param(errors.SerializationFailure, Collided, id="a serialisation that failed"),
-        pytest.param(errors.DeadlockDetected, Collided, id="a deadlock"),
-        pytest.param(errors.LockNotAvailable, Collided, id="a lock that did not come"),
-        pytest.param(errors.AdminShutdown, Lost, id="a server that stops"),
-        pytest.param(errors.CannotConnectNow, Lost, id="a server that starts"),
-        pytest.param(errors.ReadOnlySqlTransaction, Lost, id="a server that became a replica"),
-        pytest.param(psycopg.OperationalError, Lost, id="a broken connection"),
+        pytest.param(errors.SerializationFailure, Collision, id="a serialisation that failed"),
+        pytest.param(errors.DeadlockDetected, Collision, id="a deadlock"),
+        pytest.param(errors.LockNotAvailable, Collision, id="a lock that did not come"),
+        pytest.param(errors.AdminShutdown, ConnectionLost, id="a server that stops"),
+        pytest.param(errors.CannotConnectNow, ConnectionLost, id="a server that starts"),
+        pytest.param(
+            errors.ReadOnlySqlTransaction, ConnectionLost, id="a server that became a replica"
+        ),
+        pytest.param(psycopg.OperationalError, ConnectionLost, id="a broken connection"),
         pytest.param(errors.QueryCanceled, StorageUnavailable, id="a question that took too long"),
         pytest.param(errors.DiskFull, StorageUnavailable, id="a full disk"),
         pytest.param(
@@ -113,7 +120,7 @@ def test_an_address_that_is_not_understood_is_told_without_the_password(url: str
 def test_errors_of_the_server_are_told_by_who_must_act(
     error: type[psycopg.Error], wanted: type[Exception]
 ) -> None:
-    assert type(while_running(error("words"))) is wanted
+    assert type(explain(error("words"))) is wanted
 
 
 async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Postgres) -> None:
@@ -126,3 +133,24 @@ async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Postg
             async with open_datastore(spec):
                 pass
         connection.execute("DROP DATABASE latin")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "is_spelled_out"),
+    [
+        pytest.param((2, 3), True, id="both columns are one of several values"),
+        pytest.param((2,), False, id="only one column is"),
+    ],
+)
+def test_postgresql_reads_an_index_for_one_list_of_values_at_a_time(
+    statuses: tuple[int, ...], is_spelled_out: bool
+) -> None:
+    conditions = (
+        equal("ProjectId", "p"),
+        *any_of("Kind", 0, 1),
+        *any_of("Status", *statuses),
+    )
+    selection = Selection("Deployment", conditions, NEWEST_UPDATE, limit=9)
+    text = Compiler(DIALECT).compile(list_statement(selection.shape)).text
+    assert '"Kind" IN (' in text
+    assert (' OR "Deployment"."Status" = ' in text) is is_spelled_out

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Dialect
-from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.dialects.mysql.base import MySQLDialect
 
+from pipecd.controlplane.datastore.engines.mysql_sql import mysql_dialect
+from pipecd.controlplane.datastore.engines.postgres import DIALECT as POSTGRES
+from pipecd.controlplane.datastore.engines.sqlite import DIALECT as SQLITE
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, METADATA, create_table, definitions
 
@@ -98,7 +99,7 @@ def test_the_indexes_have_the_names_of_upstream() -> None:
     ("dialect", "wanted"),
     [
         pytest.param(
-            sqlite.dialect(),
+            SQLITE,
             [
                 '"SyncState_Status" INTEGER NOT NULL GENERATED ALWAYS AS (ifnull(json_extract(Data, '
                 "'$.sync_state.status'), 0)) STORED",
@@ -107,7 +108,7 @@ def test_the_indexes_have_the_names_of_upstream() -> None:
             id="SQLite",
         ),
         pytest.param(
-            mysql.dialect(),
+            mysql_dialect(),
             [
                 "`Id` BINARY(16) NOT NULL",
                 '`ProjectId` VARCHAR(50) GENERATED ALWAYS AS (data->>"$.project_id") STORED NOT NULL',
@@ -122,7 +123,7 @@ def test_the_indexes_have_the_names_of_upstream() -> None:
             id="MySQL",
         ),
         pytest.param(
-            MySQLDialect(is_mariadb=True),
+            mysql_dialect(is_mariadb=True),
             [
                 "`ProjectId` VARCHAR(50) GENERATED ALWAYS AS "
                 "(json_unquote(json_extract(Data, '$.project_id'))) STORED,",
@@ -132,7 +133,7 @@ def test_the_indexes_have_the_names_of_upstream() -> None:
             id="MariaDB",
         ),
         pytest.param(
-            postgresql.dialect(),
+            POSTGRES,
             [
                 '"Id" BYTEA NOT NULL',
                 '"LabelKey" VARCHAR(255) COLLATE "C" NOT NULL',
@@ -149,16 +150,14 @@ def test_every_engine_gets_its_own_words(dialect: Dialect, wanted: list[str]) ->
 
 
 def test_the_columns_of_mysql_are_in_the_order_of_upstream() -> None:
-    create = create_table(APPLICATION, mysql.dialect())
+    create = create_table(APPLICATION, mysql_dialect())
     names = [line.split("`")[1] for line in create.splitlines() if line.startswith("\t`")]
     assert names[:7] == ["Id", "Data", "ProjectId", "Disabled", "Extra", "CreatedAt", "UpdatedAt"]
     assert set(names[7:]) == {"Name", "Kind", "SyncState_Status", "PipedId"}
 
 
 def test_a_mysql_database_gets_the_indexes_of_upstream_and_no_others_on_its_tables() -> None:
-    on_mysql, on_sqlite = (
-        "\n".join(definitions(dialect)) for dialect in (mysql.dialect(), sqlite.dialect())
-    )
+    on_mysql, on_sqlite = ("\n".join(definitions(dialect)) for dialect in (mysql_dialect(), SQLITE))
     assert "deploymentchain_status_updated_at_desc" in on_mysql
     assert "ext_deployment" not in on_mysql
     assert "deploymentchain_status_updated_at_desc" not in on_sqlite

@@ -12,22 +12,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, insert, select
 
-from pipecd.controlplane.datastore.database import Duplicate, Reading, Writing
+from pipecd.controlplane.datastore.database import Duplicate, Transaction
+from pipecd.controlplane.datastore.engines.sqlite import SqliteDatabase, explain_open, open_sqlite
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.schema import EXT_META
-from pipecd.controlplane.datastore.sqlite.database import SqliteDatabase, open_sqlite
-from pipecd.controlplane.datastore.sqlite.errors import while_opening
 from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 
 
-def add(name: str, value: str = "v") -> Callable[[Writing], int]:
+def add(name: str, value: str = "v") -> Callable[[Transaction], int]:
     statement = insert(EXT_META).values(Name=name, Value=value)
-    return lambda writing: writing.run(statement)
+    return lambda transaction: transaction.execute(statement)
 
 
-def count(reading: Reading) -> int:
+def count(transaction: Transaction) -> int:
     """How many rows were added; the version of the schema is there from the beginning."""
-    return reading.rows(select(func.count()).select_from(EXT_META))[0][0] - 1
+    return transaction.query(select(func.count()).select_from(EXT_META))[0][0] - 1
 
 
 async def open_and_close(path: Path) -> None:
@@ -140,7 +139,7 @@ async def test_damage_that_shows_later_is_unavailable(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     async with open_sqlite(path) as database:
         with pytest.raises(Unavailable, match=r"is damaged.*restore it from a backup"):
-            await database.read(lambda reading: reading.rows(select(EXT_META)))
+            await database.read(lambda transaction: transaction.query(select(EXT_META)))
 
 
 async def test_a_path_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_a_file_that_may_only_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError) as caught:
         connection.execute("CREATE TABLE t (a)")
     connection.close()
-    told = while_opening(caught.value, path)
+    told = explain_open(caught.value, path)
     assert isinstance(told, UserMistake)
     assert "cannot be created or written" in told.message
 
@@ -166,7 +165,9 @@ def test_a_file_that_may_only_be_read_is_told(tmp_path: Path) -> None:
 async def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     async with open_sqlite(path) as database:
-        await database.write(lambda writing: writing.run(EXT_META.update().values(Value="999")))
+        await database.write(
+            lambda transaction: transaction.execute(EXT_META.update().values(Value="999"))
+        )
     with pytest.raises(UserMistake, match="newer version"):
         await open_and_close(path)
 
@@ -191,9 +192,12 @@ async def test_a_full_disk_fails_only_what_needs_the_space(tmp_path: Path) -> No
 
 async def limit_pages(database: SqliteDatabase, *, more: int) -> None:
     """Makes SQLite believe that the disk has room for so many pages more."""
-    connection = database._files.writer
-    pages = connection.execute("PRAGMA page_count").fetchone()[0]
-    connection.execute(f"PRAGMA max_page_count = {pages + more}")
+
+    def limit(transaction: Transaction) -> None:
+        ((pages,),) = transaction.query_sql("PRAGMA page_count")
+        transaction.run_sql(f"PRAGMA max_page_count = {pages + more}")
+
+    await database.write(limit)
 
 
 async def test_a_row_that_exists_is_a_duplicate(tmp_path: Path) -> None:
@@ -204,10 +208,10 @@ async def test_a_row_that_exists_is_a_duplicate(tmp_path: Path) -> None:
 
 
 async def test_a_reader_cannot_write(tmp_path: Path) -> None:
-    def write(reading: Reading) -> None:
-        count(reading)
-        count(reading)
-        add("x")(reading)  # type: ignore[arg-type]
+    def write(transaction: Transaction) -> None:
+        count(transaction)
+        count(transaction)
+        add("x")(transaction)  # type: ignore[arg-type]
 
     async with open_sqlite(tmp_path / "pipecd.db") as database:
         with pytest.raises(Unavailable):
@@ -227,13 +231,13 @@ import asyncio, sys
 from pathlib import Path
 from sqlalchemy import insert
 from pipecd.controlplane.datastore.schema import EXT_META
-from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
 
 async def write(database, worker):
     for i in range(100_000):
         name = f"{worker}-{i}"
         statement = insert(EXT_META).values(Name=name, Value="v" * 500)
-        await database.write(lambda writing: writing.run(statement))
+        await database.write(lambda transaction: transaction.execute(statement))
         sys.stdout.write(name + "\\n")
         sys.stdout.flush()
 
@@ -257,7 +261,7 @@ async def test_a_killed_process_loses_nothing_it_has_answered(tmp_path: Path) ->
     # The very last line may have been cut in the middle.
     names = {line.decode().strip() for line in answered + rest.splitlines()[:-1]}
     async with open_sqlite(path) as database:
-        rows = await database.read(lambda reading: reading.rows(select(EXT_META.c.Name)))
+        rows = await database.read(lambda transaction: transaction.query(select(EXT_META.c.Name)))
     assert len(names) >= 500
     assert names <= {name for (name,) in rows}
     with sqlite3.connect(path) as connection:
@@ -274,15 +278,15 @@ async def test_leases_of_a_dead_process_are_free_after_a_restart(tmp_path: Path)
 
 
 async def test_half_of_a_failed_work_is_undone_among_its_neighbours(tmp_path: Path) -> None:
-    def half(writing: Writing) -> None:
-        add("half")(writing)
+    def half(transaction: Transaction) -> None:
+        add("half")(transaction)
         raise LookupError("the other half")
 
     async with open_sqlite(tmp_path / "pipecd.db") as database:
         works = (add("before"), half, add("after"))
         results = await asyncio.gather(*map(database.write, works), return_exceptions=True)
         assert [type(r) for r in results] == [int, LookupError, int]
-        rows = await database.read(lambda reading: reading.rows(select(EXT_META.c.Name)))
+        rows = await database.read(lambda transaction: transaction.query(select(EXT_META.c.Name)))
         assert {name for (name,) in rows} == {"schema_version", "before", "after"}
 
 

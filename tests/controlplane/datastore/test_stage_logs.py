@@ -43,7 +43,7 @@ async def indexes(stores: Stores, run: StageRun = RUN, from_index: int = 0) -> l
 
 async def waiting(database: Database) -> int:
     counted = select(func.count()).select_from(EXT_LOG_BLOCK)
-    return await database.read(lambda reading: reading.rows(counted)[0][0])
+    return await database.read(lambda transaction: transaction.query(counted)[0][0])
 
 
 async def test_a_log_that_never_was_is_not_found(stores: Stores) -> None:
@@ -252,7 +252,7 @@ async def test_a_checkpoint_waits_for_that_of_another_server(
 ) -> None:
     monkeypatch.setattr("pipecd.controlplane.datastore.stage_logs.PAUSE_BETWEEN_TRIES", 0.001)
     assert await stores.leases.acquire(log_path(RUN), "another server", seconds=5)
-    with pytest.raises(Unavailable, match="another server is writing"):
+    with pytest.raises(Unavailable, match="another server is transaction"):
         await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
     await stores.leases.release(log_path(RUN), "another server")
     await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)

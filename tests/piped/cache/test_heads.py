@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
-from pipecd.piped.cache.heads import Head, PollInterval, RepositoryHeads
+from pipecd.piped.cache.heads import PollInterval, RepositoryHead, RepositoryHeads
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ async def heads_of(tmp_path: Path, **remotes: str) -> AsyncGenerator[RepositoryH
         yield RepositoryHeads(mirrors)
 
 
-def hash_of(head: Head) -> str:
+def hash_of(head: RepositoryHead) -> str:
     return head.commit.hash if head.commit else ""
 
 

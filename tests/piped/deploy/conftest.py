@@ -19,7 +19,7 @@ from pipecd.controlplane.api.piped_service import piped_table
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles

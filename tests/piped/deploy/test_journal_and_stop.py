@@ -12,7 +12,7 @@ from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.reports import DeploymentReports
 from pipecd.piped.deploy.stop import until_stopped
 from pipecd.piped.notify.notifier import Notifier, PipedIdentity
-from pipecd.piped.plan.rollback import TIMED_OUT, Outcome, Stop, StopReason
+from pipecd.piped.plan.rollback import TIMED_OUT, DeploymentOutcome, Stop, StopReason
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import (
     Deployment,
@@ -105,7 +105,7 @@ async def test_a_journal_survives_a_restart(tmp_path: Path) -> None:
     log_end = ReportStageLogsFromLastCheckpointRequest(stage_id="s1", completed=True)
     await written.record_stage("s1", StageEntry(StageStatus.SUCCESS, "well done", (log_end,)))
     await written.record_outcome(
-        Outcome(DeploymentStatus.CANCELLED, "by ann", "s1", rolls_back=False)
+        DeploymentOutcome(DeploymentStatus.CANCELLED, "by ann", "s1", rolls_back=False)
     )
     found = await Journal.open(path)
     assert (found.stages, found.outcome) == (written.stages, written.outcome)

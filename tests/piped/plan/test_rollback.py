@@ -7,7 +7,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.piped.plan.rollback import (
     SUCCEEDED,
     TIMED_OUT,
-    Outcome,
+    DeploymentOutcome,
     StageOutcome,
     Stop,
     StopReason,
@@ -45,17 +45,17 @@ def deployment(*stages: PipelineStage) -> Deployment:
     [
         pytest.param(StageOutcome(StageStatus.SUCCESS), None, id="a success continues"),
         pytest.param(StageOutcome(StageStatus.SKIPPED), None, id="a skipped stage continues"),
-        pytest.param(StageOutcome(StageStatus.EXITED), Outcome(SUCCESS, SUCCEEDED, "s1"), id="an exit is a success"),
-        pytest.param(StageOutcome(StageStatus.FAILURE), Outcome(FAILURE, "Failed while executing stage s1", "s1", True), id="a failure without a message"),
-        pytest.param(StageOutcome(StageStatus.FAILURE, "no luck"), Outcome(FAILURE, "Failed while executing stage s1 (no luck)", "s1", True), id="a failure with a message"),
-        pytest.param(stopped_stage(TIMED_OUT), Outcome(FAILURE, "Timed out while executing stage s1", "s1", True), id="a timeout"),
-        pytest.param(stopped_stage(BY_ANN), Outcome(CANCELLED, "Cancelled by ann while executing stage s1", "s1", True, "ann"), id="a user cancels"),
-        pytest.param(stopped_stage(NO_ROLLBACK), Outcome(CANCELLED, "Cancelled by ann while executing stage s1", "s1", False, "ann"), id="a user cancels without rollback"),
-        pytest.param(recorded_outcome(stage("s1", StageStatus.CANCELLED)), Outcome(CANCELLED, "Deployment was cancelled while executing stage s1", "s1", True), id="cancelled before a restart"),
-        pytest.param(recorded_outcome(stage("s1", StageStatus.FAILURE, reason="no luck")), Outcome(FAILURE, "Failed while executing stage s1 (no luck)", "s1", True), id="failed before a restart"),
+        pytest.param(StageOutcome(StageStatus.EXITED), DeploymentOutcome(SUCCESS, SUCCEEDED, "s1"), id="an exit is a success"),
+        pytest.param(StageOutcome(StageStatus.FAILURE), DeploymentOutcome(FAILURE, "Failed while executing stage s1", "s1", True), id="a failure without a message"),
+        pytest.param(StageOutcome(StageStatus.FAILURE, "no luck"), DeploymentOutcome(FAILURE, "Failed while executing stage s1 (no luck)", "s1", True), id="a failure with a message"),
+        pytest.param(stopped_stage(TIMED_OUT), DeploymentOutcome(FAILURE, "Timed out while executing stage s1", "s1", True), id="a timeout"),
+        pytest.param(stopped_stage(BY_ANN), DeploymentOutcome(CANCELLED, "Cancelled by ann while executing stage s1", "s1", True, "ann"), id="a user cancels"),
+        pytest.param(stopped_stage(NO_ROLLBACK), DeploymentOutcome(CANCELLED, "Cancelled by ann while executing stage s1", "s1", False, "ann"), id="a user cancels without rollback"),
+        pytest.param(recorded_outcome(stage("s1", StageStatus.CANCELLED)), DeploymentOutcome(CANCELLED, "Deployment was cancelled while executing stage s1", "s1", True), id="cancelled before a restart"),
+        pytest.param(recorded_outcome(stage("s1", StageStatus.FAILURE, reason="no luck")), DeploymentOutcome(FAILURE, "Failed while executing stage s1 (no luck)", "s1", True), id="failed before a restart"),
     ],
 )  # fmt: skip
-def test_after_a_stage(ended: StageOutcome, outcome: Outcome | None) -> None:
+def test_after_a_stage(ended: StageOutcome, outcome: DeploymentOutcome | None) -> None:
     assert outcome_after(STAGE, ended) == outcome
 
 
@@ -68,14 +68,14 @@ def test_a_stage_that_still_runs_has_no_outcome(status: StageStatus) -> None:
 @pytest.mark.parametrize(
     ("last", "ended", "outcome"),
     [
-        pytest.param("s0", stopped_stage(BY_ANN), Outcome(CANCELLED, "Cancelled by ann while executing the previous stage of s1", "s0", True, "ann"), id="cancelled between two stages"),
-        pytest.param("s0", stopped_stage(NO_ROLLBACK), Outcome(CANCELLED, "Cancelled by ann while executing the previous stage of s1", "s0", False, "ann"), id="and without rollback"),
-        pytest.param("", stopped_stage(BY_ANN), Outcome(CANCELLED, "Cancelled by ann while preparing", "", False, "ann"), id="cancelled before the first stage"),
-        pytest.param("s0", stopped_stage(TIMED_OUT), Outcome(FAILURE, "Timed out while executing the previous stage of s1", "s0", True), id="a timeout between two stages"),
-        pytest.param("", StageOutcome(StageStatus.FAILURE, "no source"), Outcome(FAILURE, "no source", "", False), id="the source is not available"),
+        pytest.param("s0", stopped_stage(BY_ANN), DeploymentOutcome(CANCELLED, "Cancelled by ann while executing the previous stage of s1", "s0", True, "ann"), id="cancelled between two stages"),
+        pytest.param("s0", stopped_stage(NO_ROLLBACK), DeploymentOutcome(CANCELLED, "Cancelled by ann while executing the previous stage of s1", "s0", False, "ann"), id="and without rollback"),
+        pytest.param("", stopped_stage(BY_ANN), DeploymentOutcome(CANCELLED, "Cancelled by ann while preparing", "", False, "ann"), id="cancelled before the first stage"),
+        pytest.param("s0", stopped_stage(TIMED_OUT), DeploymentOutcome(FAILURE, "Timed out while executing the previous stage of s1", "s0", True), id="a timeout between two stages"),
+        pytest.param("", StageOutcome(StageStatus.FAILURE, "no source"), DeploymentOutcome(FAILURE, "no source", "", False), id="the source is not available"),
     ],
 )  # fmt: skip
-def test_between_two_stages(last: str, ended: StageOutcome, outcome: Outcome) -> None:
+def test_between_two_stages(last: str, ended: StageOutcome, outcome: DeploymentOutcome) -> None:
     assert outcome_between(STAGE, last, ended) == outcome
 
 

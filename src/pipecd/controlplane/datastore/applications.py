@@ -16,11 +16,11 @@ from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
     NOT_DELETED,
     OLDEST,
-    disabled_unless,
+    any_member_of,
+    any_of,
+    enabled_is,
     equal,
     labelled,
-    when_given,
-    when_some,
 )
 from pipecd.controlplane.datastore.schema import APPLICATION
 from pipecd.model.application import ApplicationKind, SyncStatus
@@ -64,11 +64,11 @@ class Applications(Documents[Application]):
         """Returns a page of a project's applications, newest update first, then by id."""
         conditions = (
             equal("ProjectId", filter.project),
-            *disabled_unless(filter.enabled),
-            *when_some("Kind", filter.kinds, ApplicationKind),
-            *when_some("SyncState_Status", filter.sync_statuses, SyncStatus),
-            *when_given("Name", filter.name),
-            *when_given("PipedId", filter.piped_id),
+            *enabled_is(filter.enabled),
+            *any_member_of("Kind", filter.kinds, ApplicationKind),
+            *any_member_of("SyncState_Status", filter.sync_statuses, SyncStatus),
+            *any_of("Name", filter.name),
+            *any_of("PipedId", filter.piped_id),
             *labelled(filter.labels),
             NOT_DELETED,
         )

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.documents import Documents, Kind
-from pipecd.controlplane.datastore.query import MOST_PIPEDS, OLDEST, Selection, below, equal
+from pipecd.controlplane.datastore.query import CACHED_PIPEDS, OLDEST, Selection, below, equal
 from pipecd.controlplane.datastore.schema import COMMAND
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandStatus
@@ -31,6 +31,6 @@ class Commands(Documents[Command]):
         return await self.all_of((UNHANDLED, *below("CreatedAt", created_before)), OLDEST)
 
 
-@lru_cache(MOST_PIPEDS)
+@lru_cache(CACHED_PIPEDS)
 def _unhandled(piped_id: str) -> Selection:
     return Selection(COMMAND.name, (equal("PipedId", piped_id), UNHANDLED), OLDEST)

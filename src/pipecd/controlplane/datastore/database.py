@@ -1,92 +1,400 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine must offer: single statements, and pieces of work that are one transaction each.
+"""The database of a control plane: connections of SQLAlchemy's pool on a few threads.
 
-A piece of work is a plain function over statements of SQLAlchemy Core. It may run on another thread
-and, after a deadlock or a lost transaction, more than once; it must not touch anything but its
-transaction.
+Statements are composed with SQLAlchemy Core, compiled once and run by the driver itself; running
+them through SQLAlchemy's engine doubles the processor time of a short one. A unit of work is a
+plain function over a `Transaction`. It runs on another thread and, after a deadlock or a lost
+connection, more than once; it must change nothing but its transaction.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, NoReturn, TypeVar
 
-from sqlalchemy import BindParameter, Delete, Insert, Select, Update, bindparam
+from sqlalchemy import Delete, Dialect, Insert, Update, insert, select
+from sqlalchemy.pool import Pool, PoolProxiedConnection
+
+from pipecd.controlplane.datastore.expressions import NO_VALUES, AnySelect, Row, Value, Values
+from pipecd.controlplane.datastore.query import Selection
+from pipecd.controlplane.datastore.schema import EXT_META, SCHEMA_VERSION, VERSION_ROW
+from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
+from pipecd.observe.operations import ObservedOperation, OperationObserver
 
 T = TypeVar("T")
 
-Value = str | int | float | bytes | bool | None
-Values = Mapping[str, Value]
-Row = tuple[Any, ...]
-AnySelect = Select[*tuple[Any, ...]]
-Lone = Insert | Update
+Change = Insert | Update | Delete
 
-NOTHING: Values = {}
-
-
-def given(name: str) -> BindParameter[Any]:
-    """A parameter of a statement, filled in by name when it runs."""
-    return bindparam(name)
+# How long a caller waits for an answer, in seconds.
+TIMEOUT = 30.0
+MAX_RECONNECTS = 1
+MAX_COLLISIONS = 12
+MAX_DUPLICATES = 3
+MAX_STATEMENTS = 2048
 
 
 class Duplicate(Exception):
     """A row with this primary key exists already.
 
     Some engines end a transaction with it: work that catches it must write nothing else. Work that
-    lets it out was overtaken by another, and is done once more where there can be others.
+    lets it out lost a race against another writer and is repeated.
     """
 
 
-class Doubtful(Exception):
-    """A statement that stood alone may have been done or not: its answer was lost, or it collided.
+class OutcomeUnknown(Exception):
+    """A single statement may or may not have been executed: the connection or a lock was lost.
 
-    Whoever ran it looks at what is stored, in a transaction.
+    The caller reads what is stored, in a transaction.
     """
 
 
-class Reading(Protocol):
-    """One consistent view of the database."""
-
-    def rows(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
-        """The rows found, with the named parameters filled in."""
-        ...
+class ConnectionLost(Exception):
+    """The connection is gone or the server is stopping; another connection may work."""
 
 
-class Writing(Reading, Protocol):
-    """One transaction; what it raises undoes all of it."""
-
-    def run(self, statement: Insert | Update | Delete, values: Values = NOTHING) -> int:
-        """How many rows were changed; Duplicate when a primary key is taken."""
-        ...
-
-    def run_many(self, statement: Insert | Update | Delete, values: Sequence[Values]) -> None:
-        """Runs the statement once for each of the values, in as few steps as the engine can."""
-        ...
+class Collision(Exception):
+    """The transaction lost against another one (deadlock, lock timeout); a retry may succeed."""
 
 
-class Database(Protocol):
-    """One database with the tables of `schema`."""
+class CommitUnconfirmed(Exception):
+    """The connection was lost while the transaction was being committed."""
 
-    @property
-    def weighs(self) -> bool:
-        """Whether it pays to count before a list is read, since no index holds all of it."""
-        ...
 
-    async def glance(self, statement: AnySelect, values: Values = NOTHING) -> Sequence[Row]:
-        """The few rows that an index finds at once; an engine may answer on the event loop."""
-        ...
+@dataclass(frozen=True)
+class CompiledStatement:
+    """The text of a statement, its parameters in order, and the values it carries itself."""
 
-    async def change(self, statement: Lone, values: Values = NOTHING) -> int:
-        """How many rows a statement by itself has changed, once it is committed.
+    text: str
+    names: Sequence[str]
+    fixed: Mapping[str, Value]
 
-        Duplicate when a primary key is taken; Doubtful when nobody knows whether it was done.
+    def arguments(self, values: Values) -> list[Value]:
+        """Returns the values in the order of the text."""
+        arguments = [values[n] if n in values else self.fixed[n] for n in self.names]
+        for value in arguments:
+            # Some engines cannot hold it, so that none of them takes it.
+            if isinstance(value, str) and "\0" in value:
+                raise UserMistake("a text with a zero byte cannot be stored or searched for")
+        return arguments
+
+
+class Compiler:
+    """Compiles statements of SQLAlchemy Core to one dialect, each of them once."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.compile = lru_cache(maxsize=MAX_STATEMENTS)(self._compile)
+
+    def _compile(self, statement: AnySelect | Change) -> CompiledStatement:
+        compiled = statement.compile(dialect=self.dialect)
+        return CompiledStatement(str(compiled), compiled.positiontup or (), compiled.params)
+
+
+class Transaction:
+    """Runs statements on one connection, whose driver errors `explain` translates."""
+
+    def __init__(
+        self, connection: Any, compiler: Compiler, explain: Callable[[Exception], Exception]
+    ) -> None:
+        self.connection = connection
+        self._compiler, self._explain = compiler, explain
+
+    def query(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
+        """Returns the matching rows, with the named parameters filled in."""
+        compiled = self._compiler.compile(statement)
+        return self.query_sql(compiled.text, compiled.arguments(values))
+
+    def execute(self, statement: Change, values: Values = NO_VALUES) -> int:
+        """Returns how many rows were changed; raises Duplicate when a primary key is taken."""
+        compiled = self._compiler.compile(statement)
+        return self._cursor("execute", compiled.text, compiled.arguments(values)).rowcount
+
+    def execute_many(self, statement: Change, values: Sequence[Values]) -> None:
+        """Executes the statement once for each of the values, in as few steps as possible."""
+        compiled = self._compiler.compile(statement)
+        method = "executemany" if len(values) > 1 else "execute"
+        arguments = [compiled.arguments(each) for each in values]
+        self._cursor(method, compiled.text, arguments if len(values) > 1 else arguments[0])
+
+    def query_sql(self, text: str, arguments: Sequence[Value] = ()) -> Sequence[Row]:
+        """Returns the rows that SQL of the engine's own dialect matches."""
+        cursor = self._cursor("execute", text, arguments)
+        try:
+            return list(cursor.fetchall())
+        except Exception as e:  # noqa: BLE001 - drivers raise errors of many kinds.
+            self._fail(e)
+
+    def run_sql(self, *texts: str) -> None:
+        """Runs SQL of the engine's own dialect that returns nothing."""
+        for text in texts:
+            self._cursor("execute", text)
+
+    def _cursor(self, method: str, text: str, *arguments: Sequence[Any]) -> Any:
+        try:
+            cursor = self.connection.cursor()
+            getattr(cursor, method)(text, *arguments)
+        except Exception as e:  # noqa: BLE001 - drivers raise errors of many kinds.
+            self._fail(e)
+        return cursor
+
+    def _fail(self, error: Exception) -> NoReturn:
+        explained = self._explain(error)
+        if explained is error:
+            raise error
+        raise explained from error
+
+
+class Database:
+    """One database with the tables of `schema`.
+
+    Connections are in autocommit mode; transactions begin and end with statements, so that a single
+    statement costs one round trip. Each thread uses one connection at a time, and reads have
+    threads of their own: a write that waits for a lock never delays them.
+    """
+
+    BEGIN_SNAPSHOT: ClassVar[Sequence[str]] = ("BEGIN",)
+    BEGIN_WRITE: ClassVar[Sequence[str]] = ("BEGIN",)
+
+    def __init__(
+        self,
+        pool: Pool,
+        dialect: Dialect,
+        *,
+        readers: int,
+        writers: int,
+        timeout: float = TIMEOUT,
+        observers: Sequence[OperationObserver] = (),
+    ) -> None:
+        self._pool = self._read_pool = pool
+        self._compiler = Compiler(dialect)
+        self._timeout = timeout
+        self._observers = tuple(observers)
+        self._loop = asyncio.get_running_loop()
+        self._readers = ThreadPoolExecutor(readers, "database-read")
+        self._writers = ThreadPoolExecutor(writers, "database-write")
+        self._closed = False
+        self._lock = threading.Lock()
+        # The connections in use and since when.
+        self._busy: dict[PoolProxiedConnection, float] = {}
+
+    async def lookup(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
+        """Returns the few rows that an index finds at once; some engines need no thread for it."""
+        return await self.query(statement, values)
+
+    async def query(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
+        """Returns the rows that a single statement matches, however many they are."""
+        return await self._on_thread(
+            self._readers, "read", lambda: self._retry_read(lambda t: t.query(statement, values))
+        )
+
+    async def select(self, selection: Selection) -> Sequence[Row]:
+        """Returns the documents of a selection, in the way that suits the engine's indexes."""
+        return await self.query(selection.statement, selection.values)
+
+    async def execute(self, statement: Insert | Update, values: Values = NO_VALUES) -> int:
+        """Returns how many rows a single statement changed, once it is committed.
+
+        Raises Duplicate when a primary key is taken, and OutcomeUnknown when the answer was lost.
         """
-        ...
+        return await self._on_thread(
+            self._writers, "write", lambda: self._execute(statement, values)
+        )
 
-    async def read(self, work: Callable[[Reading], T]) -> T: ...
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Runs work whose statements all see the same state of the database."""
+        return await self._on_thread(
+            self._readers, "read", lambda: self._retry_read(work, snapshot=True)
+        )
 
-    async def write(self, work: Callable[[Writing], T]) -> T:
-        """The result of the work once it is committed."""
-        ...
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Returns the result of the work once it is committed; an error undoes all of it."""
+        return await self._on_thread(self._writers, "write", lambda: self._write(work))
 
-    async def catch_up(self, table: str, project: str) -> None:
-        """Brings the label index up to what another program may have written to the table."""
-        ...
+    async def refresh_labels(self, table: str, project: str) -> None:
+        """Updates the label index by what another program may have written to the table."""
+
+    async def close(self) -> None:
+        """Finishes what was accepted; later work is refused."""
+        self._closed = True
+        pools = (self._writers, self._readers)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                for pool in pools:
+                    await asyncio.to_thread(pool.shutdown)
+        self._abort_older_than(0)
+        for pool in pools:
+            await asyncio.to_thread(pool.shutdown)
+        await asyncio.to_thread(self._dispose)
+
+    # What the engines differ in.
+
+    def explain(self, error: Exception) -> Exception:
+        """Translates an error of the driver into one of ours; an unexpected one stays."""
+        raise NotImplementedError
+
+    def abort(self, driver_connection: Any) -> None:
+        """Ends whatever another thread waits for on this connection; that thread gets an error."""
+        raise NotImplementedError
+
+    def _dispose(self) -> None:
+        self._pool.dispose()
+
+    async def _on_thread(
+        self, pool: ThreadPoolExecutor, operation: str, work: Callable[[], T]
+    ) -> T:
+        """Runs the work on a thread of the pool."""
+        self._check_open()
+        with ObservedOperation(self._observers, "datastore", operation):
+            return await self._in_time(self._loop.run_in_executor(pool, copy_context().run, work))
+
+    async def _in_time(self, answer: "asyncio.Future[T]") -> T:
+        """Returns the answer; when it takes too long, the connections that are stuck are cut."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await answer
+        except TimeoutError as e:
+            if not answer.cancelled():
+                raise
+            self._abort_older_than(self._timeout)
+            raise StorageUnavailable(
+                f"the database gave no answer in {self._timeout:g} s", hint="try again later"
+            ) from e
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the database is closed")
+
+    def _retry_read(self, work: Callable[[Transaction], T], *, snapshot: bool = False) -> T:
+        attempts = 0
+        while True:
+            try:
+                with self._connect(self._read_pool) as transaction:
+                    if not snapshot:
+                        return work(transaction)
+                    transaction.run_sql(*self.BEGIN_SNAPSHOT)
+                    try:
+                        return work(transaction)
+                    finally:
+                        _roll_back(transaction)
+            except (ConnectionLost, Collision) as e:
+                attempts += 1
+                if attempts > MAX_RECONNECTS:
+                    raise unavailable(e) from e
+
+    def _execute(self, statement: Insert | Update, values: Values) -> int:
+        try:
+            with self._connect(self._pool) as transaction:
+                return transaction.execute(statement, values)
+        except (ConnectionLost, Collision) as e:
+            raise OutcomeUnknown(str(e)) from e
+
+    def _write(self, work: Callable[[Transaction], T]) -> T:
+        reconnects = collisions = duplicates = 0
+        while True:
+            try:
+                return self._transaction(work)
+            except ConnectionLost as e:
+                reconnects += 1
+                if reconnects > MAX_RECONNECTS:
+                    raise unavailable(e) from e
+            except CommitUnconfirmed as e:
+                raise unavailable(e) from e
+            except Collision as e:
+                collisions += 1
+                if collisions > MAX_COLLISIONS:
+                    raise unavailable(e) from e
+                # Retries are jittered so that colliding writers spread out.
+                time.sleep(random.uniform(0, 0.002 * 2 ** min(collisions, 6)))  # noqa: S311
+            except Duplicate:
+                duplicates += 1
+                if duplicates > MAX_DUPLICATES:
+                    raise
+
+    def _transaction(self, work: Callable[[Transaction], T]) -> T:
+        with self._connect(self._pool) as transaction:
+            transaction.run_sql(*self.BEGIN_WRITE)
+            try:
+                result = work(transaction)
+            except BaseException:
+                _roll_back(transaction)
+                raise
+            try:
+                transaction.run_sql("COMMIT")
+            except ConnectionLost as e:
+                raise CommitUnconfirmed(str(e)) from e
+            except BaseException:
+                _roll_back(transaction)
+                raise
+            return result
+
+    @contextmanager
+    def _connect(self, pool: Pool) -> Iterator[Transaction]:
+        """Takes a connection from the pool; when it is lost, so are the others of its time."""
+        connection = pool.connect()
+        with self._lock:
+            self._busy[connection] = time.monotonic()
+        try:
+            yield Transaction(connection.driver_connection, self._compiler, self.explain)
+        except (ConnectionLost, CommitUnconfirmed) as e:
+            connection.invalidate(e)
+            pool.dispose()
+            raise
+        finally:
+            with self._lock:
+                del self._busy[connection]
+            connection.close()
+
+    def _abort_older_than(self, seconds: float) -> None:
+        """Cuts the connections that have waited for an answer for so long, to free the threads."""
+        since = time.monotonic() - seconds
+        with self._lock:
+            stuck = [connection for connection, at in self._busy.items() if at <= since]
+        for connection in stuck:
+            with suppress(Exception):
+                self.abort(connection.driver_connection)
+
+
+def ensure_version(transaction: Transaction, name: str) -> None:
+    """Marks the database with our schema version; refuses one that a newer program has written."""
+    rows = transaction.query(select(EXT_META.c.Value).where(EXT_META.c.Name == VERSION_ROW))
+    if not rows:
+        transaction.execute(insert(EXT_META).values(Name=VERSION_ROW, Value=str(SCHEMA_VERSION)))
+    elif int(rows[0][0]) > SCHEMA_VERSION:
+        raise UserMistake(
+            f"the database {name} was written by a newer version of this program",
+            hint="run that version, or restore a backup made before the upgrade",
+        )
+
+
+def unavailable(error: Exception) -> StorageUnavailable:
+    """The error for the caller, who knows nothing of connections and transactions."""
+    match error:
+        case CommitUnconfirmed():
+            return StorageUnavailable(
+                f"the connection to the database was lost before it confirmed a change: {error}",
+                hint="check whether the change was stored, then try again",
+            )
+        case Collision():
+            return StorageUnavailable(
+                f"too many transactions change the same rows of the database: {error}",
+                hint="try again later",
+            )
+        case _:
+            return StorageUnavailable(
+                f"the connection to the database was lost: {error}", hint="try again later"
+            )
+
+
+def _roll_back(transaction: Transaction) -> None:
+    """Ends a transaction whose result does not matter."""
+    try:
+        transaction.connection.rollback()
+    except Exception as e:
+        raise ConnectionLost(str(e)) from e

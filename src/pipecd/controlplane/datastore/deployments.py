@@ -14,16 +14,16 @@ from pipecd.controlplane.datastore.documents import (
     PageRequest,
 )
 from pipecd.controlplane.datastore.query import (
-    FIRST_ENDED,
-    MOST_PIPEDS,
+    CACHED_PIPEDS,
+    FIRST_COMPLETED,
     OLDEST,
     Selection,
+    any_member_of,
+    any_of,
     at_least,
     below,
     equal,
     labelled,
-    when_given,
-    when_some,
 )
 from pipecd.controlplane.datastore.schema import DEPLOYMENT, DEPLOYMENT_CHAIN, DEPLOYMENT_TRACE
 from pipecd.model.application import ApplicationKind
@@ -68,11 +68,11 @@ class Deployments(Documents[Deployment]):
         """Returns a page of a project's deployments, newest update first, then by id."""
         conditions = (
             equal("ProjectId", filter.project),
-            *when_some("Status", filter.statuses, DeploymentStatus),
-            *when_some("Kind", filter.kinds, ApplicationKind),
-            *when_given("ApplicationId", *filter.application_ids),
-            *when_given("ApplicationName", filter.application_name),
-            *when_given("DeploymentTraceCommitHash", filter.trace_commit_hash),
+            *any_member_of("Status", filter.statuses, DeploymentStatus),
+            *any_member_of("Kind", filter.kinds, ApplicationKind),
+            *any_of("ApplicationId", *filter.application_ids),
+            *any_of("ApplicationName", filter.application_name),
+            *any_of("DeploymentTraceCommitHash", filter.trace_commit_hash),
             *labelled(filter.labels),
         )
         return await self.page_of(conditions, page)
@@ -88,12 +88,12 @@ class Deployments(Documents[Deployment]):
         """
         # A deployment that has not ended has no such time, so there is always a lower bound.
         within = (*at_least("CompletedAt", max(start, 1)), *below("CompletedAt", end + 1))
-        return self.parts_of(within, FIRST_ENDED)
+        return self.parts_of(within, FIRST_COMPLETED)
 
 
-@lru_cache(MOST_PIPEDS)
+@lru_cache(CACHED_PIPEDS)
 def _not_completed(piped_id: str) -> Selection:
-    conditions = (equal("PipedId", piped_id), *when_given("Status", *NOT_COMPLETED))
+    conditions = (equal("PipedId", piped_id), *any_of("Status", *NOT_COMPLETED))
     return Selection(DEPLOYMENT.name, conditions, OLDEST)
 
 
@@ -105,7 +105,7 @@ class Chains(Documents[DeploymentChain]):
 
     async def list_unfinished(self) -> tuple[DeploymentChain, ...]:
         """Returns the chains of all projects that have not ended yet, oldest first."""
-        return await self.all_of(when_given("Status", *UNFINISHED), OLDEST)
+        return await self.all_of(any_of("Status", *UNFINISHED), OLDEST)
 
     async def list(self, project: str, page: PageRequest = EVERYTHING) -> Page[DeploymentChain]:
         """Returns a page of a project's chains, newest update first, then by id."""
@@ -125,5 +125,5 @@ class Traces(Documents[DeploymentTrace]):
 
         With `commit_hash` only the traces of that commit are listed.
         """
-        conditions = (equal("ProjectId", project), *when_given("CommitHash", commit_hash))
+        conditions = (equal("ProjectId", project), *any_of("CommitHash", commit_hash))
         return await self.page_of(conditions, page)

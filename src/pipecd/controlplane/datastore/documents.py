@@ -1,45 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of documents: what all nine of them have in common."""
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message
 from sqlalchemy import Table, delete, insert, select, update
 
 from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode_cursor
-from pipecd.controlplane.datastore.database import (
-    Database,
-    Doubtful,
-    Duplicate,
-    Reading,
-    Row,
-    Values,
-    Writing,
-    given,
-)
-from pipecd.controlplane.datastore.engine.expression import SameDocument
-from pipecd.controlplane.datastore.engine.known import Known
-from pipecd.controlplane.datastore.fits import check_fits, label_text
+from pipecd.controlplane.datastore.database import Database, Duplicate, OutcomeUnknown, Transaction
+from pipecd.controlplane.datastore.expressions import Row, SameDocument, Values, given
+from pipecd.controlplane.datastore.limits import check_fits, label_text
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
     OLDEST,
     Condition,
     Order,
     Selection,
+    any_of,
     at_least,
-    when_given,
 )
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import EXT_LABEL
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.document import to_json
+from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import AlreadyExists, NotFound, PipecdError, UserMistake
 from pipecd.wire.validation import check
 
 M = TypeVar("M", bound=Message)
 
+# Longer lists are parsed on a thread, so that the event loop is not held up.
+MAX_PARSED_ON_LOOP = 100
 # How many documents are read at a time when all of them are wanted.
 PART = 500
 # Some engines take very long to make a plan for a long list.
@@ -48,6 +43,10 @@ IDS_AT_ONCE = 512
 FEW = 1024
 # The fields behind the columns of times.
 TIMES = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
+
+# Of the texts; their parsed forms take about as much again.
+MOST_CHARACTERS = 1_000_000
+MOST_ROWS = 1000
 
 ADD_LABEL = insert(EXT_LABEL).values(
     Kind=given("kind"),
@@ -129,6 +128,56 @@ class _Swap(Generic[M]):
     after: M
 
 
+class DocumentCache(Generic[M]):
+    """Parses a text once, and remembers which text a row was last seen with here."""
+
+    def __init__(self, message: type[M]) -> None:
+        self._message = message
+        self._by_text: OrderedDict[str, M] = OrderedDict()
+        self._characters = 0
+        self._latest: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = Lock()
+
+    def parsed(self, text: str) -> M:
+        """The document of a text, for the caller to keep and to change."""
+        with self._lock:
+            found = self._by_text.get(text)
+            if found is not None:
+                self._by_text.move_to_end(text)
+        if found is None:
+            found = from_json(text, self._message)
+            self._keep(text, found)
+        return self._copy(found)
+
+    def written(self, row: bytes, text: str, document: M) -> None:
+        """Remembers what a row holds now, or soon."""
+        self._keep(text, self._copy(document))
+        with self._lock:
+            self._latest[row] = text
+            self._latest.move_to_end(row)
+            if len(self._latest) > MOST_ROWS:
+                self._latest.popitem(last=False)
+
+    def latest(self, row: bytes) -> str | None:
+        """The text that the row most likely has."""
+        return self._latest.get(row)
+
+    def _copy(self, document: M) -> M:
+        copy = self._message()
+        copy.CopyFrom(document)
+        return copy
+
+    def _keep(self, text: str, document: M) -> None:
+        with self._lock:
+            if text not in self._by_text:
+                self._characters += len(text)
+            self._by_text[text] = document
+            self._by_text.move_to_end(text)
+            while self._characters > MOST_CHARACTERS:
+                dropped, _ = self._by_text.popitem(last=False)
+                self._characters -= len(dropped)
+
+
 class Documents(Generic[M]):
     """A table of documents of one kind, each with an id, on any engine.
 
@@ -147,19 +196,19 @@ class Documents(Generic[M]):
         # The name of a column may not serve as the name of a parameter here.
         self._update = update(table).where(table.c.Id == id).values(Data=given("data"))
         self._swap = self._update.where(SameDocument(table.c.Data, given("known")))
-        self._known = Known(kind.message)
+        self._cache = DocumentCache(kind.message)
 
     async def get(self, id: str) -> M:
         """Returns the document, or raises NotFound."""
-        rows = await self._database.glance(self._get, {"id": row_id(id)})
-        return self._known.parsed(self._only_text(rows))
+        rows = await self._database.lookup(self._get, {"id": row_id(id)})
+        return self._cache.parsed(self._only_text(rows))
 
     async def get_many(self, ids: tuple[str, ...]) -> dict[str, M]:
         """Returns those of the documents that exist, by id."""
         wanted = tuple({row_id(id): None for id in ids})
         found: dict[str, M] = {}
         for start in range(0, len(wanted), IDS_AT_ONCE):
-            among = when_given("Id", *wanted[start : start + IDS_AT_ONCE])
+            among = any_of("Id", *wanted[start : start + IDS_AT_ONCE])
             for document in await self.all_of(among, OLDEST):
                 found[_stored(document).id] = document
         return found
@@ -171,7 +220,7 @@ class Documents(Generic[M]):
         stored.created_at = stored.created_at or now
         stored.updated_at = stored.updated_at or now
         text = self._checked(document)
-        await self._database.write(lambda writing: self._add(writing, document, text))
+        await self._database.write(lambda transaction: self._add(transaction, document, text))
 
     async def update(self, id: str, change: Callable[[M], None], *, touch: bool = True) -> M:
         """Reads, changes in place and writes under a lock; an error of `change` undoes all of it.
@@ -184,7 +233,7 @@ class Documents(Generic[M]):
         swap = self._swap_of(update)
         if swap is not None and await self._swapped(update, swap):
             return swap.after
-        return await self._database.write(lambda writing: self._change(writing, update))
+        return await self._database.write(lambda transaction: self._change(transaction, update))
 
     async def all_of(self, conditions: Iterable[Condition], order: Order) -> tuple[M, ...]:
         """Every document that meets the conditions."""
@@ -192,8 +241,8 @@ class Documents(Generic[M]):
 
     async def few_of(self, selection: Selection) -> tuple[M, ...]:
         """Every document of a selection of which an index finds a few at once."""
-        rows = await self._database.glance(selection.statement, selection.values)
-        return tuple(self._known.parsed(data) for (data,) in rows)
+        rows = await self._database.lookup(selection.statement, selection.values)
+        return self._parsed(rows)
 
     async def page_of(self, conditions: Iterable[Condition], page: PageRequest) -> Page[M]:
         """One page of the documents that meet the conditions, newest update first."""
@@ -235,19 +284,16 @@ class Documents(Generic[M]):
 
     async def _select(self, selection: Selection) -> tuple[M, ...]:
         if project := selection.project_by_label:
-            await self._database.catch_up(self._kind.table.name, project)
+            await self._database.refresh_labels(self._kind.table.name, project)
         if (narrowed := await self._narrowed(selection)) is None:
             return ()
-        if self._database.weighs and (weighing := narrowed.weighing) is not None:
-            (weights,) = await self._database.glance(weighing, narrowed.values)
-            narrowed = narrowed.weighed(weights)
-        statement, values = narrowed.statement, narrowed.values
-        parsed = self._known.parsed
+        rows = await self._database.select(narrowed)
+        if len(rows) > MAX_PARSED_ON_LOOP:
+            return await asyncio.to_thread(self._parsed, rows)
+        return self._parsed(rows)
 
-        def work(reading: Reading) -> tuple[M, ...]:
-            return tuple(parsed(data) for (data,) in reading.rows(statement, values))
-
-        return await self._database.read(work)
+    def _parsed(self, rows: Sequence[Row]) -> tuple[M, ...]:
+        return tuple(self._cache.parsed(data) for (data,) in rows)
 
     async def _narrowed(self, selection: Selection) -> Selection | None:
         """Names the documents with a rare label, since no engine knows which ones are rare.
@@ -257,11 +303,11 @@ class Documents(Generic[M]):
         """
         for key, value in selection.labels:
             values = {"kind": self._kind.table.name, "key": key, "value": value, "limit": FEW + 1}
-            rows = await self._database.read(lambda reading, v=values: reading.rows(LABELLED, v))
+            rows = await self._database.query(LABELLED, values)
             if not rows:
                 return None
             if len(rows) <= FEW:
-                among = when_given("Id", *(id for (id,) in rows))
+                among = any_of("Id", *(id for (id,) in rows))
                 return replace(selection, conditions=(*among, *selection.conditions))
         return selection
 
@@ -270,40 +316,42 @@ class Documents(Generic[M]):
             raise NotFound(f"{self._kind.table.name} is not found")
         return rows[0][0]
 
-    def _add(self, writing: Writing, document: M, text: str) -> None:
+    def _add(self, transaction: Transaction, document: M, text: str) -> None:
         id = _stored(document).id
         try:
-            writing.run(self._insert, {"id": row_id(id), "data": text})
+            transaction.execute(self._insert, {"id": row_id(id), "data": text})
         except Duplicate as e:
             raise AlreadyExists(f"{self._kind.table.name} {id!r} exists already") from e
         if self._kind.labelled:
-            self._add_labels(writing, id, _labels(document))
+            self._add_labels(transaction, id, _labels(document))
 
-    def _change(self, writing: Writing, update: "_Update[M]") -> M:
+    def _change(self, transaction: Transaction, update: "_Update[M]") -> M:
         row = row_id(update.id)
-        before = self._known.parsed(self._only_text(writing.rows(self._get_locked, {"id": row})))
+        before = self._cache.parsed(
+            self._only_text(transaction.query(self._get_locked, {"id": row}))
+        )
         # Some engines store a text in a form of their own.
-        if update.in_doubt and before == self._known.parsed(update.in_doubt):
+        if update.in_doubt and before == self._cache.parsed(update.in_doubt):
             return before
         after = self._changed(before, update)
         text = self._checked_change(before, after)
-        writing.run(self._update, {"id": row, "data": text})
+        transaction.execute(self._update, {"id": row, "data": text})
         if self._kind.labelled and _labels(before) != _labels(after):
-            writing.run(REMOVE_LABELS, {"kind": self._kind.table.name, "id": row})
-            self._add_labels(writing, update.id, _labels(after))
-        self._known.written(row, text, after)
+            transaction.execute(REMOVE_LABELS, {"kind": self._kind.table.name, "id": row})
+            self._add_labels(transaction, update.id, _labels(after))
+        self._cache.written(row, text, after)
         return after
 
     def _swap_of(self, update: "_Update[M]") -> "_Swap[M] | None":
-        """A change in one step, if the document is still the one known here; else it is read.
+        """A compare-and-swap against the cached document; None when there is nothing to compare.
 
-        Comparing and writing in one statement loses as little as a lock does, and whoever changes
-        the same document again and again, as a running deployment is, saves all the reading.
+        It loses as few updates as a lock does, and a document that is changed again and again, such
+        as a running deployment, does not have to be read each time.
         """
-        known = self._known.latest(row_id(update.id))
+        known = self._cache.latest(row_id(update.id))
         if known is None:
             return None
-        before = self._known.parsed(known)
+        before = self._cache.parsed(known)
         try:
             after = self._changed(before, update)
             text = self._checked_change(before, after)
@@ -318,12 +366,12 @@ class Documents(Generic[M]):
         row = row_id(update.id)
         values = {"id": row, "known": swap.known, "data": swap.text}
         try:
-            done = await self._database.change(self._swap, values) > 0
-        except Doubtful:
+            done = await self._database.execute(self._swap, values) > 0
+        except OutcomeUnknown:
             update.in_doubt = swap.text
             return False
         if done:
-            self._known.written(row, swap.text, swap.after)
+            self._cache.written(row, swap.text, swap.after)
         return done
 
     def _changed(self, before: M, update: "_Update[M]") -> M:
@@ -338,9 +386,11 @@ class Documents(Generic[M]):
             stored.updated_at = max(update.now, was.updated_at)
         return after
 
-    def _add_labels(self, writing: Writing, id: str, labels: Mapping[str, str]) -> None:
+    def _add_labels(self, transaction: Transaction, id: str, labels: Mapping[str, str]) -> None:
         if labels:
-            writing.run_many(ADD_LABEL, label_rows(self._kind.table.name, row_id(id), labels))
+            transaction.execute_many(
+                ADD_LABEL, label_rows(self._kind.table.name, row_id(id), labels)
+            )
 
     def _checked(self, document: M) -> str:
         """The stored form of a document that is valid and that every engine can hold."""

@@ -16,11 +16,11 @@ from pipecd.controlplane.datastore.query import (
     NEWEST,
     OLDEST,
     Condition,
+    any_of,
     at_least,
     below,
     equal,
     labelled,
-    when_given,
 )
 from pipecd.controlplane.datastore.schema import EVENT
 from pipecd.model.clock import Now, utc_now
@@ -72,9 +72,9 @@ class Events(Documents[Event]):
 
 def _conditions(filter: EventFilter) -> Iterator[Condition]:
     yield equal("ProjectId", filter.project)
-    yield from when_given("Name", filter.name)
-    yield from when_given("EventKey", filter.event_key)
-    yield from when_given("Status", *filter.statuses)
+    yield from any_of("Name", filter.name)
+    yield from any_of("EventKey", filter.event_key)
+    yield from any_of("Status", *filter.statuses)
     yield from at_least("CreatedAt", filter.created_from)
     yield from below("CreatedAt", filter.created_to)
     yield from labelled(filter.labels)

@@ -5,7 +5,8 @@ from datetime import timedelta
 
 from sqlalchemy import delete, insert, select, update
 
-from pipecd.controlplane.datastore.database import Database, Duplicate, Values, Writing, given
+from pipecd.controlplane.datastore.database import Database, Duplicate, Transaction
+from pipecd.controlplane.datastore.expressions import Values, given
 from pipecd.controlplane.datastore.schema import EXT_LEASE
 from pipecd.model.clock import Now, utc_now
 
@@ -33,24 +34,26 @@ class Leases:
         expires = now + timedelta(seconds=seconds)
         values: Values = {"name": name, "holder": holder, "expires": _millis(expires.timestamp())}
         now_millis = _millis(now.timestamp())
-        return await self._database.write(lambda writing: _acquire(writing, values, now_millis))
+        return await self._database.write(
+            lambda transaction: _acquire(transaction, values, now_millis)
+        )
 
     async def release(self, name: str, holder: str) -> None:
         """Releases the lease; one of another holder is left alone."""
         values: Values = {"name": name, "holder": holder}
-        await self._database.write(lambda writing: writing.run(RELEASE, values))
+        await self._database.write(lambda transaction: transaction.execute(RELEASE, values))
 
 
-def _acquire(writing: Writing, values: Values, now_millis: int) -> bool:
-    found = writing.rows(FIND, {"name": values["name"]})
+def _acquire(transaction: Transaction, values: Values, now_millis: int) -> bool:
+    found = transaction.query(FIND, {"name": values["name"]})
     if found:
         holder, expires = found[0]
         if holder != values["holder"] and expires > now_millis:
             return False
-        writing.run(RENEW, values)
+        transaction.execute(RENEW, values)
         return True
     try:
-        writing.run(TAKE, values)
+        transaction.execute(TAKE, values)
     except Duplicate:
         # Someone else was faster between the look and the step.
         return False

@@ -1,24 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where the kind of database is chosen."""
+"""The one place where the engine of the datastore is chosen."""
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.datastore.database import Database
-from pipecd.controlplane.datastore.sqlite.database import open_sqlite
+from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
 from pipecd.model.errors import NoDriver, UserMistake
+from pipecd.observe.operations import OperationObserver
 
 
-def open_datastore(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]:
-    """The database of the configuration, with its tables; closed at the end of the context."""
+def open_datastore(
+    spec: DatastoreSpec, *, observers: Sequence[OperationObserver] = ()
+) -> AbstractAsyncContextManager[Database]:
+    """Opens the database of the configuration; the end of the context closes it."""
+    # The drivers of servers are optional dependencies.
     match spec.type:
         case "SQLITE":
-            return open_sqlite(Path(spec.config.path))
+            return open_sqlite(Path(spec.config.path), observers=observers)
         case "MYSQL":
-            return _open_mysql(spec)
+            try:
+                from pipecd.controlplane.datastore.engines import mysql  # noqa: PLC0415
+            except ModuleNotFoundError as e:
+                raise NoDriver("MySQL", extra="mysql") from e
+            return mysql.open_mysql(mysql.mysql_address(spec.config), observers=observers)
         case "POSTGRESQL":
-            return _open_postgres(spec)
+            try:
+                from pipecd.controlplane.datastore.engines import postgres  # noqa: PLC0415
+            except ModuleNotFoundError as e:
+                raise NoDriver("PostgreSQL", extra="postgres") from e
+            return postgres.open_postgres(
+                postgres.postgres_conninfo(spec.config), observers=observers
+            )
         case _:
             raise UserMistake(
                 f"datastore type {spec.type!r} is unknown",
@@ -27,28 +42,9 @@ def open_datastore(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]
 
 
 def notify_address(spec: DatastoreSpec) -> str:
-    """Where processes on this database can tell each other of changes; empty when they cannot."""
+    """Where replicas on this database notify each other of changes; empty when they cannot."""
     if spec.type != "POSTGRESQL":
         return ""
-    from pipecd.controlplane.datastore.postgres.address import postgres_conninfo  # noqa: PLC0415
+    from pipecd.controlplane.datastore.engines.postgres import postgres_conninfo  # noqa: PLC0415
 
     return postgres_conninfo(spec.config)
-
-
-def _open_mysql(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]:
-    # The drivers of servers are installed only by those who use them.
-    try:
-        from pipecd.controlplane.datastore.mysql.address import mysql_address  # noqa: PLC0415
-        from pipecd.controlplane.datastore.mysql.database import open_mysql  # noqa: PLC0415
-    except ModuleNotFoundError as e:
-        raise NoDriver("MySQL", extra="mysql") from e
-    return open_mysql(mysql_address(spec.config))
-
-
-def _open_postgres(spec: DatastoreSpec) -> AbstractAsyncContextManager[Database]:
-    try:
-        from pipecd.controlplane.datastore.postgres.address import postgres_conninfo  # noqa: PLC0415
-        from pipecd.controlplane.datastore.postgres.database import open_postgres  # noqa: PLC0415
-    except ModuleNotFoundError as e:
-        raise NoDriver("PostgreSQL", extra="postgres") from e
-    return open_postgres(postgres_conninfo(spec.config))

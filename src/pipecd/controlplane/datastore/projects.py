@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import delete, insert, select, update
 
-from pipecd.controlplane.datastore.database import Database, Row, Values, Writing, given
+from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import Documents, Kind
-from pipecd.controlplane.datastore.query import BY_EXTRA, OLDEST, disabled_unless, equal
+from pipecd.controlplane.datastore.expressions import Row, Values, given
+from pipecd.controlplane.datastore.query import BY_EXTRA, OLDEST, enabled_is, equal
 from pipecd.controlplane.datastore.schema import API_KEY, EXT_WEBHOOK, PIPED, PROJECT
 from pipecd.model.clock import Now, utc_now
 from pipecd.proto.model.apikey_pb2 import APIKey
@@ -53,7 +54,7 @@ class ApiKeys(Documents[APIKey]):
 
     async def list(self, project: str, *, enabled: bool | None = None) -> tuple[APIKey, ...]:
         """Returns the API keys of a project, oldest first."""
-        conditions = (equal("ProjectId", project), *disabled_unless(enabled))
+        conditions = (equal("ProjectId", project), *enabled_is(enabled))
         return await self.all_of(conditions, OLDEST)
 
 
@@ -65,7 +66,7 @@ class Pipeds(Documents[Piped]):
 
     async def list(self, project: str, *, enabled: bool | None = None) -> tuple[Piped, ...]:
         """Returns the pipeds of a project, oldest first."""
-        conditions = (equal("ProjectId", project), *disabled_unless(enabled))
+        conditions = (equal("ProjectId", project), *enabled_is(enabled))
         return await self.all_of(conditions, OLDEST)
 
 
@@ -90,24 +91,24 @@ class WebhookSecrets:
 
     async def get(self, project: str) -> SealedSecret | None:
         values: Values = {"project": project}
-        return _one(await self._database.read(lambda reading: reading.rows(FIND, values)))
+        return _one(await self._database.query(FIND, values))
 
     async def update(
         self, project: str, change: Callable[[SealedSecret | None], SealedSecret]
     ) -> None:
         """Replaces the secret under a lock; `change` may run more than once."""
 
-        def replace(writing: Writing) -> None:
-            found = _one(writing.rows(FIND_AND_LOCK, {"project": project}))
+        def replace(transaction: Transaction) -> None:
+            found = _one(transaction.query(FIND_AND_LOCK, {"project": project}))
             values: Values = {"project": project, **asdict(change(found))}
-            writing.run(REPLACE if found else ADD, values)
+            transaction.execute(REPLACE if found else ADD, values)
 
         await self._database.write(replace)
 
     async def remove(self, project: str) -> None:
         """Deletes the secret; a project without one is no error."""
         values: Values = {"project": project}
-        await self._database.write(lambda writing: writing.run(REMOVE, values))
+        await self._database.write(lambda transaction: transaction.execute(REMOVE, values))
 
 
 def _one(rows: Sequence[Row]) -> SealedSecret | None:

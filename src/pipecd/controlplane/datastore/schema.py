@@ -5,7 +5,9 @@ Nine tables hold upstream's documents under upstream's names; every column but `
 computed from the document. Tables with the prefix `Ext` hold facts of our own.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -23,15 +25,17 @@ from sqlalchemy import (
 from sqlalchemy.dialects.mysql import BINARY, MEDIUMTEXT
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
-from pipecd.controlplane.datastore.engine.expression import (
+from pipecd.controlplane.datastore.expressions import (
     Document,
     ExactText,
     FromDocument,
     Reads,
+    Row,
     UpstreamText,
 )
 
 SCHEMA_VERSION = 1
+VERSION_ROW = "schema_version"
 # Which engines get an index; all of them when an index does not say.
 ENGINES = "engines"
 
@@ -287,6 +291,43 @@ def definitions(dialect: Dialect) -> Iterator[str]:
         yield create_table(table, dialect)
         for _, create in create_indexes(table, dialect):
             yield create
+
+
+@dataclass(frozen=True)
+class ExistingTables:
+    """The columns and the indexes of the tables that exist, all in lower case."""
+
+    columns: Mapping[str, frozenset[str]]
+    indexes: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, columns: Iterable[Row], indexes: Iterable[Row]) -> "ExistingTables":
+        """From pairs of a table and a name in it."""
+        return cls(_by_table(columns), _by_table(indexes))
+
+
+def missing_definitions(existing: ExistingTables, dialect: Dialect) -> Iterator[str]:
+    """The statements that add what is missing; whatever exists is left alone."""
+    for table in METADATA.sorted_tables:
+        name = table.name.lower()
+        columns = existing.columns.get(name)
+        if columns is None:
+            yield create_table(table, dialect)
+        else:
+            for column in table.c:
+                if column.name.lower() not in columns:
+                    yield add_column(column, dialect)
+        indexes = existing.indexes.get(name, frozenset())
+        for index, create in create_indexes(table, dialect):
+            if index.lower() not in indexes:
+                yield create
+
+
+def _by_table(rows: Iterable[Row]) -> dict[str, frozenset[str]]:
+    names: dict[str, set[str]] = defaultdict(set)
+    for table, name in rows:
+        names[str(table).lower()].add(str(name).lower())
+    return {table: frozenset(found) for table, found in names.items()}
 
 
 def _order_of_columns(table: Table, dialect: Dialect) -> list[str]:

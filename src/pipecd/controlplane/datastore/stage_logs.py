@@ -15,18 +15,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Table, and_, delete, false, insert, select, update
 
-from pipecd.controlplane.datastore.database import (
-    Database,
-    Doubtful,
-    Duplicate,
-    Reading,
-    Value,
-    Values,
-    Writing,
-    given,
-)
-from pipecd.controlplane.datastore.fits import MOST_BYTES
+from pipecd.controlplane.datastore.database import Database, Duplicate, OutcomeUnknown, Transaction
+from pipecd.controlplane.datastore.expressions import Value, Values, given
 from pipecd.controlplane.datastore.leases import Leases
+from pipecd.controlplane.datastore.limits import MOST_BYTES
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_STAGE_LOG
 from pipecd.controlplane.filestore import Files
 from pipecd.model.document import from_json, to_json
@@ -148,10 +140,12 @@ class StageLogs:
         """Adds the blocks whose index is new; raises Conflict when the log is completed."""
         if len(blocks) == 1 and await self._added(run, blocks[0]):
             return
-        if not await self._database.write(lambda writing: _append(writing, run, blocks)):
+        if not await self._database.write(lambda transaction: _append(transaction, run, blocks)):
             file = await self._file(run)
-            await self._database.write(lambda writing: _begin(writing, run, file or LogFile()))
-            await self._database.write(lambda writing: _append(writing, run, blocks))
+            await self._database.write(
+                lambda transaction: _begin(transaction, run, file or LogFile())
+            )
+            await self._database.write(lambda transaction: _append(transaction, run, blocks))
 
     async def checkpoint(
         self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool
@@ -164,17 +158,21 @@ class StageLogs:
             if before.completed and _has_news(before, blocks):
                 raise already_completed()
             waiting = await self._database.write(
-                lambda writing: _gather(writing, run, before, blocks, close=completed)
+                lambda transaction: _gather(transaction, run, before, blocks, close=completed)
             )
             log = LogFile(merge_blocks(before.blocks, waiting.blocks), waiting.completed)
             if file is None or log != before:
                 content = await asyncio.to_thread(format_log, log)
                 await self._files.put(log_path(run), content)
-            await self._database.write(lambda writing: _forget(writing, run, log, waiting.blocks))
+            await self._database.write(
+                lambda transaction: _forget(transaction, run, log, waiting.blocks)
+            )
 
     async def read(self, run: StageRun, *, from_index: int = 0) -> StageLogPart:
         """Returns the blocks from that index on; raises NotFound when nothing was ever logged."""
-        head, waiting = await self._database.read(lambda reading: _look(reading, run, from_index))
+        head, waiting = await self._database.read(
+            lambda transaction: _look(transaction, run, from_index)
+        )
         if head is not None and head.last_index_in_file < from_index:
             return StageLogPart(waiting, head.completed)
         file = await self._file(run)
@@ -188,8 +186,8 @@ class StageLogs:
         """Whether a block could be added at once: its log is open and it is new."""
         values = {**_run_values(run), "index": block.index, "data": _block_text(block)}
         try:
-            return await self._database.change(ADD_TO_OPEN_LOG, values) > 0
-        except (Duplicate, Doubtful):
+            return await self._database.execute(ADD_TO_OPEN_LOG, values) > 0
+        except (Duplicate, OutcomeUnknown):
             return False
 
     async def _file(self, run: StageRun) -> LogFile | None:
@@ -220,7 +218,7 @@ class StageLogs:
                 break
             await asyncio.sleep(PAUSE_BETWEEN_TRIES)
         else:
-            raise Unavailable(f"another server is writing {name}", hint="try again later")
+            raise Unavailable(f"another server is transaction {name}", hint="try again later")
         try:
             yield
         finally:
@@ -246,66 +244,73 @@ def _run_values(run: StageRun) -> dict[str, Value]:
     }
 
 
-def _head(reading: Reading, run: StageRun, *, locked: bool = False) -> Head | None:
-    rows = reading.rows(LOCKED_HEAD if locked else HEAD, _run_values(run))
+def _head(transaction: Transaction, run: StageRun, *, locked: bool = False) -> Head | None:
+    rows = transaction.query(LOCKED_HEAD if locked else HEAD, _run_values(run))
     return Head(bool(rows[0][0]), rows[0][1]) if rows else None
 
 
-def _blocks(reading: Reading, run: StageRun, low: int) -> tuple[LogBlock, ...]:
-    rows = reading.rows(BLOCKS, {**_run_values(run), "low": low})
+def _blocks(transaction: Transaction, run: StageRun, low: int) -> tuple[LogBlock, ...]:
+    rows = transaction.query(BLOCKS, {**_run_values(run), "low": low})
     return tuple(from_json(data, LogBlock) for (data,) in rows)
 
 
-def _look(reading: Reading, run: StageRun, low: int) -> tuple[Head | None, tuple[LogBlock, ...]]:
-    return _head(reading, run), _blocks(reading, run, low)
+def _look(
+    transaction: Transaction, run: StageRun, low: int
+) -> tuple[Head | None, tuple[LogBlock, ...]]:
+    return _head(transaction, run), _blocks(transaction, run, low)
 
 
-def _begin(writing: Writing, run: StageRun, file: LogFile) -> Head:
+def _begin(transaction: Transaction, run: StageRun, file: LogFile) -> Head:
     """The head of the log, made from its file when there is none yet."""
-    head = _head(writing, run, locked=True)
+    head = _head(transaction, run, locked=True)
     if head is not None:
         return head
     values = {**_run_values(run), "done": file.completed, "last": file.last_index}
-    writing.run(ADD_HEAD, values)
+    transaction.execute(ADD_HEAD, values)
     return Head(file.completed, file.last_index)
 
 
-def _append(writing: Writing, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
+def _append(transaction: Transaction, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
     """Adds rows for new blocks; False when the log is not known here yet."""
-    head = _head(writing, run, locked=True)
+    head = _head(transaction, run, locked=True)
     if head is None:
         return False
     if head.completed:
         raise already_completed()
-    _add_blocks(writing, run, blocks)
+    _add_blocks(transaction, run, blocks)
     return True
 
 
 def _gather(
-    writing: Writing, run: StageRun, file: LogFile, blocks: Sequence[LogBlock], *, close: bool
+    transaction: Transaction,
+    run: StageRun,
+    file: LogFile,
+    blocks: Sequence[LogBlock],
+    *,
+    close: bool,
 ) -> LogFile:
     """Adds rows for new blocks, closes the log for later ones, and gives all that wait."""
-    head = _begin(writing, run, file)
+    head = _begin(transaction, run, file)
     completed = head.completed or file.completed or close
-    _add_blocks(writing, run, blocks)
+    _add_blocks(transaction, run, blocks)
     values = {**_run_values(run), "done": completed, "last": head.last_index_in_file}
-    writing.run(SET_HEAD, values)
-    return LogFile(_blocks(writing, run, FIRST_INDEX), completed)
+    transaction.execute(SET_HEAD, values)
+    return LogFile(_blocks(transaction, run, FIRST_INDEX), completed)
 
 
-def _add_blocks(writing: Writing, run: StageRun, blocks: Sequence[LogBlock]) -> None:
+def _add_blocks(transaction: Transaction, run: StageRun, blocks: Sequence[LogBlock]) -> None:
     if not blocks:
         return
     low, high = min(b.index for b in blocks), max(b.index for b in blocks)
     values = _run_values(run)
-    seen = {row[0] for row in writing.rows(INDEXES, {**values, "low": low, "high": high})}
+    seen = {row[0] for row in transaction.query(INDEXES, {**values, "low": low, "high": high})}
     new: list[Values] = []
     for block in blocks:
         if block.index not in seen:
             seen.add(block.index)
             new.append({**values, "index": block.index, "data": _block_text(block)})
     if new:
-        writing.run_many(ADD_BLOCK, new)
+        transaction.execute_many(ADD_BLOCK, new)
 
 
 def _block_text(block: LogBlock) -> str:
@@ -315,7 +320,9 @@ def _block_text(block: LogBlock) -> str:
     return text
 
 
-def _forget(writing: Writing, run: StageRun, log: LogFile, blocks: Sequence[LogBlock]) -> None:
+def _forget(
+    transaction: Transaction, run: StageRun, log: LogFile, blocks: Sequence[LogBlock]
+) -> None:
     """Removes the rows that the file holds now; blocks that came later stay."""
     values = _run_values(run)
     for start in range(0, len(blocks), BLOCKS_AT_ONCE):
@@ -323,8 +330,8 @@ def _forget(writing: Writing, run: StageRun, log: LogFile, blocks: Sequence[LogB
         # The last one fills the places that are left over.
         padded = [part[min(i, len(part) - 1)].index for i in range(BLOCKS_AT_ONCE)]
         indexes = {f"index_{i}": index for i, index in enumerate(padded)}
-        writing.run(REMOVE_BLOCKS, {**values, **indexes})
-    writing.run(SET_HEAD, {**values, "done": log.completed, "last": log.last_index})
+        transaction.execute(REMOVE_BLOCKS, {**values, **indexes})
+    transaction.execute(SET_HEAD, {**values, "done": log.completed, "last": log.last_index})
 
 
 def log_path(run: StageRun) -> str:

@@ -61,7 +61,7 @@ class DeploymentCache(PolledCache):
     def take_created(self, deployment_id: str) -> Deployment | None:
         """Returns a deployment as this piped created it, once; its caller may change it then.
 
-        Returns None if somebody took it before or the control plane has another version.
+        Returns None if it was taken before or the control plane has another version.
         """
         created = self._created.pop(deployment_id, None)
         if created is None:

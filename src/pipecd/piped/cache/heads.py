@@ -42,13 +42,13 @@ class PollInterval:
 
 
 @dataclass(frozen=True)
-class Head:
+class RepositoryHead:
     """The newest commit that was fetched, and the error of the last poll, if it failed."""
 
     commit: Commit | None = None
     error: PipecdError | None = None
 
-    def is_same(self, other: "Head") -> bool:
+    def is_same(self, other: "RepositoryHead") -> bool:
         """Whether the commit and the text of the error are the same."""
         hashes = [head.commit.hash if head.commit else "" for head in (self, other)]
         return hashes[0] == hashes[1] and str(self.error or "") == str(other.error or "")
@@ -59,7 +59,7 @@ class RepositoryHeads:
 
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
-        self._heads = {mirror.repository.id: Head() for mirror in mirrors}
+        self._heads = {mirror.repository.id: RepositoryHead() for mirror in mirrors}
         self._requested = {id_: Watch() for id_ in self._heads}
         self._changes = {id_: Changes() for id_ in self._heads}
         # Repositories whose pushes are announced, and those with a push since the last poll.
@@ -68,8 +68,8 @@ class RepositoryHeads:
         self._is_streaming = False
         self._failures = dict.fromkeys(self._heads, 0)
 
-    def of(self, repository_id: str) -> Head:
-        return self._heads.get(repository_id, Head())
+    def of(self, repository_id: str) -> RepositoryHead:
+        return self._heads.get(repository_id, RepositoryHead())
 
     def changes_of(self, repository_id: str) -> Changes:
         """Notifies when the head of a repository, or the error of its polls, changes."""
@@ -93,7 +93,7 @@ class RepositoryHeads:
         for requested in self._requested.values():
             requested.mark()
 
-    async def poll(self, repository_id: str) -> Head:
+    async def poll(self, repository_id: str) -> RepositoryHead:
         """Polls the remote now and returns the head."""
         await self._poll(self._mirrors.of(repository_id))
         return self._heads[repository_id]
@@ -130,9 +130,9 @@ class RepositoryHeads:
         was_announced = id_ in self._pushed
         self._pushed.discard(id_)
         try:
-            head = Head(commit=await mirror.update())
+            head = RepositoryHead(commit=await mirror.update())
         except PipecdError as e:
-            head = Head(commit=before.commit, error=e)
+            head = RepositoryHead(commit=before.commit, error=e)
         if head.error is not None and str(before.error) != str(head.error):
             log.warning("repository cannot be fetched", repository=id_, error=str(head.error))
         if head.error is None and before.error is not None:

@@ -69,7 +69,9 @@ class Deployer:
             )
             while True:
                 self._sync(pending, tasks)
-                await self._wakeup.wait(self._until_next_sync())
+                now = asyncio.get_running_loop().time()
+                ends = (deferral.until - now for deferral in self._deferred.values())
+                await self._wakeup.wait(max(min([_SYNC_INTERVAL, *ends]), 0))
 
     def _sync(self, pending: "PendingDeployments", tasks: asyncio.TaskGroup) -> None:
         """Compares the caches with what runs; everything that takes time becomes a task."""
@@ -95,11 +97,6 @@ class Deployer:
     def _busy(self) -> dict[str, str]:
         """The id of the running deployment by application."""
         return {application: each.deployment_id for application, each in self._running.items()}
-
-    def _until_next_sync(self) -> float:
-        now = asyncio.get_running_loop().time()
-        ends = (deferral.until - now for deferral in self._deferred.values())
-        return max(min([_SYNC_INTERVAL, *ends]), 0)
 
     def _cancel(self, command: Command, pending: "PendingDeployments") -> None:
         """Stops a running deployment, or cancels one that is pending; the first command wins."""

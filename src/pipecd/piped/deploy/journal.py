@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.ids import new_id
-from pipecd.piped.plan.rollback import Outcome
+from pipecd.piped.plan.rollback import DeploymentOutcome
 from pipecd.program.atomic_write import write_atomic
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service.piped_pb2 import (
@@ -42,7 +42,7 @@ class Journal:
 
     path: Path
     stages: dict[str, StageEntry] = field(default_factory=dict[str, StageEntry])
-    outcome: Outcome | None = None
+    outcome: DeploymentOutcome | None = None
     started_at: int = 0
     """When the first stage started, in unix seconds."""
 
@@ -56,7 +56,7 @@ class Journal:
         self.stages[stage_id] = entry
         await self._save()
 
-    async def record_outcome(self, outcome: Outcome) -> None:
+    async def record_outcome(self, outcome: DeploymentOutcome) -> None:
         """Records how the deployment ends."""
         self.outcome = outcome
         await self._save()
@@ -122,10 +122,10 @@ def _decode_entry(document: dict[str, Any]) -> StageEntry:
     )
 
 
-def _decode_outcome(document: dict[str, Any] | None) -> Outcome | None:
+def _decode_outcome(document: dict[str, Any] | None) -> DeploymentOutcome | None:
     if document is None:
         return None
-    return Outcome(
+    return DeploymentOutcome(
         status=DeploymentStatus[document["status"]],
         reason=document["reason"],
         last_stage=document["last_stage"],

@@ -6,8 +6,6 @@ control plane and from the journal.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import structlog
 
@@ -22,7 +20,7 @@ from pipecd.piped.deploy.stop import until_stopped
 from pipecd.piped.plan.rollback import (
     SUCCEEDED,
     TIMED_OUT,
-    Outcome,
+    DeploymentOutcome,
     StageOutcome,
     Stop,
     next_stage,
@@ -81,7 +79,7 @@ class Scheduler:
         await self._sources.discard()
         await self._reports.completed(outcome.status, outcome.reason, by=outcome.by)
 
-    async def _decide(self) -> Outcome:
+    async def _decide(self) -> DeploymentOutcome:
         """Runs the stages, unless a rollback has started, and records the outcome."""
         if DeploymentStatus(self._deployment.status) is DeploymentStatus.ROLLING_BACK:
             outcome = resumed_rollback(self._deployment)
@@ -93,7 +91,7 @@ class Scheduler:
         await self._journal.record_outcome(outcome)
         return outcome
 
-    async def _run_forward(self) -> Outcome:
+    async def _run_forward(self) -> DeploymentOutcome:
         """Runs the remaining stages until one of them or a stop ends the deployment."""
         try:
             loading = asyncio.create_task(
@@ -120,7 +118,7 @@ class Scheduler:
                 outcome = outcome_after(stage, ended)
             if outcome is not None:
                 return outcome
-        return Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
+        return DeploymentOutcome(DeploymentStatus.SUCCESS, SUCCEEDED)
 
     def _elapsed(self) -> int:
         """Returns for how many seconds the stages have run, also before restarts of piped."""
@@ -131,15 +129,17 @@ class Scheduler:
         # A clock that was set back must not extend the timeout.
         return max(0, now - self._journal.started_at)
 
-    async def _end_between_stages(self, ended: StageOutcome) -> Outcome:
+    async def _end_between_stages(self, ended: StageOutcome) -> DeploymentOutcome:
         """Ends the deployment while no stage runs; a restart may have interrupted one, though."""
         following, last = next_stage(self._deployment)
         if following is not None and StageStatus(following.status) is StageStatus.RUNNING:
             await self._executor(following, ApplicationSpec()).abandon(ended)
-            return outcome_after(following, ended) or Outcome(DeploymentStatus.SUCCESS, SUCCEEDED)
+            return outcome_after(following, ended) or DeploymentOutcome(
+                DeploymentStatus.SUCCESS, SUCCEEDED
+            )
         return outcome_between(following, last, ended)
 
-    async def _roll_back(self, outcome: Outcome) -> None:
+    async def _roll_back(self, outcome: DeploymentOutcome) -> None:
         """Runs every rollback stage, also after one of them failed."""
         await self._reports.rolling_back(outcome.reason)
         remaining = [s for s in self._rollback if not StageStatus(s.status).is_completed]
@@ -162,11 +162,8 @@ class Scheduler:
             sources=self._sources,
             spec=spec,
             stage=stage,
-            run_in_background=self._run_in_background,
+            run_in_background=lambda work: self._background.add(asyncio.create_task(work)),
         )
-
-    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        self._background.add(asyncio.create_task(work))
 
     async def _load_spec(self) -> ApplicationSpec:
         own = self._deployment

@@ -55,7 +55,7 @@ class StageOutcome:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DeploymentOutcome:
     """How a deployment ends; the result of its rollback does not change it."""
 
     status: DeploymentStatus
@@ -80,13 +80,13 @@ def recorded_outcome(stage: PipelineStage) -> StageOutcome:
     return StageOutcome(StageStatus(stage.status), stage.status_reason)
 
 
-def outcome_after(stage: PipelineStage, ended: StageOutcome) -> Outcome | None:
+def outcome_after(stage: PipelineStage, ended: StageOutcome) -> DeploymentOutcome | None:
     """Returns the outcome of the deployment after a stage, or None if it continues."""
     match after(ended.status):
         case Next.CONTINUE:
             return None
         case Next.STOP_SUCCEEDED:
-            return Outcome(DeploymentStatus.SUCCESS, SUCCEEDED, stage.id)
+            return DeploymentOutcome(DeploymentStatus.SUCCESS, SUCCEEDED, stage.id)
         case Next.STOP_UNSUCCESSFUL:
             pass
     stop, by = ended.stop, ended.stop.by if ended.stop is not None else ""
@@ -94,13 +94,13 @@ def outcome_after(stage: PipelineStage, ended: StageOutcome) -> Outcome | None:
         cancelled = f"Cancelled by {by}" if stop is not None else "Deployment was cancelled"
         reason = f"{cancelled} while executing stage {stage.id}"
         rolls_back = stop is None or not stop.force_no_rollback
-        return Outcome(DeploymentStatus.CANCELLED, reason, stage.id, rolls_back, by)
+        return DeploymentOutcome(DeploymentStatus.CANCELLED, reason, stage.id, rolls_back, by)
     if stop is not None:
         reason = f"Timed out while executing stage {stage.id}"
     else:
         cause = f" ({ended.message})" if ended.message else ""
         reason = f"Failed while executing stage {stage.id}{cause}"
-    return Outcome(DeploymentStatus.FAILURE, reason, stage.id, rolls_back=True)
+    return DeploymentOutcome(DeploymentStatus.FAILURE, reason, stage.id, rolls_back=True)
 
 
 def next_stage(deployment: Deployment) -> tuple[PipelineStage | None, str]:
@@ -117,7 +117,9 @@ def next_stage(deployment: Deployment) -> tuple[PipelineStage | None, str]:
     return None, last
 
 
-def outcome_between(following: PipelineStage | None, last: str, ended: StageOutcome) -> Outcome:
+def outcome_between(
+    following: PipelineStage | None, last: str, ended: StageOutcome
+) -> DeploymentOutcome:
     """Returns the outcome of a deployment that ends before the stage `following` starts.
 
     `last` is the id of the last executed stage; without one there is nothing to roll back.
@@ -129,12 +131,12 @@ def outcome_between(following: PipelineStage | None, last: str, ended: StageOutc
         rolls_back = bool(last) and not (stop is not None and stop.force_no_rollback)
         by = stop.by if stop is not None else ""
         reason = f"Cancelled by {by} while {where}"
-        return Outcome(DeploymentStatus.CANCELLED, reason, last, rolls_back, by)
+        return DeploymentOutcome(DeploymentStatus.CANCELLED, reason, last, rolls_back, by)
     reason = f"Timed out while {where}" if stop is not None else ended.message
-    return Outcome(DeploymentStatus.FAILURE, reason, last, rolls_back=bool(last))
+    return DeploymentOutcome(DeploymentStatus.FAILURE, reason, last, rolls_back=bool(last))
 
 
-def without_rollback(outcome: Outcome, stop: Stop) -> Outcome:
+def without_rollback(outcome: DeploymentOutcome, stop: Stop) -> DeploymentOutcome:
     """Adds to the reason of a cancellation with rollback that no rollback was planned."""
     if not (stop.force_rollback and outcome.rolls_back):
         return outcome
@@ -142,7 +144,7 @@ def without_rollback(outcome: Outcome, stop: Stop) -> Outcome:
     return replace(outcome, reason=f"{outcome.reason} ({note})", rolls_back=False)
 
 
-def resumed_rollback(deployment: Deployment) -> Outcome:
+def resumed_rollback(deployment: Deployment) -> DeploymentOutcome:
     """Returns the outcome of a deployment whose rollback a restart of piped interrupted."""
     forward = [stage for stage in deployment.stages if not stage.rollback]
     last = next((s for s in reversed(forward) if s.status), None)
@@ -152,7 +154,7 @@ def resumed_rollback(deployment: Deployment) -> Outcome:
             last = stage
             break
     failed = last is not None and StageStatus(last.status) is StageStatus.FAILURE
-    return Outcome(
+    return DeploymentOutcome(
         DeploymentStatus.FAILURE if failed else DeploymentStatus.CANCELLED,
         deployment.status_reason,
         last.id if last is not None else "",

@@ -67,15 +67,12 @@ class IgnoredCommits:
                 return
             content = dict(self._ignored)
             try:
-                await asyncio.to_thread(self._write, json.dumps(content))
+                await asyncio.to_thread(self._file.parent.mkdir, parents=True, exist_ok=True)
+                await asyncio.to_thread(write_atomic, self._file, json.dumps(content).encode())
             except OSError as e:
                 log.warning("ignored commits not saved", file=str(self._file), error=str(e))
                 return
             self._saved = content
-
-    def _write(self, text: str) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._file, text.encode())
 
 
 def _decode(content: object) -> dict[str, tuple[str, str]]:
@@ -205,17 +202,14 @@ class CommitTrigger:
         changed: tuple[str, ...] | None = ()
         if reason.needs_changed_files(rule, last=last, head=self.head):
             if last not in self._changed:
-                self._changed[last] = await self._changed_since(last)
+                try:
+                    await self.mirror.clone.ensure_commit(last)
+                    self._changed[last] = await self.mirror.objects.changed_files(last, self.head)
+                except NotFound:
+                    self._changed[last] = None
             changed = self._changed[last]
         facts = reason.CommitFacts(application.git_path.path, last, self.head, changed)
         return reason.on_commit(rule, facts)
-
-    async def _changed_since(self, commit: str) -> tuple[str, ...] | None:
-        try:
-            await self.mirror.clone.ensure_commit(commit)
-            return await self.mirror.objects.changed_files(commit, self.head)
-        except NotFound:
-            return None
 
 
 def invalid_config(application: Application, config: ConfigResult) -> str:

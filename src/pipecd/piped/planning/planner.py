@@ -134,7 +134,11 @@ class Planner:
         choice = choose_strategy(facts)
         factory = StageFactory(self._ids, to_unix(self._now()))
         if choice.strategy is SyncStrategy.QUICK_SYNC:
-            stages = quick_sync_stages(_raise_first_error(quick_sync), factory)
+            for error in quick_sync:
+                if isinstance(error, PipecdError):
+                    raise error
+            planned = [each for each in quick_sync if isinstance(each, PluginStages)]
+            stages = quick_sync_stages(planned, factory)
         else:
             stages = pipeline_stages(await self._pipeline_stages(input), factory)
         versions = merge_versions(await input.versions())
@@ -265,10 +269,3 @@ def _strategy_facts(
             for planned in quick_sync
         ),
     )
-
-
-def _raise_first_error(planned: Sequence[PluginStages | PipecdError]) -> list[PluginStages]:
-    for each in planned:
-        if isinstance(each, PipecdError):
-            raise each
-    return [each for each in planned if isinstance(each, PluginStages)]

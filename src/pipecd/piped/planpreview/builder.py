@@ -30,7 +30,7 @@ from pipecd.piped.planpreview.result import PluginPreview, add_plugin_results, e
 from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.source.configs import ApplicationConfigs, ConfigResult, config_path
+from pipecd.piped.source.configs import ApplicationConfigs, config_path
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
@@ -177,7 +177,12 @@ class PreviewBuilder:
         if not applications:
             return []
         async with asyncio.timeout_at(deadline):
-            base = await self._base(request)
+            # Including what is pushed by now.
+            head = await self.heads.poll(request.repository_id)
+            if head.error is not None:
+                raise head.error
+            if (base := head.commit) is None:
+                raise NotFound(f"branch {request.base_branch} has no commit")
             merged = await self._merge(mirror, base, request)
             merge = MergePreview(
                 command.id, request, mirror.repository, merged, deadline, time_limit
@@ -201,15 +206,6 @@ class PreviewBuilder:
                 f"{request.base_branch}, expected {mirror.repository.branch}"
             )
         return mirror
-
-    async def _base(self, request: Command.BuildPlanPreview) -> Commit:
-        """Returns the head of the base branch, including what is pushed by now."""
-        head = await self.heads.poll(request.repository_id)
-        if head.error is not None:
-            raise head.error
-        if head.commit is None:
-            raise NotFound(f"branch {request.base_branch} has no commit")
-        return head.commit
 
     async def _merge(
         self, mirror: Mirror, base: Commit, request: Command.BuildPlanPreview
@@ -245,7 +241,10 @@ class PreviewBuilder:
         triggered: list[tuple[Application, ApplicationConfig | str]] = []
         for application in applications:
             config = configs[paths[application.id]]
-            if error := _config_error(application, config):
+            error = invalid_config(application, config)
+            if not error and not isinstance(config, PipecdError):
+                error = reason.invalid_patterns(config.spec.trigger.on_commit)
+            if error:
                 prefix = reason.directory_prefix(application.git_path.path)
                 if any(path.startswith(prefix) for path in changed):
                     triggered.append((application, error))
@@ -274,10 +273,3 @@ class PreviewBuilder:
             return result
         async with self.concurrency:
             return await self.previewer.preview(application, config.spec, merge, into)
-
-
-def _config_error(application: Application, config: ConfigResult) -> str:
-    error = invalid_config(application, config)
-    if error or isinstance(config, PipecdError):
-        return error
-    return reason.invalid_patterns(config.spec.trigger.on_commit)

@@ -4,7 +4,6 @@
 import asyncio
 import shutil
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -92,16 +91,16 @@ class Previewer:
                     if command.id not in in_progress:
                         in_progress.add(command.id)
                         self.metrics.received()
-                        task = tasks.create_task(self._handle(command, workers))
-                        # From then on the cache of commands hides it.
-                        task.add_done_callback(partial(_discard, in_progress, command.id))
+                        tasks.create_task(self._handle(command, workers, in_progress))
                 await watch.wait(_POLL_INTERVAL)
 
     @property
     def _directory(self) -> Path:
         return self.workspace / "plan-previews"
 
-    async def _handle(self, command: Command, workers: asyncio.Semaphore) -> None:
+    async def _handle(
+        self, command: Command, workers: asyncio.Semaphore, in_progress: set[str]
+    ) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         with bound_contextvars(command=command.id):
@@ -112,6 +111,8 @@ class Previewer:
             self.metrics.handled(is_success=not result.error, seconds=seconds)
             log.info("plan preview completed", seconds=round(seconds, 2), error=result.error)
             await self.commands.report(command, status, output=to_json(result).encode())
+        # From now on the cache of commands hides it.
+        in_progress.discard(command.id)
 
     async def _build(self, command: Command, started: float) -> PlanPreviewCommandResult:
         result = PlanPreviewCommandResult(command_id=command.id, piped_id=command.piped_id)
@@ -146,7 +147,3 @@ class Previewer:
                 f"the preview was requested {Duration(age)} ago and had {timeout}",
                 hint="request it again",
             )
-
-
-def _discard(ids: set[str], id: str, _: asyncio.Task[None]) -> None:
-    ids.discard(id)

@@ -151,7 +151,7 @@ async def _prepare_launches(
         if spec.url:
             command = (str(await downloads.program(spec)),)
         else:
-            # Each process is told its URL.
+            # The configuration that a process receives has its URL.
             spec = spec.model_copy(update={"url": f"{BUILTIN}://{spec.name}"})
         return PluginLaunch(spec, command, service_port, hide, env)
 

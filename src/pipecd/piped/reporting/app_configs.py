@@ -17,7 +17,7 @@ from pipecd.model.errors import PipecdError
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.changes import watch_any
 from pipecd.piped.cache.commands import CommandCache
-from pipecd.piped.cache.heads import Head, RepositoryHeads
+from pipecd.piped.cache.heads import RepositoryHead, RepositoryHeads
 from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.source.configs import ApplicationConfigs, config_path
@@ -184,7 +184,9 @@ class AppConfigReporter:
                     )
             if changed:
                 await self._report_changed(changed)
-            if all(self.heads.of(mirror.repository.id) != Head() for mirror in self.mirrors):
+            if all(
+                self.heads.of(mirror.repository.id) != RepositoryHead() for mirror in self.mirrors
+            ):
                 await self._report_unregistered(again=report_again)
 
     async def _scan_repository(self, mirror: Mirror, head: Commit) -> list[ApplicationInfo]:

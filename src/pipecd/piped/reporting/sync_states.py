@@ -55,8 +55,8 @@ class SyncState:
 class SyncFacts:
     """What decides the sync state of an application.
 
-    `config_error` is empty if the configuration is valid and None if nobody has read it yet.
-    `live` is how the live state compares with Git, None if nobody has compared them since the last
+    `config_error` is empty if the configuration is valid and None if it has not been read yet.
+    `live` is how the live state compares with Git, None if they were not compared since the last
     deployment.
     """
 

@@ -135,7 +135,15 @@ class RequiredPaths:
             references = await self._references(objects, texts)
             if any(each.is_unbounded for each in references.values()):
                 return None
-            candidates = sorted({c for p, refs in references.items() for c in _candidates(p, refs)})
+            # The directory that a program starts in is unknown: any parent may be meant.
+            candidates = sorted(
+                {
+                    posixpath.join(above, tail)
+                    for path, refs in references.items()
+                    for above in _parents(posixpath.dirname(path))
+                    for tail in refs.paths
+                }
+            )
         return tuple(sorted(required.paths))
 
     async def _add(
@@ -212,13 +220,6 @@ async def _add_files_above(objects: Objects, required: _Requirement, directory: 
         for below in await objects.entries(entry.id) if entry is not None else ():
             if not below.is_directory and not below.is_submodule:
                 required.paths.add(posixpath.join(above, below.name))
-
-
-def _candidates(path: str, references: ParentReferences) -> Iterable[str]:
-    """Returns the paths a reference may mean: the directory a program starts in is unknown."""
-    for above in _parents(posixpath.dirname(path)):
-        for tail in references.paths:
-            yield posixpath.join(above, tail)
 
 
 def _parents(path: str) -> list[str]:

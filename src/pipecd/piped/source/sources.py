@@ -95,7 +95,8 @@ class Sources:
             hint = f"add it to the repository; it is not at commit {commit[:7]}"
             raise NotFound(e.message, hint=hint) from e
         directory, config = posixpath.normpath(git_path.path), file.config
-        await asyncio.to_thread(_create_empty, into)
+        await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
+        await asyncio.to_thread(into.mkdir, mode=0o700, parents=True)
         try:
             await self._checkout(mirror, commit, directory, config, into)
             await mirror.checkout.link_history(commit, into)
@@ -198,9 +199,3 @@ def _trigger_paths(config: ApplicationConfig) -> list[str]:
     """Returns the paths that `trigger.onCommit.paths` names."""
     patterns = config.spec.trigger.on_commit.paths
     return [prefix for each in patterns if (prefix := literal_prefix(each))]
-
-
-def _create_empty(directory: Path) -> None:
-    if directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(mode=0o700, parents=True)

@@ -2,7 +2,7 @@
 """Creates deployments in the control plane, once per cause, however often it is tried."""
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
@@ -83,13 +83,19 @@ class DeploymentCreator:
         if (last := self._unreported.get(application.id)) is not None:
             # In order: a restarted piped finds the later deployments by the last one reported.
             await self._report_most_recent(last)
+        now = self._now()
+        ahead = self._baselines.of(application).at.triggered - to_unix(now)
+        # Two triggers never share a second, so that their order is known. A larger difference means
+        # that the clock was set back.
+        if 0 <= ahead < _MAX_CLOCK_SKEW:
+            now += timedelta(seconds=ahead + 1)
         deployment = new_deployment(
             application,
             spec,
             cause,
             commit=commit,
             repository=repository,
-            now=self._trigger_time(application),
+            now=now,
         )
         try:
             if (chain := chain_request(deployment, spec)) is not None:
@@ -105,13 +111,6 @@ class DeploymentCreator:
         self._baselines.record(application, deployment)
         await self._report(deployment)
         return deployment
-
-    def _trigger_time(self, application: Application) -> datetime:
-        """Returns now, or a second after the last trigger: the order of both must be known."""
-        now = self._now()
-        ahead = self._baselines.of(application).at.triggered - to_unix(now)
-        # A larger difference means that the clock was set back.
-        return now + timedelta(seconds=ahead + 1) if 0 <= ahead < _MAX_CLOCK_SKEW else now
 
     async def _existing(
         self, application: Application, deployment_id: str, cause: Cause

@@ -13,7 +13,7 @@ from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.changes import watch_any
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
-from pipecd.piped.cache.heads import Head, RepositoryHeads
+from pipecd.piped.cache.heads import RepositoryHead, RepositoryHeads
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.planning.baseline import Baselines
@@ -106,7 +106,7 @@ class Trigger:
             await self._reject(applications, str(head.error))
         elif head.commit is not None:
             return await TriggerPass(self._context, mirror, head.commit).run(applications)
-        elif head != Head():
+        elif head != RepositoryHead():
             log.debug("repository not fetched yet", repository=id)
         return True
 

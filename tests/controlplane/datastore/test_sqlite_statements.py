@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sqlalchemy import func, insert, select
 
-from pipecd.controlplane.datastore.database import Database, Writing
+from pipecd.controlplane.datastore.database import Database, Transaction
+from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
 from pipecd.controlplane.datastore.schema import EXT_META
-from pipecd.controlplane.datastore.sqlite.database import open_sqlite
 
 
 def adding(name: str, value: str = "v"):
@@ -20,7 +20,7 @@ def adding(name: str, value: str = "v"):
 
 async def count(database: Database) -> int:
     """How many rows were added; the version of the schema is there from the beginning."""
-    return (await database.glance(select(func.count()).select_from(EXT_META)))[0][0] - 1
+    return (await database.lookup(select(func.count()).select_from(EXT_META)))[0][0] - 1
 
 
 async def test_a_change_waits_for_another_program_without_holding_up_the_event_loop(
@@ -32,7 +32,7 @@ async def test_a_change_waits_for_another_program_without_holding_up_the_event_l
             other.execute("BEGIN IMMEDIATE")
             # Whoever waits on the event loop notices late that time is up.
             async with asyncio.timeout(1):
-                changes = [asyncio.create_task(database.change(adding(str(i)))) for i in range(3)]
+                changes = [asyncio.create_task(database.execute(adding(str(i)))) for i in range(3)]
                 await asyncio.sleep(0)
                 assert await count(database) == 0
             other.execute("ROLLBACK")
@@ -45,8 +45,8 @@ async def test_a_change_waits_for_a_long_transaction_without_holding_up_the_even
 ) -> None:
     loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
-    def work(writing: Writing) -> None:
-        writing.run(adding("long"))
+    def work(transaction: Transaction) -> None:
+        transaction.execute(adding("long"))
         loop.call_soon_threadsafe(begun.set)
         assert go_on.wait(30)
 
@@ -54,7 +54,7 @@ async def test_a_change_waits_for_a_long_transaction_without_holding_up_the_even
         long = asyncio.create_task(database.write(work))
         await begun.wait()
         async with asyncio.timeout(1):
-            change = asyncio.create_task(database.change(adding("short")))
+            change = asyncio.create_task(database.execute(adding("short")))
             await asyncio.sleep(0)
             assert await count(database) == 0
         go_on.set()
@@ -68,7 +68,7 @@ async def test_the_log_does_not_grow_with_the_number_of_changes(tmp_path: Path) 
     value = "x" * 50_000
     async with open_sqlite(path) as database:
         for i in range(1200):
-            await database.change(adding(str(i), value))
+            await database.execute(adding(str(i), value))
         assert await count(database) == 1200
         assert path.with_name("pipecd.db-wal").stat().st_size < 40_000_000
 
@@ -77,8 +77,8 @@ async def test_changes_that_were_accepted_are_finished_before_the_end(tmp_path: 
     path = tmp_path / "pipecd.db"
     async with open_sqlite(path) as database:
         # So many that the next ones wait for company.
-        await asyncio.gather(*(database.change(adding(str(i))) for i in range(40)))
-        changes = [asyncio.create_task(database.change(adding(str(i)))) for i in range(40, 80)]
+        await asyncio.gather(*(database.execute(adding(str(i))) for i in range(40)))
+        changes = [asyncio.create_task(database.execute(adding(str(i)))) for i in range(40, 80)]
         await asyncio.sleep(0)
     assert await asyncio.gather(*changes) == [1] * 40
     async with open_sqlite(path) as database:

@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf.message import Message
 from sqlalchemy import Column, Integer, String, Table
 
-from pipecd.controlplane.datastore.engine.expression import FromDocument
+from pipecd.controlplane.datastore.expressions import FromDocument
 from pipecd.model.errors import UserMistake
 
 # The smallest packet that the servers of today are set up for is twice as long.

@@ -2,23 +2,19 @@
 """Documents that this process knows already are changed in one step, and no change is lost."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
+from sqlalchemy import Insert, Update
 
+from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.datastore.applications import ApplicationFilter, Applications
-from pipecd.controlplane.datastore.database import (
-    NOTHING,
-    Database,
-    Doubtful,
-    Reading,
-    Row,
-    Values,
-    Writing,
-)
+from pipecd.controlplane.datastore.database import Database, OutcomeUnknown, Transaction
 from pipecd.controlplane.datastore.deployments import DeploymentFilter, Deployments
-from pipecd.controlplane.datastore.documents import PageRequest
-from pipecd.controlplane.datastore.engine.known import MOST_CHARACTERS, Known
+from pipecd.controlplane.datastore.documents import MOST_CHARACTERS, DocumentCache, PageRequest
+from pipecd.controlplane.datastore.expressions import NO_VALUES, AnySelect, Row, Values
+from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.query import Selection
 from pipecd.model.document import to_json
 from pipecd.model.errors import Conflict
 from pipecd.proto.model.application_pb2 import Application
@@ -27,39 +23,43 @@ Make = Callable[..., Application]
 T = TypeVar("T")
 
 
-class LossyDatabase:
-    """Counts what is asked of a database, and may lose the answer to a statement that stands alone."""
+class LossyDatabase(Database):
+    """Records the requests to a database, and may lose the answer to a single statement."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.seen: list[str] = []
+        self.requests: list[str] = []
         self.loses = False
 
-    async def glance(self, statement: Any, values: Values = NOTHING) -> Sequence[Row]:
-        self.seen.append("glance")
-        return await self._database.glance(statement, values)
+    async def lookup(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
+        self.requests.append("lookup")
+        return await self._database.lookup(statement, values)
 
-    async def change(self, statement: Any, values: Values = NOTHING) -> int:
-        self.seen.append("change")
-        done = await self._database.change(statement, values)
+    async def query(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
+        self.requests.append("query")
+        return await self._database.query(statement, values)
+
+    async def select(self, selection: Selection) -> Sequence[Row]:
+        self.requests.append("select")
+        return await self._database.select(selection)
+
+    async def execute(self, statement: Insert | Update, values: Values = NO_VALUES) -> int:
+        self.requests.append("execute")
+        changed = await self._database.execute(statement, values)
         if self.loses:
-            raise Doubtful("the connection broke")
-        return done
+            raise OutcomeUnknown("the connection broke")
+        return changed
 
-    async def read(self, work: Callable[[Reading], T]) -> T:
-        self.seen.append("read")
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        self.requests.append("read")
         return await self._database.read(work)
 
-    async def write(self, work: Callable[[Writing], T]) -> T:
-        self.seen.append("write")
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        self.requests.append("write")
         return await self._database.write(work)
 
-    async def catch_up(self, table: str, project: str) -> None:
-        await self._database.catch_up(table, project)
-
-    @property
-    def weighs(self) -> bool:
-        return self._database.weighs
+    async def refresh_labels(self, table: str, project: str) -> None:
+        await self._database.refresh_labels(table, project)
 
 
 def count(application: Application) -> None:
@@ -77,9 +77,9 @@ async def test_a_document_that_was_changed_here_is_changed_in_one_statement(
     store, document = Applications(lossy), application()
     await store.add(document)
     await store.update(document.id, count)
-    lossy.seen.clear()
+    lossy.requests.clear()
     await store.update(document.id, count)
-    assert lossy.seen == ["change"]
+    assert lossy.requests == ["execute"]
     assert (await store.get(document.id)).description == "2"
 
 
@@ -137,23 +137,37 @@ async def test_labels_are_found_after_a_document_known_here_got_others(
 
 
 def test_whoever_gets_a_known_document_may_change_it(application: Make) -> None:
-    known = Known(Application)
+    cache = DocumentCache(Application)
     text = to_json(application(name="web"))
-    known.parsed(text).name = "changed"
-    assert known.parsed(text).name == "web"
+    cache.parsed(text).name = "changed"
+    assert cache.parsed(text).name == "web"
 
 
 def test_what_is_known_does_not_grow_without_end(application: Make) -> None:
-    known = Known(Application)
+    cache = DocumentCache(Application)
     for number in range(30):
         document = application(description="x" * (MOST_CHARACTERS // 10), name=str(number))
-        known.written(bytes([number]), to_json(document), document)
-    assert len(known._by_text) < 10
-    assert known._characters == sum(map(len, known._by_text)) <= MOST_CHARACTERS
+        cache.written(bytes([number]), to_json(document), document)
+    assert len(cache._by_text) < 10
+    assert cache._characters == sum(map(len, cache._by_text)) <= MOST_CHARACTERS
 
 
-async def test_a_page_is_one_question_where_counting_first_does_not_pay(database: Database) -> None:
-    asked = LossyDatabase(database)
-    wanted = DeploymentFilter("p", kinds=(0, 1), statuses=(2, 3))
-    await Deployments(asked).list(wanted, PageRequest(size=9))
-    assert asked.seen == (["glance", "read"] if database.weighs else ["read"])
+class CountingObserver:
+    """Records the operations of a datastore."""
+
+    def __init__(self) -> None:
+        self.operations: list[str] = []
+
+    def begun(self, store: str, operation: str) -> Callable[[BaseException | None], None]:
+        self.operations.append(f"{store} {operation}")
+        return lambda _: None
+
+
+async def test_a_page_is_one_statement_where_counting_first_does_not_pay(
+    spec: DatastoreSpec,
+) -> None:
+    observer = CountingObserver()
+    filter = DeploymentFilter("p", kinds=(0, 1), statuses=(2, 3))
+    async with open_datastore(spec, observers=[observer]) as database:
+        await Deployments(database).list(filter, PageRequest(size=9))
+    assert observer.operations == ["datastore read"] * (2 if spec.type == "MYSQL" else 1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.controlplane.datastore.fits import MOST_BYTES
+from pipecd.controlplane.datastore.limits import MOST_BYTES
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import UserMistake

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines under the tables: SQLite, MySQL (or MariaDB) and PostgreSQL."""

@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The datastore on PostgreSQL, in the shape that upstream has on MySQL."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, LiteralString, cast
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import ProgrammingError
+from psycopg.types.string import TextLoader
+from sqlalchemy import Insert, Update, or_
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.ext.compiler import compiles
+
+from pipecd.config.controlplane import DatastoreConfig
+from pipecd.controlplane.datastore.database import (
+    TIMEOUT,
+    Collision,
+    Compiler,
+    ConnectionLost,
+    Database,
+    Duplicate,
+    OutcomeUnknown,
+    Transaction,
+    ensure_version,
+    unavailable,
+)
+from pipecd.controlplane.datastore.engines.server import (
+    READERS,
+    RECYCLE_SECONDS,
+    WRITERS,
+    ConnectBackoff,
+    access_denied,
+    cannot_hold,
+    create_pool,
+    not_permitted,
+    out_of_space,
+    read_secret,
+    statement_timeout,
+    unreachable,
+    wait_until_ready,
+)
+from pipecd.controlplane.datastore.expressions import (
+    NO_VALUES,
+    AnySelect,
+    ExactText,
+    FromDocument,
+    IsDeleted,
+    Reads,
+    Row,
+    SameDocument,
+    UpstreamText,
+    Value,
+    Values,
+)
+from pipecd.controlplane.datastore.query import Selection, Shape
+from pipecd.controlplane.datastore.schema import ExistingTables, missing_definitions
+from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.observe.operations import ObservedOperation, OperationObserver
+
+DIALECT = PGDialect(paramstyle="format")
+LOOKUP_CONNECTIONS, EXECUTE_CONNECTIONS = 2, 4
+SCHEMES = ("postgres://", "postgresql://")
+# A server that is gone without a word is noticed in this time.
+SILENCE_SECONDS = 30
+DEFAULTS = {
+    "connect_timeout": 5,
+    "keepalives_idle": SILENCE_SECONDS,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": SILENCE_SECONDS * 1000,
+    "application_name": "pipecd",
+}
+SESSION = (
+    "SET lock_timeout = '5s'",
+    f"SET statement_timeout = '{SILENCE_SECONDS}s'",
+    # A process that hangs in a transaction must not hold its locks for ever.
+    "SET idle_in_transaction_session_timeout = '60s'",
+    # The best plan of a list depends on how rare the values are that it filters by.
+    "SET plan_cache_mode = force_custom_plan",
+)
+# What a single statement matches is found by the same index, whatever the values are.
+KEEP_PLANS = "SET plan_cache_mode = auto"
+
+# Advisory locks are numbers; this one says "pipecd" in ASCII.
+SCHEMA_LOCK = int.from_bytes(b"pipecd")
+COLUMNS = (
+    "SELECT table_name, column_name FROM information_schema.columns "
+    "WHERE table_schema = current_schema()"
+)
+INDEXES = "SELECT tablename, indexname FROM pg_indexes WHERE schemaname = current_schema()"
+
+# SQLSTATEs by their first characters; the longest match decides.
+ERRORS: dict[str, Callable[[str], Exception]] = {
+    "23505": Duplicate,
+    # Serialization failure, deadlock, lock timeout.
+    "40": Collision,
+    "55P03": Collision,
+    # The connection is broken, the server stops, or it has become a replica that may not write.
+    "08": ConnectionLost,
+    "57P": ConnectionLost,
+    "25006": ConnectionLost,
+    "57014": statement_timeout,
+    "53": out_of_space,
+    "42501": not_permitted,
+    "22": cannot_hold,
+    "23502": cannot_hold,
+    "54": cannot_hold,
+}
+# A wrong password, an unknown user, an unknown database.
+DENIED = ("28", "3D000", "42501")
+
+
+def postgres_conninfo(config: DatastoreConfig) -> str:
+    """The settings of a connection: a URL, `host:port` or `key=value` pairs, and the files."""
+    url = config.url
+    if "=" not in url.partition("?")[0] and not url.startswith(SCHEMES):
+        url = f"postgres://{url}"
+    try:
+        settings = conninfo_to_dict(url)
+        if config.database:
+            settings["dbname"] = config.database
+        if config.username_file:
+            settings["user"] = read_secret(config.username_file, "usernameFile")
+        if config.password_file:
+            settings["password"] = read_secret(config.password_file, "passwordFile")
+        return make_conninfo("", **{**DEFAULTS, **settings, "client_encoding": "UTF8"})
+    except ProgrammingError as e:
+        # The message of libpq may repeat the URL, which may hold a password.
+        raise UserMistake(
+            "the url of the datastore is not understood",
+            hint="write it as postgres://user:password@host:5432/database",
+        ) from e
+
+
+def display_name(conninfo: str) -> str:
+    """The database and its server, without credentials."""
+    settings = conninfo_to_dict(conninfo)
+    host, port = settings.get("host", "localhost"), settings.get("port", "5432")
+    return f"{settings.get('dbname', '')} on {host}:{port}"
+
+
+@asynccontextmanager
+async def open_postgres(
+    conninfo: str,
+    *,
+    timeout: float = TIMEOUT,  # noqa: ASYNC109 - of each request, not of this function.
+    observers: Sequence[OperationObserver] = (),
+) -> AsyncIterator["PostgresDatabase"]:
+    """Connects, adds the tables that are missing, and closes everything at the end."""
+    await wait_until_ready(lambda: prepare(conninfo))
+    database = PostgresDatabase(conninfo, timeout=timeout, observers=observers)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@dataclass(eq=False)
+class Statement:
+    """A single statement for the event loop, and the caller who waits for its result.
+
+    A caller may give up; a statement that has begun is finished all the same.
+    """
+
+    text: str
+    arguments: Sequence[Value]
+    result: "asyncio.Future[tuple[Sequence[Row], int]]"
+
+
+@dataclass(frozen=True)
+class OpenConnection:
+    """An asynchronous connection, its generation, and when it was opened."""
+
+    connection: "psycopg.AsyncConnection[Any]"
+    generation: int
+    opened_at: float
+
+
+class StatementQueue:
+    """Single statements on a few asynchronous connections, each opened when it is first needed.
+
+    A lost connection begins a new generation: the others of its time are replaced before they are
+    used again.
+    """
+
+    def __init__(self, conninfo: str, connections: int, backoff: ConnectBackoff) -> None:
+        self._conninfo, self._backoff = conninfo, backoff
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Queue[Statement] = asyncio.Queue()
+        self._generation = 0
+        # The connections that run a statement, and since when.
+        self._busy: dict[psycopg.AsyncConnection[Any], float] = {}
+        self._workers = [asyncio.create_task(self._work()) for _ in range(connections)]
+
+    def submit(self, text: str, arguments: Sequence[Value]) -> "asyncio.Future[Any]":
+        """Returns the rows and the number of rows changed, when they arrive."""
+        statement = Statement(text, arguments, self._loop.create_future())
+        self._waiting.put_nowait(statement)
+        return statement.result
+
+    def abort_older_than(self, seconds: float) -> None:
+        """Cuts the connections that have waited for an answer for so long."""
+        since = self._loop.time() - seconds
+        for connection, started_at in tuple(self._busy.items()):
+            if started_at <= since:
+                with suppress(Exception):
+                    shut_down(connection)
+
+    async def join(self) -> None:
+        """Waits until everything that was submitted is finished."""
+        await self._waiting.join()
+
+    async def close(self) -> None:
+        """Closes the connections, also those that wait for an answer."""
+        self.abort_older_than(0)
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    async def _work(self) -> None:
+        """Runs statements one after the other on a connection of its own."""
+        opened: OpenConnection | None = None
+        try:
+            while True:
+                statement = await self._waiting.get()
+                try:
+                    # Nobody waits for the result any more.
+                    if not statement.result.done():
+                        opened = await self._usable(opened)
+                        await self._run(statement, opened.connection)
+                except (PipecdError, psycopg.Error) as e:
+                    error = explain(e)
+                    if isinstance(error, ConnectionLost):
+                        self._generation += 1
+                    if not statement.result.done():
+                        statement.result.set_exception(error)
+                finally:
+                    self._waiting.task_done()
+        finally:
+            if opened is not None:
+                await opened.connection.close()
+
+    async def _usable(self, opened: OpenConnection | None) -> OpenConnection:
+        """Returns the connection, or a new one when it is lost or old."""
+        if opened is not None:
+            is_young = self._loop.time() - opened.opened_at < RECYCLE_SECONDS
+            if opened.generation == self._generation and is_young:
+                return opened
+            await opened.connection.close()
+        self._backoff.check()
+        generation = self._generation
+        try:
+            connection = await connect_async(self._conninfo)
+        except PipecdError as e:
+            raise self._backoff.failed(e) from e
+        self._backoff.reset()
+        return OpenConnection(connection, generation, self._loop.time())
+
+    async def _run(self, statement: Statement, connection: "psycopg.AsyncConnection[Any]") -> None:
+        self._busy[connection] = self._loop.time()
+        try:
+            cursor = await connection.execute(
+                cast("LiteralString", statement.text), statement.arguments
+            )
+            rows = await cursor.fetchall() if cursor.description else ()
+        finally:
+            del self._busy[connection]
+        if not statement.result.done():
+            statement.result.set_result((rows, cursor.rowcount))
+
+
+class PostgresDatabase(Database):
+    """A PostgreSQL database, which other replicas use at the same time.
+
+    Transactions run on threads. Single statements run on the event loop with asynchronous
+    connections, which takes less of the processor than waking a thread for each.
+    """
+
+    BEGIN_WRITE = ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",)
+    BEGIN_SNAPSHOT = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        timeout: float = TIMEOUT,
+        observers: Sequence[OperationObserver] = (),
+    ) -> None:
+        backoff = ConnectBackoff()
+        super().__init__(
+            create_pool(lambda: connect(conninfo), backoff),
+            DIALECT,
+            readers=READERS,
+            writers=WRITERS,
+            timeout=timeout,
+            observers=observers,
+        )
+
+        self._lookups = StatementQueue(conninfo, LOOKUP_CONNECTIONS, backoff)
+        self._executes = StatementQueue(conninfo, EXECUTE_CONNECTIONS, backoff)
+
+    async def lookup(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
+        self._check_open()
+        compiled = self._compiler.compile(statement)
+        arguments = compiled.arguments(values)
+        with ObservedOperation(self._observers, "datastore", "read"):
+            try:
+                rows, _ = await self._in_time(self._lookups.submit(compiled.text, arguments))
+            except (ConnectionLost, Collision):
+                try:
+                    rows, _ = await self._in_time(self._lookups.submit(compiled.text, arguments))
+                except (ConnectionLost, Collision) as e:
+                    raise unavailable(e) from e
+            return rows
+
+    async def select(self, selection: Selection) -> Sequence[Row]:
+        return await self.query(list_statement(selection.shape), selection.values)
+
+    async def execute(self, statement: Insert | Update, values: Values = NO_VALUES) -> int:
+        self._check_open()
+        compiled = self._compiler.compile(statement)
+        arguments = compiled.arguments(values)
+        with ObservedOperation(self._observers, "datastore", "write"):
+            try:
+                _, count = await self._in_time(self._executes.submit(compiled.text, arguments))
+            except (ConnectionLost, Collision) as e:
+                raise OutcomeUnknown(str(e)) from e
+            return count
+
+    async def close(self) -> None:
+        self._closed = True
+        for queue in (self._lookups, self._executes):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout):
+                    await queue.join()
+            await queue.close()
+        await super().close()
+
+    def explain(self, error: Exception) -> Exception:
+        return explain(error)
+
+    def abort(self, driver_connection: Any) -> None:
+        shut_down(driver_connection)
+
+    def _abort_older_than(self, seconds: float) -> None:
+        super()._abort_older_than(seconds)
+        self._lookups.abort_older_than(seconds)
+        self._executes.abort_older_than(seconds)
+
+
+def shut_down(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+    """Ends the wait for an answer; shutting down the socket wakes the thread or task."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.shutdown(socket.SHUT_RDWR)
+
+
+def connect(conninfo: str) -> "psycopg.Connection[Any]":
+    """Opens a connection that behaves the same whatever the defaults of its server are."""
+    try:
+        connection: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
+        # Documents go in and out as text and are parsed once, by their table.
+        connection.adapters.register_loader("json", TextLoader)
+        for statement in SESSION:
+            connection.execute(cast("LiteralString", statement))
+    except psycopg.Error as e:
+        raise explain_connect(e, display_name(conninfo)) from e
+    return connection
+
+
+async def connect_async(conninfo: str) -> "psycopg.AsyncConnection[Any]":
+    """Opens a connection for single statements, whose plans do not depend on the values."""
+    try:
+        connection: psycopg.AsyncConnection[Any] = await psycopg.AsyncConnection.connect(
+            conninfo, autocommit=True
+        )
+        connection.adapters.register_loader("json", TextLoader)
+        for statement in (*SESSION, KEEP_PLANS):
+            await connection.execute(cast("LiteralString", statement))
+    except psycopg.Error as e:
+        raise explain_connect(e, display_name(conninfo)) from e
+    return connection
+
+
+def prepare(conninfo: str) -> None:
+    """Creates what is missing of the schema in one transaction, one process at a time."""
+    with closing(connect(conninfo)) as connection:
+        transaction = Transaction(connection, Compiler(DIALECT), explain)
+        ((encoding,),) = transaction.query_sql("SHOW server_encoding")
+        if encoding != "UTF8":
+            raise UserMistake(
+                f"the database {display_name(conninfo)} has the encoding {encoding}, which cannot "
+                "hold every text",
+                hint="create it with ENCODING 'UTF8' TEMPLATE template0",
+            )
+        # Another process may be creating large indexes meanwhile.
+        transaction.run_sql("SET lock_timeout = 0", "SET statement_timeout = 0", "BEGIN")
+        transaction.query_sql("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
+        existing = ExistingTables.of(transaction.query_sql(COLUMNS), transaction.query_sql(INDEXES))
+        transaction.run_sql(*missing_definitions(existing, DIALECT))
+        ensure_version(transaction, display_name(conninfo))
+        transaction.run_sql("COMMIT")
+
+
+def explain(error: Exception) -> Exception:
+    """Translates an error of the driver; one that is unexpected stays as it is."""
+    if not isinstance(error, psycopg.Error):
+        return error
+    text = error.diag.message_primary or str(error).strip().partition("\n")[0]
+    state = error.sqlstate
+    if state is None:
+        # Errors without a state do not come from the server, but from the connection to it.
+        is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return ConnectionLost(text) if is_lost else error
+    for length in range(len(state), 1, -1):
+        if create := ERRORS.get(state[:length]):
+            return create(text)
+    return error
+
+
+def explain_connect(error: psycopg.Error, name: str) -> PipecdError:
+    text = str(error).strip().rpartition("\n")[2]
+    # libpq reports what the server said while connecting without its state.
+    denied = ("password authentication failed", "does not exist", "no pg_hba.conf entry")
+    is_denied = (error.sqlstate or "").startswith(DENIED) or any(words in text for words in denied)
+    return access_denied(name, text) if is_denied else unreachable(name, text)
+
+
+# The order of bytes is the same on every machine and the quickest to compare.
+@compiles(ExactText, "postgresql")
+@compiles(UpstreamText, "postgresql")
+def _text_column(element: ExactText | UpstreamText, *_: Any, **__: Any) -> str:
+    return f'VARCHAR({element.length}) COLLATE "C"'
+
+
+def postgresql_expression(path: str, reads: Reads) -> str:
+    value = f"\"Data\"#>>'{{{path.replace('.', ',')}}}'"
+    match reads:
+        case Reads.TEXT:
+            return value
+        case Reads.TEXT_OR_EMPTY:
+            return f"coalesce({value}, '')"
+        case Reads.NUMBER:
+            return f"({value})::bigint"
+        case Reads.NUMBER_OR_ZERO:
+            return f"coalesce(({value})::bigint, 0)"
+        case Reads.FLAG:
+            return f"coalesce(({value})::boolean, false)"
+
+
+# PostgreSQL before 18 knows stored columns only.
+@compiles(FromDocument, "postgresql")
+def _computed_column(element: FromDocument, *_: Any, **__: Any) -> str:
+    return f"GENERATED ALWAYS AS ({postgresql_expression(element.path, element.reads)}) STORED"
+
+
+@compiles(IsDeleted, "postgresql")
+def _is_deleted(*_: Any, **__: Any) -> str:
+    return postgresql_expression("deleted", Reads.FLAG)
+
+
+@compiles(SameDocument, "postgresql")
+def _same_document(element: SameDocument, compiler: Any, **options: Any) -> str:
+    column, text = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"{column}::text = {text}"
+
+
+@lru_cache(maxsize=512)
+def list_statement(shape: Shape) -> AnySelect:
+    """The statement of a selection.
+
+    Before version 17 PostgreSQL reads an index once for every combination of two lists of values.
+    So of kinds and statuses the statuses are spelled out: they are compared with the rows that the
+    kinds match.
+    """
+    conditions = shape.conditions()
+    lists = {where.column: i for i, where in enumerate(shape.wheres) if where.parameters > 1}
+    if {"Kind", "Status"} <= lists.keys():
+        number = lists["Status"]
+        column = shape.table.c.Status
+        conditions[number] = or_(*(column == value for value in shape.parameters(number)))
+    return shape.documents(*conditions)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The datastore in one SQLite file: one writer, a few readers, nothing to install."""
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Insert, Update, delete
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+from sqlalchemy.pool import QueuePool
+
+from pipecd.controlplane.datastore.database import Database, Duplicate, Transaction, ensure_version
+from pipecd.controlplane.datastore.expressions import NO_VALUES, AnySelect, Row, Values
+from pipecd.controlplane.datastore.schema import EXT_LEASE, definitions
+from pipecd.model.errors import PipecdError, StorageUnavailable, UserMistake
+from pipecd.observe.operations import ObservedOperation, OperationObserver
+
+# Parameters by position: SQLite looks for named ones one by one, which long lists would feel.
+DIALECT = sqlite_dialect(paramstyle="qmark")
+READERS = 3
+BUSY_SECONDS = 5.0
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    # With a write-ahead log this survives a killed process; only a power cut may cost the last
+    # transactions, and never the file.
+    "PRAGMA synchronous = NORMAL",
+    "PRAGMA foreign_keys = OFF",
+    "PRAGMA temp_store = MEMORY",
+    "PRAGMA cache_size = -16000",
+    "PRAGMA journal_size_limit = 67108864",
+)
+WRITE_PRAGMA = "PRAGMA wal_autocheckpoint = 4000"
+READ_PRAGMA = "PRAGMA query_only = ON"
+LOOP_PRAGMA = "PRAGMA wal_autocheckpoint = 0"
+# After so many statements on the event loop the write-ahead log is long enough for a checkpoint.
+CHECKPOINT_AFTER = 256
+
+DUPLICATES = frozenset({sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE})
+
+# SQLite would count the rows of its tables by itself, but only now and then, and what it counted in
+# a young installation makes the lists of a grown one slow. Plans that suit a large installation do
+# no harm to a small one, so the statistics are those of a large one from the beginning.
+ASSUMED_ROWS = 200_000
+# How many different values a column has; the primary key of a table has one for every row.
+DISTINCT_VALUES = {
+    "ProjectId": 10,
+    "Disabled": 2,
+    "Kind": 6,
+    "Status": 7,
+    "SyncState_Status": 6,
+    "PipedId": 100,
+    "LabelKey": 5,
+    "LabelValue": 50,
+    "Name": 10_000,
+    "EventKey": 10_000,
+    "ApplicationId": 10_000,
+    "ApplicationName": 10_000,
+}
+OTHER_DISTINCT_VALUES = 50_000
+
+
+@asynccontextmanager
+async def open_sqlite(
+    path: Path, *, busy_seconds: float = BUSY_SECONDS, observers: Sequence[OperationObserver] = ()
+) -> AsyncIterator["SqliteDatabase"]:
+    """Opens the file, creating it and its tables when they are missing; closes it cleanly."""
+    lock = await asyncio.to_thread(_lock, path)
+    try:
+        database = SqliteDatabase(path, busy_seconds=busy_seconds, observers=observers)
+        try:
+            await asyncio.to_thread(database.prepare)
+            yield database
+        finally:
+            await database.close()
+    finally:
+        os.close(lock)
+
+
+class DatabaseLocked(StorageUnavailable):
+    """Another connection writes to the file."""
+
+
+class SqliteDatabase(Database):
+    """A file of which this process is the only server.
+
+    Single statements run on the event loop, unless they would have to wait.
+    """
+
+    BEGIN_WRITE = ("BEGIN IMMEDIATE",)
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        busy_seconds: float = BUSY_SECONDS,
+        observers: Sequence[OperationObserver] = (),
+    ) -> None:
+        self._path = path
+        super().__init__(
+            _pool(path, WRITE_PRAGMA, 1, busy_seconds),
+            DIALECT,
+            readers=READERS,
+            writers=1,
+            observers=observers,
+        )
+        self._read_pool = _pool(path, READ_PRAGMA, READERS, busy_seconds)
+        # Single statements of the event loop, which waits neither for locks nor for a checkpoint.
+        self._on_loop: Transaction | None = None
+        self._executed = 0
+
+    def prepare(self) -> None:
+        """Creates what is missing of the schema."""
+        try:
+            self._transaction(self._ensure_schema)
+        except sqlite3.Error as e:
+            raise explain_open(e, self._path) from e
+        connection = _connect(self._path, LOOP_PRAGMA, 0)
+        self._on_loop = Transaction(connection, self._compiler, self.explain)
+
+    async def lookup(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
+        # Reading a row takes less time than waking a thread does.
+        self._check_open()
+        if self._on_loop is not None:
+            with suppress(DatabaseLocked), ObservedOperation(self._observers, "datastore", "read"):
+                return self._on_loop.query(statement, values)
+        return await self.query(statement, values)
+
+    async def execute(self, statement: Insert | Update, values: Values = NO_VALUES) -> int:
+        self._check_open()
+        self._executed += 1
+        # The thread that writes moves the write-ahead log into the file now and then.
+        if self._on_loop is not None and self._executed % CHECKPOINT_AFTER:
+            with suppress(DatabaseLocked), ObservedOperation(self._observers, "datastore", "write"):
+                return self._on_loop.execute(statement, values)
+        return await super().execute(statement, values)
+
+    def explain(self, error: Exception) -> Exception:
+        return explain(error, self._path) if isinstance(error, sqlite3.Error) else error
+
+    def abort(self, driver_connection: Any) -> None:
+        driver_connection.interrupt()
+
+    def _ensure_schema(self, transaction: Transaction) -> None:
+        transaction.run_sql(*definitions(DIALECT))
+        ensure_version(transaction, str(self._path))
+        _set_statistics(transaction.connection)
+        # No other process may have the file open, so that nobody holds a lease.
+        transaction.execute(delete(EXT_LEASE))
+
+    def _dispose(self) -> None:
+        if self._on_loop is not None:
+            self._on_loop.connection.close()
+        self._read_pool.dispose()
+        # The last connection to close moves the write-ahead log into the file.
+        self._pool.dispose()
+
+
+def _pool(path: Path, pragma: str, connections: int, busy_seconds: float) -> QueuePool:
+    connect: Any = partial(_connect, path, pragma, busy_seconds)
+    return QueuePool(
+        connect,
+        pool_size=connections,
+        max_overflow=0,
+        reset_on_return=None,
+    )
+
+
+def _connect(path: Path, pragma: str, busy_seconds: float) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(
+            path,
+            timeout=busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        try:
+            for statement in (*PRAGMAS, pragma):
+                connection.execute(statement)
+        except sqlite3.Error:
+            connection.close()
+            raise
+    except sqlite3.Error as e:
+        raise explain_open(e, path) from e
+    return connection
+
+
+def _lock(path: Path) -> int:
+    """Creates the file for its owner only and takes the lock of the server that uses it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as e:
+        raise _not_writable(path, e.strerror or str(e)) from e
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        owner = os.read(lock, 20).decode(errors="replace").strip()
+        os.close(lock)
+        by = f"process {owner}" if owner else "another process"
+        raise StorageUnavailable(
+            f"the database {path} is in use by {by}",
+            hint="stop that process; several servers need MySQL or PostgreSQL instead of SQLite",
+        ) from e
+    os.truncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    return lock
+
+
+def _set_statistics(connection: sqlite3.Connection) -> None:
+    """Replaces what SQLite has counted in its tables."""
+    # The table of statistics cannot be created, but it comes into being with any of them.
+    connection.execute('ANALYZE "ExtMeta"')
+    connection.execute("DELETE FROM sqlite_stat1")
+    indexes = connection.execute("SELECT tbl_name, name FROM sqlite_master WHERE type = 'index'")
+    for table, index in indexes.fetchall():
+        columns = connection.execute("SELECT name FROM pragma_index_info(?)", (index,)).fetchall()
+        # The number of rows, then how many share the first column, the first two, and so on.
+        shared = [ASSUMED_ROWS]
+        for (name,) in columns:
+            shared.append(max(1, shared[-1] // DISTINCT_VALUES.get(name, OTHER_DISTINCT_VALUES)))
+        if index.startswith("sqlite_autoindex_"):
+            shared[-1] = 1
+        connection.execute(
+            "INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)",
+            (table, index, " ".join(map(str, shared))),
+        )
+    connection.execute("ANALYZE sqlite_schema")
+
+
+def explain_open(error: sqlite3.Error, path: Path) -> Exception:
+    """Translates an error of a start, most of which the operator can fix."""
+    match _primary_code(error):
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return _not_writable(path, str(error))
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return UserMistake(
+                f"the database {path} is damaged or is no SQLite file: {error}",
+                hint="restore it from a backup, or move it away to begin with an empty one",
+            )
+        case _:
+            return explain(error, path)
+
+
+def explain(error: sqlite3.Error, path: Path) -> Exception:
+    """Translates an error of a request; its sender is to blame only for an incomplete document."""
+    match _primary_code(error):
+        case sqlite3.SQLITE_CONSTRAINT:
+            return _explain_constraint(error)
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return DatabaseLocked(
+                f"the database {path} is locked by another process",
+                hint="end the other process, or try again later",
+            )
+        case sqlite3.SQLITE_FULL:
+            return StorageUnavailable(
+                f"the disk that holds the database {path} is full", hint="free some space on it"
+            )
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return StorageUnavailable(
+                f"the database {path} is damaged: {error}", hint="restore it from a backup"
+            )
+        case (
+            sqlite3.SQLITE_IOERR
+            | sqlite3.SQLITE_READONLY
+            | sqlite3.SQLITE_CANTOPEN
+            | sqlite3.SQLITE_PERM
+        ):
+            return StorageUnavailable(
+                f"the database {path} cannot be read or written: {error}",
+                hint="check the disk and the permissions of its files",
+            )
+        case _:
+            return error
+
+
+def _explain_constraint(error: sqlite3.Error) -> Exception:
+    if error.sqlite_errorcode in DUPLICATES:
+        return Duplicate(str(error))
+    if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_NOTNULL:
+        column = str(error).rpartition(": ")[2]
+        return UserMistake(f"the document cannot be stored because {column} is missing")
+    return error
+
+
+def _not_writable(path: Path, reason: str) -> PipecdError:
+    return UserMistake(
+        f"the database {path} cannot be created or written: {reason}",
+        hint=f"make the directory {path.parent} writable for this user, or choose another path",
+    )
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQL constructs that the engines spell differently; here in the words of SQLite.
+
+The modules of the other engines add their own spelling with `@compiles`.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    Boolean,
+    ColumnElement,
+    Computed,
+    Select,
+    String,
+    bindparam,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import NullType, UserDefinedType
+
+Value = str | int | float | bytes | bool | None
+Values = Mapping[str, Value]
+Row = tuple[Any, ...]
+AnySelect = Select[*tuple[Any, ...]]
+
+NO_VALUES: Values = {}
+
+
+def given(name: str) -> BindParameter[Any]:
+    """A parameter of a statement, filled in by name when it runs."""
+    return bindparam(name)
+
+
+class Document(UserDefinedType[str]):
+    """JSON that goes in and out as the text it is."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "JSON"
+
+
+class ExactText(String):
+    """A text of which every character counts, also its case and trailing spaces."""
+
+    cache_ok = True
+
+
+class UpstreamText(String):
+    """A text column of upstream's tables; on MySQL its collation is that of the database."""
+
+    cache_ok = True
+
+
+class Reads(Enum):
+    """What a computed column takes from the document, and what it is when the key is missing."""
+
+    TEXT = "text or null"
+    TEXT_OR_EMPTY = "text or empty"
+    NUMBER = "number or null"
+    NUMBER_OR_ZERO = "number or zero"
+    FLAG = "true or false"
+
+
+class FromDocument(Computed):
+    """A column computed from a path of the document."""
+
+    def __init__(self, path: str, reads: Reads, *, stored: bool) -> None:
+        super().__init__(sqlite_expression(path, reads), persisted=stored)
+        self.path = path
+        self.reads = reads
+
+    # SQLAlchemy copies the columns of a table by this method; its own version would lose the path.
+    def _copy(self, **_: Any) -> "FromDocument":
+        return FromDocument(self.path, self.reads, stored=bool(self.persisted))
+
+
+def sqlite_expression(path: str, reads: Reads) -> str:
+    value = f"json_extract(Data, '$.{path}')"
+    match reads:
+        case Reads.TEXT | Reads.NUMBER:
+            return value
+        case Reads.TEXT_OR_EMPTY:
+            return f"ifnull({value}, '')"
+        case Reads.NUMBER_OR_ZERO | Reads.FLAG:
+            return f"ifnull({value}, 0)"
+
+
+# Virtual columns would be computed again for every index at every write.
+@compiles(FromDocument, "sqlite")
+def _computed_by_sqlite(element: FromDocument, *_: Any, **__: Any) -> str:
+    return f"GENERATED ALWAYS AS ({sqlite_expression(element.path, element.reads)}) STORED"
+
+
+class IsDeleted(FunctionElement[bool]):
+    """The flag `deleted` of a document, for which upstream has no column."""
+
+    inherit_cache = True
+    type = Boolean()
+
+
+@compiles(IsDeleted, "sqlite")
+def _is_deleted_by_sqlite(*_: Any, **__: Any) -> str:
+    return sqlite_expression("deleted", Reads.FLAG)
+
+
+class SameText(FunctionElement[Any]):
+    """The column is exactly one of the texts; collations of MySQL ignore case and accents."""
+
+    inherit_cache = True
+    # A condition as it stands; of a boolean, SQLite would be asked whether it equals 1.
+    type = NullType()
+    type = NullType()
+
+    def __init__(self, column: ColumnElement[str], texts: Sequence[ColumnElement[str]]) -> None:
+        # The plain comparison is the one that an index can answer.
+        plain = column == texts[0] if len(texts) == 1 else column.in_(texts)
+        super().__init__(plain, column, *texts)
+
+
+@compiles(SameText)
+def _same_text(element: SameText, compiler: Any, **options: Any) -> str:
+    plain, *_ = element.clauses
+    return compiler.process(plain, **options)
+
+
+class SameDocument(FunctionElement[Any]):
+    """The stored document is still the one of this text."""
+
+    inherit_cache = True
+    type = NullType()
+
+    def __init__(self, column: ColumnElement[str], text: ColumnElement[str]) -> None:
+        super().__init__(column, text)
+
+
+@compiles(SameDocument)
+def _same_document(element: SameDocument, compiler: Any, **options: Any) -> str:
+    column, text = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"{column} = {text}"
