@@ -49,10 +49,13 @@ from pipecd.piped.command_handlers import (
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.context import DeploymentContext, logs_directory
 from pipecd.piped.deploy.deployer import Deployer
-from pipecd.piped.eventwatcher.definitions import Definitions
-from pipecd.piped.eventwatcher.inbox import Inbox
-from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings
-from pipecd.piped.eventwatcher.watcher import EventWatcher
+from pipecd.piped.eventwatcher.definitions import DefinitionReader
+from pipecd.piped.eventwatcher.event_queue import EventQueue
+from pipecd.piped.eventwatcher.repository_updater import (
+    EventWatcher,
+    RepositoryUpdater,
+    UpdaterContext,
+)
 from pipecd.piped.livestate.announce import Announcer, Recoveries
 from pipecd.piped.livestate.ground import Grounds
 from pipecd.piped.livestate.livestates import LiveStates
@@ -472,23 +475,23 @@ def _build_previewer(connection: _Connection, services: _Services) -> Previewer:
 def _build_event_watcher(connection: _Connection, services: _Services) -> EventWatcher:
     spec = connection.settings.config.spec
     overrides = {repository.repo_id: repository for repository in spec.event_watcher.git_repos}
-    inbox = Inbox(connection.api, every=spec.event_watcher.check_interval or _DEFAULT_INTERVAL)
-    around = Surroundings(
-        inbox=inbox,
+    queue = EventQueue(connection.api, every=spec.event_watcher.check_interval or _DEFAULT_INTERVAL)
+    context = UpdaterContext(
+        queue=queue,
         heads=services.heads,
         applications=services.applications,
         token=git_password(spec.git),
     )
-    scribes = [
-        Scribe(
+    updaters = [
+        RepositoryUpdater(
             mirror,
-            Definitions(
+            DefinitionReader(
                 mirror,
                 services.configs,
                 overrides.get(mirror.repository.id, EventWatcherRepoSpec()),
             ),
-            around,
+            context,
         )
         for mirror in services.mirrors
     ]
-    return EventWatcher(inbox, scribes)
+    return EventWatcher(queue, updaters)

@@ -20,10 +20,13 @@ from pipecd.model.clock import Now, utc_now
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.cache.wakeups import WakeupStream
-from pipecd.piped.eventwatcher.definitions import Definitions
-from pipecd.piped.eventwatcher.inbox import Inbox
-from pipecd.piped.eventwatcher.scribe import Scribe, Surroundings
-from pipecd.piped.eventwatcher.watcher import EventWatcher
+from pipecd.piped.eventwatcher.definitions import DefinitionReader
+from pipecd.piped.eventwatcher.event_queue import EventQueue
+from pipecd.piped.eventwatcher.repository_updater import (
+    EventWatcher,
+    RepositoryUpdater,
+    UpdaterContext,
+)
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
@@ -81,7 +84,7 @@ def shop(new_origin: Any) -> Any:
 
 
 @pytest.fixture
-def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]]:
+def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[EventQueue]]:
     """Runs an event watcher: `async with watching(plane, {"site": remote})`."""
 
     @asynccontextmanager
@@ -94,7 +97,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
         directory: str = "mirrors",
         is_woken: bool = True,
         now: Now = utc_now,
-    ) -> AsyncGenerator[Inbox, None]:
+    ) -> AsyncGenerator[EventQueue, None]:
         repositories = [Repository(id_, remote, "main") for id_, remote in remotes.items()]
         place = tmp_path / directory
         async with (
@@ -104,15 +107,20 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
             ) as mirrors,
         ):
             applications, heads = ApplicationCache(api), RepositoryHeads(mirrors)
-            configs, inbox = ApplicationConfigs(load_catalog()), Inbox(api, every=_POLL, now=now)
-            around = Surroundings(inbox=inbox, heads=heads, applications=applications)
-            scribes = [
-                Scribe(
-                    mirror, Definitions(mirror, configs, settings or EventWatcherRepoSpec()), around
+            configs, queue = (
+                ApplicationConfigs(load_catalog()),
+                EventQueue(api, every=_POLL, now=now),
+            )
+            context = UpdaterContext(queue=queue, heads=heads, applications=applications)
+            updaters = [
+                RepositoryUpdater(
+                    mirror,
+                    DefinitionReader(mirror, configs, settings or EventWatcherRepoSpec()),
+                    context,
                 )
                 for mirror in mirrors
             ]
-            watcher = EventWatcher(inbox, scribes)
+            watcher = EventWatcher(queue, updaters)
             wakeups = WakeupStream(
                 api,
                 schedules={
@@ -125,7 +133,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Inbox]
             async with asyncio.TaskGroup() as tasks:
                 parts = (applications, heads, watcher, *([wakeups] if is_woken else []))
                 running = [tasks.create_task(part.run()) for part in parts]
-                yield inbox
+                yield queue
                 for task in running:
                     task.cancel()
 

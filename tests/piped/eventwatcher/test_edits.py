@@ -9,10 +9,9 @@ import pytest
 
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
-from pipecd.piped.eventwatcher.definition import Definition
-from pipecd.piped.eventwatcher.edits import Edits, Task
-from pipecd.piped.eventwatcher.message import message_of
-from pipecd.piped.eventwatcher.replace.replacement import Replacement, Way
+from pipecd.piped.eventwatcher.definitions import EventDefinition
+from pipecd.piped.eventwatcher.edits import Edit, EditBatch, commit_message
+from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement
 from pipecd.proto.model.event_pb2 import Event
 
 
@@ -23,15 +22,15 @@ def task(
     template: str = "",
     commit: str = "",
     contexts: Mapping[str, str] | None = None,
-) -> Task:
+) -> Edit:
     event = Event(
         id=name, name=name, data="v2", trigger_commit_hash=commit, contexts=contexts or {}
     )
-    replacement = Replacement(file, Way.YAML, "$.tag")
-    definition = Definition(
+    replacement = Replacement(file, FieldFormat.YAML, "$.tag")
+    definition = EventDefinition(
         origin="x", name=name, labels={}, replacements=(replacement,), message=template
     )
-    return Task(event, definition)
+    return Edit(event, definition)
 
 
 TRAILER = "Pipecd-Dev-Trace-Trigger-Commit-Hash"
@@ -79,7 +78,7 @@ TRAILER = "Pipecd-Dev-Trace-Trigger-Commit-Hash"
     ],
 )  # fmt: skip
 async def test_commits(
-    tasks: list[Task],
+    tasks: list[Edit],
     commits: list[tuple[list[str], str, dict[str, str]]],
     origin: Any,
     tmp_path: Path,
@@ -91,8 +90,8 @@ async def test_commits(
     ) as all_:
         mirror = all_.of("site")
         await mirror.update()
-        edits = Edits(mirror, tasks)
-        drafts = await edits.at(head)
+        edits = EditBatch(mirror, tasks)
+        drafts = await edits.commits_on(head)
     assert [(sorted(d.files), d.message, dict(d.trailers)) for d in drafts] == commits
     assert {content for d in drafts for content in d.files.values()} == {b"tag: v2\n"}
     assert sum(result.files for _, result in edits.results) == sum(len(c[0]) for c in commits)
@@ -109,6 +108,6 @@ async def test_commits(
     ],
 )
 def test_messages(template: str, text: str) -> None:
-    message = message_of(Event(name="x", data='a "b"'), template)
+    message = commit_message(Event(name="x", data='a "b"'), template)
     assert message.text == text
     assert bool(message.mistake) is (template == text)

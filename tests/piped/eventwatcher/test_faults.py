@@ -12,8 +12,8 @@ import pytest
 from pipecd.controlplane.usecases.events import EventReport
 from pipecd.git.credentials import GitCredentials
 from pipecd.model.clock import utc_now
-from pipecd.piped.eventwatcher.inbox import Inbox
-from pipecd.piped.eventwatcher.turn import Outcome
+from pipecd.piped.eventwatcher.event_queue import EventQueue
+from pipecd.piped.eventwatcher.selection import EventOutcome
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
 
@@ -241,12 +241,12 @@ async def test_a_host_that_is_away_is_waited_for(
     git_http.require("ann", "s3cret")
     credentials = GitCredentials(username="ann", password="s3cret")
     remotes = {"site": git_http.url("shop/.git")}
-    async with open_plane() as plane, watching(plane, remotes, credentials=credentials) as inbox:
+    async with open_plane() as plane, watching(plane, remotes, credentials=credentials) as queue:
         events = registry_of(plane)
-        await eventually(lambda: inbox._wanted)
+        await eventually(lambda: queue._subscriptions)
         git_http.answers_with = 503
         id_ = await events.register("image", "v2")
-        await eventually(lambda: plane.gate.count("ListEvents") and inbox.pending("site"))
+        await eventually(lambda: plane.gate.count("ListEvents") and queue.pending("site"))
         assert (await events.all())[id_].status == event_pb2.EVENT_NOT_HANDLED
         git_http.answers_with = 200
         await events.succeeded(id_)
@@ -259,9 +259,9 @@ async def test_a_password_that_is_wrong_is_a_failure(
     shop.commit(FILES)
     credentials = GitCredentials(username="ann", password="wrong")
     remotes = {"site": git_http.url("shop/.git")}
-    async with open_plane() as plane, watching(plane, remotes, credentials=credentials) as inbox:
+    async with open_plane() as plane, watching(plane, remotes, credentials=credentials) as queue:
         events = registry_of(plane)
-        await eventually(lambda: inbox._wanted)
+        await eventually(lambda: queue._subscriptions)
         git_http.require("ann", "s3cret")
         told = await events.failed(await events.register("image", "v2"))
     assert told.startswith("Failed to push changed files: ")
@@ -321,10 +321,10 @@ async def test_one_report_that_is_refused_keeps_no_other_from_being_told(
     async with open_plane() as plane, plane.api() as api:
         events = registry_of(plane)
         id_ = await events.register("image", "v2")
-        inbox = Inbox(api, every=300)
-        done = Outcome(event_pb2.EVENT_SUCCESS, "done")
-        inbox.settle("site", {"unknown": done, id_: done})
+        queue = EventQueue(api, every=300)
+        done = EventOutcome(event_pb2.EVENT_SUCCESS, "done")
+        queue.complete("site", {"unknown": done, id_: done})
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(inbox.run())
+            running = tasks.create_task(queue.run())
             assert await events.succeeded(id_) == "done"
             running.cancel()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the first group of an expression matches is replaced, wherever it matches."""
+"""What the first group of an expression matches is apply_replacement, wherever it matches."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.replace.regex import replace_regex, translate
+from pipecd.piped.eventwatcher.regex import replace_regex, translate
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ async def test_what_cannot_be_replaced_is_told(pattern: str, told: str) -> None:
 
 async def test_an_expression_that_takes_for_ever_is_ended() -> None:
     with pytest.raises(UserMistake, match="takes too long"):
-        await replace_regex("a" * 60 + "!", "(a+)+$", "NEW", at_most=0.5)
+        await replace_regex("a" * 60 + "!", "(a+)+$", "NEW", timeout_seconds=0.5)
 
 
 @given(st.text("ab()[]^$.*+?|\\dQE:{}1,", max_size=12))

@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the definitions of a repository; they are read again only when its head has moved."""
+"""Event definitions: what an event changes, from application files and from `.pipe/`."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import structlog
 
+from pipecd.config.application import (
+    GIT_UPDATE,
+    EventWatcherFileSpec,
+    EventWatchSpec,
+    ReplacementSpec,
+)
 from pipecd.config.piped import EventWatcherRepoSpec
 from pipecd.config.read import ApplicationConfig, read_event_watcher
 from pipecd.config.shared_config import SHARED_CONFIG
 from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.piped.eventwatcher.definition import Definition, of_application, of_file
+from pipecd.model.eventkey import event_key
+from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement
 from pipecd.piped.plan.paths import path_patterns
 from pipecd.piped.source.configs import ApplicationConfigs, config_path
 from pipecd.proto.model.application_pb2 import Application
@@ -21,85 +30,176 @@ from pipecd.proto.model.application_pb2 import Application
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
+@dataclass(frozen=True, kw_only=True)
+class EventDefinition:
+    """What one event changes; `origin` is the file that defines it."""
+
+    origin: str
+    name: str
+    labels: Mapping[str, str]
+    replacements: tuple[Replacement, ...]
+    message: str = ""
+    makes_pull_request: bool = False
+    problem: str = ""
+    """Why nothing can be changed, for the status of the event."""
+
+    @cached_property
+    def key(self) -> str:
+        """The key of the events that match."""
+        return event_key(self.name, self.labels)
+
+
+def application_definitions(
+    watched: Iterable[EventWatchSpec], *, origin: str, directory: str
+) -> Iterator[EventDefinition]:
+    """The definitions of an application file, without those of other handlers."""
+    for each in watched:
+        if each.handler.type != GIT_UPDATE or not each.matcher.name:
+            continue
+        config = each.handler.config
+        replacements, problem = _replacements(config.replacements, origin, directory)
+        yield EventDefinition(
+            origin=origin,
+            name=each.matcher.name,
+            labels=each.matcher.labels,
+            replacements=replacements,
+            message=config.commit_message,
+            makes_pull_request=config.make_pull_request,
+            problem=problem,
+        )
+
+
+def file_definitions(
+    file: EventWatcherFileSpec, *, origin: str, message: str
+) -> Iterator[EventDefinition]:
+    """The definitions of a file in `.pipe/`, whose paths begin at the root of the repository."""
+    for each in file.events:
+        replacements, problem = _replacements(each.replacements, origin, "")
+        yield EventDefinition(
+            origin=origin,
+            name=each.name,
+            labels=each.labels,
+            replacements=replacements,
+            message=message,
+            problem=problem,
+        )
+
+
+def _replacements(
+    specs: tuple[ReplacementSpec, ...], origin: str, directory: str
+) -> tuple[tuple[Replacement, ...], str]:
+    if not specs:
+        return (), f"{origin} has no replacements for this event"
+    try:
+        return tuple(_replacement(spec, origin, directory) for spec in specs), ""
+    except UserMistake as e:
+        return (), str(e)
+
+
+def _replacement(spec: ReplacementSpec, origin: str, directory: str) -> Replacement:
+    if not spec.file:
+        raise UserMistake(f"{origin} has a replacement without a file", hint="write file")
+    if not spec.fields:
+        raise UserMistake(
+            f"{origin} does not say which value in {spec.file} is replaced",
+            hint="write yamlField, jsonField, HCLField or regex",
+        )
+    format_ = FieldFormat(spec.fields[0])
+    paths = {
+        FieldFormat.YAML: spec.yaml_field,
+        FieldFormat.JSON: spec.json_field,
+        FieldFormat.HCL: spec.hcl_field,
+        FieldFormat.REGEX: spec.regex,
+    }
+    # Normalised, so that two spellings of one path are one file.
+    file = posixpath.normpath(posixpath.join(directory, spec.file))
+    return Replacement(file, format_, paths[format_])
+
+
 @dataclass(frozen=True)
-class _Read:
+class _Cached:
     commit: str
     applications: frozenset[tuple[str, str]]
-    found: tuple[Definition, ...]
+    definitions: tuple[EventDefinition, ...]
 
 
-class Definitions:
+class DefinitionReader:
     """The definitions of one repository, from application files and from `.pipe/`."""
 
     def __init__(
         self, mirror: Mirror, configs: ApplicationConfigs, settings: EventWatcherRepoSpec
     ) -> None:
         self._mirror, self._configs, self._settings = mirror, configs, settings
-        self._read: _Read | None = None
-        self._mistakes: frozenset[str] = frozenset()
+        self._cached: _Cached | None = None
+        self._logged_errors: frozenset[str] = frozenset()
 
-    async def at(self, commit: str, applications: Iterable[Application]) -> tuple[Definition, ...]:
+    async def at(
+        self, commit: str, applications: Iterable[Application]
+    ) -> tuple[EventDefinition, ...]:
         """What is defined at a commit; a file that cannot be read hides no other one."""
         paths = frozenset((config_path(a.git_path), a.git_path.path) for a in applications)
-        if self._read is None or (self._read.commit, self._read.applications) != (commit, paths):
-            mistakes: list[str] = []
+        cached = self._cached
+        if cached is None or (cached.commit, cached.applications) != (commit, paths):
+            errors: list[str] = []
             found = [
-                *await self._of_directory(commit, mistakes),
-                *await self._of_applications(commit, sorted(paths)),
+                *await self._from_shared_files(commit, errors),
+                *await self._from_applications(commit, sorted(paths)),
             ]
-            self._tell(mistakes)
-            self._read = _Read(commit, paths, tuple(found))
-        return self._read.found
+            self._log_new(errors)
+            cached = self._cached = _Cached(commit, paths, tuple(found))
+        return cached.definitions
 
-    async def _of_applications(
+    async def _from_applications(
         self, commit: str, paths: Sequence[tuple[str, str]]
-    ) -> list[Definition]:
-        """Those of the files that can be read; of the others the trigger tells."""
+    ) -> list[EventDefinition]:
+        """Skips invalid files, which the trigger reports."""
         configs = await self._configs.at(self._mirror.objects, commit, [path for path, _ in paths])
-        found: list[Definition] = []
+        found: list[EventDefinition] = []
         for path, directory in paths:
             config = configs[path]
             if isinstance(config, ApplicationConfig):
                 watched = config.spec.event_watcher
-                found += of_application(watched, origin=path, directory=directory)
+                found += application_definitions(watched, origin=path, directory=directory)
         return found
 
-    async def _of_directory(self, commit: str, mistakes: list[str]) -> list[Definition]:
+    async def _from_shared_files(self, commit: str, errors: list[str]) -> list[EventDefinition]:
         files = [file.path for file in await self._mirror.objects.files(commit, SHARED_CONFIG)]
         try:
-            kept = [path for path in files if self._is_kept(path.removeprefix(f"{SHARED_CONFIG}/"))]
+            selected = [
+                path for path in files if self._is_selected(path.removeprefix(f"{SHARED_CONFIG}/"))
+            ]
         except UserMistake as e:
-            mistakes.append(f"eventWatcher.gitRepos of the piped configuration: {e}")
+            errors.append(f"eventWatcher.gitRepos of the piped configuration: {e}")
             return []
-        places = await self._mirror.objects.locate(commit, kept)
-        blobs = {path: place for path, place in places.items() if isinstance(place, Blob)}
+        located = await self._mirror.objects.locate(commit, selected)
+        blobs = {path: blob for path, blob in located.items() if isinstance(blob, Blob)}
         contents = await self._mirror.objects.read(blobs.values())
         texts = {path: contents[blob.id] for path, blob in blobs.items()}
-        return await asyncio.to_thread(self._parsed, texts, mistakes)
+        return await asyncio.to_thread(self._parse, texts, errors)
 
-    def _is_kept(self, path: str) -> bool:
+    def _is_selected(self, path: str) -> bool:
         if self._settings.excludes:
             return not path_patterns(self._settings.excludes).match(path)
         includes = self._settings.includes
         return not includes or path_patterns(includes).match(path)
 
-    def _parsed(self, texts: dict[str, bytes], mistakes: list[str]) -> list[Definition]:
-        found: list[Definition] = []
+    def _parse(self, texts: dict[str, bytes], errors: list[str]) -> list[EventDefinition]:
+        found: list[EventDefinition] = []
         for path, text in texts.items():
             try:
                 file = read_event_watcher(text, file=path)
             except PipecdError as e:
-                mistakes.append(str(e))
+                errors.append(str(e))
                 continue
             if file is not None:
-                found += of_file(file, origin=path, message=self._settings.commit_message)
+                found += file_definitions(file, origin=path, message=self._settings.commit_message)
         return found
 
-    def _tell(self, mistakes: Iterable[str]) -> None:
-        """Says once what cannot be read."""
-        now = frozenset(mistakes)
-        for mistake in sorted(now - self._mistakes):
+    def _log_new(self, errors: Iterable[str]) -> None:
+        """Logs each error once."""
+        current = frozenset(errors)
+        for error in sorted(current - self._logged_errors):
             log.warning(
-                "event definitions not read", repository=self._mirror.repository.id, error=mistake
+                "invalid event definitions", repository=self._mirror.repository.id, error=error
             )
-        self._mistakes = now
+        self._logged_errors = current

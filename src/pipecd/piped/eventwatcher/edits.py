@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commits that events make of one branch, with what became of each event in them."""
+"""Turns events into commits for one branch, with the result of each edit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,19 +7,22 @@ from dataclasses import dataclass, field
 from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob, Missing
 from pipecd.git.push import CommitDraft
+from pipecd.gotemplate.nodes import TemplateMistake
+from pipecd.gotemplate.printf import quote
+from pipecd.gotemplate.template import render
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from pipecd.piped.eventwatcher.definition import Definition
-from pipecd.piped.eventwatcher.message import Message, message_of
-from pipecd.piped.eventwatcher.replace.replacement import replaced
+from pipecd.piped.eventwatcher.definitions import EventDefinition
+from pipecd.piped.eventwatcher.replacement import apply_replacement
+from pipecd.piped.planning.deployment import TRACE_TRAILER
 from pipecd.proto.model.event_pb2 import Event
 
 
 @dataclass(frozen=True)
-class Task:
-    """An event and one definition that it fits."""
+class Edit:
+    """An event and one definition that matches it."""
 
     event: Event
-    definition: Definition
+    definition: EventDefinition
 
     @property
     def files(self) -> frozenset[str]:
@@ -27,16 +30,16 @@ class Task:
         return frozenset(r.file for r in self.definition.replacements)
 
     @property
-    def words(self) -> tuple[str, str]:
-        """What decides with whom it may share a commit."""
+    def commit_group(self) -> tuple[str, str]:
+        """Edits of one group may share a commit."""
         return self.definition.message, self.event.trigger_commit_hash
 
 
 @dataclass(frozen=True)
-class Result:
-    """How many files a task changed, or why it could not; `remark` is shown in any case.
+class EditResult:
+    """How many files an edit changed, or its error; `remark` is shown in any case.
 
-    One that changed nothing may need the push nevertheless, if another task was faster.
+    An edit that changed nothing may still need the push, if another edit made the same change.
     """
 
     files: int = 0
@@ -45,22 +48,46 @@ class Result:
     remark: str = ""
 
 
+@dataclass(frozen=True)
+class EventMessage:
+    """The commit message of one event; `error` is why its template was not rendered."""
+
+    template: str
+    text: str
+    trailers: Mapping[str, str]
+    error: str = ""
+
+
+def commit_message(event: Event, template: str) -> EventMessage:
+    """Renders the commit message; like upstream, an invalid template is used as it is."""
+    trailers = dict(event.contexts)
+    if event.trigger_commit_hash:
+        trailers[TRACE_TRAILER] = event.trigger_commit_hash
+    data = {"Value": event.data, "EventName": event.name}
+    default = f"Replace values with {quote(event.data)} set by Event {quote(event.name)}"
+    try:
+        text = render(template, data, name="commitMessage").strip()
+    except TemplateMistake as e:
+        return EventMessage(template, template.strip(), trailers, str(e))
+    return EventMessage(template, text or default, trailers)
+
+
 @dataclass
-class _Page:
-    """A commit in the making."""
+class _PendingCommit:
+    """A commit to which edits are added."""
 
     template: str
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     texts: dict[str, None] = field(default_factory=dict[str, None])
     trailers: dict[str, str] = field(default_factory=dict[str, str])
 
-    def fits(self, message: Message) -> bool:
-        """Whether a commit can say this too: one trailer cannot have two values."""
+    def fits(self, message: EventMessage) -> bool:
+        """Whether an edit with this message can be added: a trailer cannot have two values."""
         return self.template == message.template and all(
             self.trailers.get(key, value) == value for key, value in message.trailers.items()
         )
 
-    def add(self, files: Mapping[str, bytes], message: Message) -> None:
+    def add(self, files: Mapping[str, bytes], message: EventMessage) -> None:
         self.files |= files
         self.texts[message.text] = None
         self.trailers |= message.trailers
@@ -70,77 +97,77 @@ class _Page:
         return CommitDraft(self.files, "\n\n".join(self.texts), self.trailers)
 
 
-class Edits:
-    """Applies tasks to whatever commit they are asked for; `results` are those of the last one.
+class EditBatch:
+    """Applies edits to a commit; `results` are those of the last call of `commits_on`.
 
-    Each task changes all of its files or none, so that what failed is in no commit.
+    Each edit changes all of its files or none, so that no commit has half of a failed edit.
     """
 
-    def __init__(self, mirror: Mirror, tasks: Sequence[Task]) -> None:
+    def __init__(self, mirror: Mirror, edits: Sequence[Edit]) -> None:
         self._mirror = mirror
-        # Those that can share a commit stand together.
-        self._tasks = sorted(tasks, key=lambda task: task.words)
-        self.results: list[tuple[Task, Result]] = []
+        # Sorted, so that edits that can share a commit are neighbours.
+        self._edits = sorted(edits, key=lambda edit: edit.commit_group)
+        self.results: list[tuple[Edit, EditResult]] = []
         self._drafts: list[CommitDraft] = []
 
     @property
     def message(self) -> str:
-        """What the first of the commits says."""
+        """The message of the first commit."""
         return self._drafts[0].message if self._drafts else ""
 
-    async def at(self, commit: str) -> list[CommitDraft]:
-        """The commits to put on top of one."""
+    async def commits_on(self, base: str) -> list[CommitDraft]:
+        """The commits to create on top of a base commit."""
         self.results, self._drafts = [], []
-        files, pages = await self._read(commit), list[_Page]()
+        files, commits = await self._read(base), list[_PendingCommit]()
         before = dict(files)
-        for task in self._tasks:
-            message = message_of(task.event, task.definition.message)
+        for edit in self._edits:
+            message = commit_message(edit.event, edit.definition.message)
             try:
-                changed = await _changed(task, files)
+                changed = await _changed_files(edit, files)
             except PipecdError as e:
-                self.results.append((task, Result(error=str(e))))
+                self.results.append((edit, EditResult(error=str(e))))
                 continue
             files |= changed
-            needs_push = any(files[name] != before[name] for name in task.files)
-            result = Result(len(changed), needs_push, remark=message.mistake)
-            self.results.append((task, result))
+            needs_push = any(files[name] != before[name] for name in edit.files)
+            result = EditResult(len(changed), needs_push, remark=message.error)
+            self.results.append((edit, result))
             if not changed:
                 continue
-            if not pages or not pages[-1].fits(message):
-                pages.append(_Page(message.template))
-            pages[-1].add(changed, message)
-        self._drafts = [page.draft for page in pages]
+            if not commits or not commits[-1].fits(message):
+                commits.append(_PendingCommit(message.template))
+            commits[-1].add(changed, message)
+        self._drafts = [commit.draft for commit in commits]
         return self._drafts
 
     async def _read(self, commit: str) -> dict[str, bytes | PipecdError]:
-        """The files that are to be changed, or why they cannot be."""
-        names = frozenset[str]().union(*(task.files for task in self._tasks))
+        """The files to change, or the errors why they cannot be."""
+        names = frozenset[str]().union(*(edit.files for edit in self._edits))
         objects = self._mirror.objects
-        places = await objects.locate(commit, names)
-        blobs = [place for place in places.values() if isinstance(place, Blob)]
+        located = await objects.locate(commit, names)
+        blobs = [blob for blob in located.values() if isinstance(blob, Blob)]
         contents = await objects.read(blobs)
         files: dict[str, bytes | PipecdError] = {}
-        for name, place in places.items():
-            if isinstance(place, Missing):
-                files[name] = NotFound(f"{name} {place.reason}")
+        for name, blob in located.items():
+            if isinstance(blob, Missing):
+                files[name] = NotFound(f"{name} {blob.reason}")
             elif (entry := await objects.entry(commit, name)) is None or entry.is_symlink:
-                # A link would be replaced by a file; what it leads to has a name of its own.
+                # A link would be replaced by a file, and its target would not change.
                 files[name] = UserMistake(
                     f"{name} is reached by a symbolic link", hint="name the file it leads to"
                 )
             else:
-                files[name] = contents[place.id]
+                files[name] = contents[blob.id]
         return files
 
 
-async def _changed(task: Task, files: Mapping[str, bytes | PipecdError]) -> dict[str, bytes]:
-    """The files that a task makes different."""
-    if task.definition.problem:
-        raise UserMistake(task.definition.problem)
+async def _changed_files(edit: Edit, files: Mapping[str, bytes | PipecdError]) -> dict[str, bytes]:
+    """The new content of the files that an edit changes."""
+    if edit.definition.problem:
+        raise UserMistake(edit.definition.problem)
     after: dict[str, bytes] = {}
-    for replacement in task.definition.replacements:
+    for replacement in edit.definition.replacements:
         before = after.get(replacement.file, files[replacement.file])
         if isinstance(before, PipecdError):
             raise before
-        after[replacement.file] = await replaced(before, replacement, task.event.data)
+        after[replacement.file] = await apply_replacement(before, replacement, edit.event.data)
     return {name: content for name, content in after.items() if content != files[name]}

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.piped.eventwatcher.turn import Arrival, Outcome, Turn, choose, together
+from pipecd.piped.eventwatcher.selection import (
+    EventOutcome,
+    ReceivedEvent,
+    Selection,
+    combine_outcomes,
+    select_events,
+)
 from pipecd.proto.model import event_pb2 as pb
 from pipecd.proto.model.event_pb2 import Event
 
@@ -15,18 +21,18 @@ NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 NOON = int(NOW.timestamp())
 
 
-def arrival(id_: str, key: str = "k", *, age: int = 0, number: int = 0) -> Arrival:
-    return Arrival(Event(id=id_, event_key=key, created_at=NOON - age), number)
+def arrival(id_: str, key: str = "k", *, age: int = 0, number: int = 0) -> ReceivedEvent:
+    return ReceivedEvent(Event(id=id_, event_key=key, created_at=NOON - age), number)
 
 
-def newest_of(arrivals: list[Arrival]) -> dict[str, Arrival]:
+def newest_of(arrivals: list[ReceivedEvent]) -> dict[str, ReceivedEvent]:
     return {each.event.event_key: each for each in sorted(arrivals, key=lambda each: each.rank)}
 
 
-def told(turn: Turn) -> tuple[list[str], dict[str, str]]:
-    outdated = {id_: outcome.description for id_, outcome in turn.outdated.items()}
-    assert all(outcome.status == pb.EVENT_OUTDATED for outcome in turn.outdated.values())
-    return [each.event.id for each in turn.chosen], outdated
+def ids(selection: Selection) -> tuple[list[str], dict[str, str]]:
+    outdated = {id_: outcome.description for id_, outcome in selection.outdated.items()}
+    assert all(outcome.status == pb.EVENT_OUTDATED for outcome in selection.outdated.values())
+    return [each.event.id for each in selection.selected], outdated
 
 
 NEW_B = 'The new event "b" has been created'
@@ -34,7 +40,7 @@ OLD_A = 'Too much time has passed since the event "a" was created'
 
 
 @pytest.mark.parametrize(
-    ("pending", "latest", "chosen", "outdated"),
+    ("pending", "latest", "selected", "outdated"),
     [
         pytest.param([], [], [], {}, id="nothing is nothing"),
         pytest.param([arrival("a", age=2), arrival("b", age=1)], [], ["b"], {"a": NEW_B}, id="the newest of a key"),
@@ -47,29 +53,32 @@ OLD_A = 'Too much time has passed since the event "a" was created'
     ],
 )  # fmt: skip
 def test_choice(
-    pending: list[Arrival], latest: list[Arrival], chosen: list[str], outdated: dict[str, str]
+    pending: list[ReceivedEvent],
+    latest: list[ReceivedEvent],
+    selected: list[str],
+    outdated: dict[str, str],
 ) -> None:
-    turn = choose(pending, newest_of([*latest, *pending]), NOW)
-    assert told(turn) == (chosen, outdated)
+    selection = select_events(pending, newest_of([*latest, *pending]), NOW)
+    assert ids(selection) == (selected, outdated)
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 7200)), max_size=20))
-def test_every_event_is_chosen_or_outdated_and_of_a_key_at_most_one_is_chosen(
+def test_every_event_is_selected_or_outdated_and_of_a_key_at_most_one_is_selected(
     given_: list[tuple[str, int]],
 ) -> None:
     pending = [arrival(str(n), key, age=age, number=n) for n, (key, age) in enumerate(given_)]
-    turn = choose(pending, newest_of(pending), NOW)
-    chosen, outdated = told(turn)
-    assert sorted([*chosen, *outdated]) == sorted(each.event.id for each in pending)
-    keys = [each.event.event_key for each in turn.chosen]
+    selection = select_events(pending, newest_of(pending), NOW)
+    selected, outdated = ids(selection)
+    assert sorted([*selected, *outdated]) == sorted(each.event.id for each in pending)
+    keys = [each.event.event_key for each in selection.selected]
     assert len(keys) == len(set(keys))
-    for each in turn.chosen:
+    for each in selection.selected:
         rivals = [p for p in pending if p.event.event_key == each.event.event_key]
         assert each.rank == max(rival.rank for rival in rivals)
 
 
-GOOD, BAD = Outcome(pb.EVENT_SUCCESS, "done"), Outcome(pb.EVENT_FAILURE, "broken")
-LATE = Outcome(pb.EVENT_OUTDATED, "late")
+GOOD, BAD = EventOutcome(pb.EVENT_SUCCESS, "done"), EventOutcome(pb.EVENT_FAILURE, "broken")
+LATE = EventOutcome(pb.EVENT_OUTDATED, "late")
 
 
 @pytest.mark.parametrize(
@@ -79,8 +88,8 @@ LATE = Outcome(pb.EVENT_OUTDATED, "late")
         pytest.param([GOOD, BAD, GOOD], BAD, id="a failure counts"),
         pytest.param([LATE, GOOD], GOOD, id="what one did, another may have missed"),
         pytest.param([GOOD, GOOD], GOOD, id="the same is said once"),
-        pytest.param([GOOD, Outcome(pb.EVENT_SUCCESS, "too")], Outcome(pb.EVENT_SUCCESS, "done; too"), id="all that count are told"),
+        pytest.param([GOOD, EventOutcome(pb.EVENT_SUCCESS, "too")], EventOutcome(pb.EVENT_SUCCESS, "done; too"), id="all that count are told"),
     ],
 )  # fmt: skip
-def test_outcomes_together(outcomes: list[Outcome], whole: Outcome) -> None:
-    assert together(outcomes) == whole
+def test_outcomes_together(outcomes: list[EventOutcome], whole: EventOutcome) -> None:
+    assert combine_outcomes(outcomes) == whole

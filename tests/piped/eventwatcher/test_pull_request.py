@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from pipecd.model.errors import Unavailable
-from pipecd.piped.eventwatcher.pullrequest import (
-    Call,
-    Wanted,
-    asked_for,
-    call_of,
-    open_request,
-    page_to_open,
+from pipecd.piped.eventwatcher.pull_request import (
+    ApiCall,
+    PullRequest,
+    api_call,
+    compare_page,
+    open_pull_request,
+    send_call,
 )
 from servers.web import Answer, Request, WebServer
 
 
-def wanted(remote: str) -> Wanted:
-    return Wanted(remote, "new/image-1", "main", "title", "body")
+def wanted(remote: str) -> PullRequest:
+    return PullRequest(remote, "new/image-1", "main", "title", "body")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def wanted(remote: str) -> Wanted:
     ],
 )  # fmt: skip
 def test_where_people_open_one(remote: str, page: str) -> None:
-    assert page_to_open(wanted(remote)) == page
+    assert compare_page(wanted(remote)) == page
 
 
 FIELDS = {"title": "title", "body": "body", "head": "new/image-1", "base": "main"}
@@ -56,16 +56,16 @@ FIELDS = {"title": "title", "body": "body", "head": "new/image-1", "base": "main
     ],
 )  # fmt: skip
 def test_how_piped_opens_one(remote: str, token: str, url: str | None) -> None:
-    call = call_of(wanted(remote), token)
+    call = api_call(wanted(remote), token)
     assert (call and call.url) == url
     if call is not None:
-        assert call == Call(url or "", {"Authorization": "token t"}, FIELDS, "html_url")
+        assert call == ApiCall(url or "", {"Authorization": "token t"}, FIELDS, "html_url")
         assert "Authorization" not in repr(call)
 
 
 def test_how_piped_opens_one_at_gitlab() -> None:
-    call = call_of(wanted("https://gitlab.com/a/b/shop.git"), "t")
-    assert call == Call(
+    call = api_call(wanted("https://gitlab.com/a/b/shop.git"), "t")
+    assert call == ApiCall(
         "https://gitlab.com/api/v4/projects/a%2Fb%2Fshop/merge_requests",
         {"Authorization": "Bearer t"},
         {
@@ -78,7 +78,7 @@ def test_how_piped_opens_one_at_gitlab() -> None:
     )
 
 
-class Host(WebServer):
+class GitHost(WebServer):
     """A host that answers every request alike."""
 
     def __init__(self) -> None:
@@ -92,14 +92,16 @@ class Host(WebServer):
 
 
 @pytest.fixture
-def host() -> Iterator[Host]:
-    with closing(Host()) as server:
+def host() -> Iterator[GitHost]:
+    with closing(GitHost()) as server:
         yield server
 
 
-async def test_a_pull_request_is_opened(host: Host) -> None:
-    call = Call(f"{host.address}/repos", {"Authorization": "token t"}, {"title": "x"}, "html_url")
-    assert await open_request(call) == "https://host/pull/1"
+async def test_a_pull_request_is_opened(host: GitHost) -> None:
+    call = ApiCall(
+        f"{host.address}/repos", {"Authorization": "token t"}, {"title": "x"}, "html_url"
+    )
+    assert await send_call(call) == "https://host/pull/1"
     assert host.asked == [("/repos", "token t", {"title": "x"})]
 
 
@@ -112,22 +114,22 @@ async def test_a_pull_request_is_opened(host: Host) -> None:
     ],
 )  # fmt: skip
 async def test_a_host_that_refuses_is_told_of(
-    host: Host, code: int, answer: bytes, told: str
+    host: GitHost, code: int, answer: bytes, told: str
 ) -> None:
     host.says = Answer(code, answer)
     with pytest.raises(Unavailable, match=told):
-        await open_request(Call(host.address, {}, {}, "html_url"))
+        await send_call(ApiCall(host.address, {}, {}, "html_url"))
 
 
-async def test_where_nothing_can_be_opened_people_are_told_where(host: Host) -> None:
+async def test_where_nothing_can_be_opened_people_are_told_where(host: GitHost) -> None:
     remote = "git@github.com:org/shop.git"
     told = "open a pull request at https://github.com/org/shop/compare/main...new/image-1"
-    assert await asked_for(wanted(remote), "t") == told
-    assert await asked_for(wanted("file:///srv/shop"), "t") == ""
+    assert await open_pull_request(wanted(remote), "t") == told
+    assert await open_pull_request(wanted("file:///srv/shop"), "t") == ""
     assert host.asked == []
 
 
 async def test_where_opening_fails_people_are_told_why_and_where() -> None:
-    told = await asked_for(wanted("http://gitea.invalid/org/shop"), "t")
+    told = await open_pull_request(wanted("http://gitea.invalid/org/shop"), "t")
     assert told.startswith("no pull request could be opened: ")
     assert told.endswith("; open it at http://gitea.invalid/org/shop/compare/main...new/image-1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value of an HCL file is replaced, and every other byte stays as it was."""
+"""A value of an HCL file is apply_replacement, and every other byte stays as it was."""
 
 import contextlib
 import re
@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.replace.hclfield import replace_hcl
-from pipecd.piped.eventwatcher.replace.hclscan import unquoted
+from pipecd.piped.eventwatcher.hcl_field import _unquote, replace_hcl
 
 FILE = """\
 # The shop { of "all
@@ -125,7 +124,7 @@ def test_what_was_written_is_read_again(value: str) -> None:
     changed = replace_hcl('x "y" {\n  a = "old" # c\n}\n', "$.x.y.a", value)
     start, end = 'x "y" {\n  a = ', " # c\n}\n"
     assert changed.startswith(start) and changed.endswith(end)
-    assert unquoted(changed.removeprefix(start).removesuffix(end)) == value
+    assert _unquote(changed.removeprefix(start).removesuffix(end)) == value
     assert replace_hcl(changed, "$.x.y.a", value) == changed
     assert replace_hcl(changed, "$.x.y.a", "old") == f'{start}"old"{end}'
 

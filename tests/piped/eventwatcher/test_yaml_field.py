@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value of a YAML file is replaced, and every other byte stays as it was."""
+"""A value of a YAML file is apply_replacement, and every other byte stays as it was."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.replace.yamlfield import replace_yaml
+from pipecd.piped.eventwatcher.yaml_field import replace_yaml
 
 FILE = """\
 # The shop.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces what the first group of a regular expression matches.
 
-Expressions are written for RE2, as upstream has it, and run by Python, which may take for ever on
-an unlucky one; so they run in a process of their own that can be ended.
+Expressions use the syntax of RE2, like upstream's, and are run by Python, whose matching may take
+exponential time; so they run in a process of their own with a timeout.
 """
 
 import json
@@ -12,10 +12,10 @@ import warnings
 from pathlib import Path
 
 from pipecd.model.errors import Unavailable, UserMistake
-from pipecd.piped.eventwatcher.replace.tree import Splice, spliced
+from pipecd.piped.eventwatcher.field_tree import TextEdit, apply_edits
 from pipecd.program.capture import capture
 
-AT_MOST = 10.0
+TIMEOUT = 10.0
 
 _FINDER = """\
 import json, re, sys
@@ -55,8 +55,10 @@ _NAMED = re.compile(r"\[:(\^?)(\w+):\]|\\.|\[|&&|~~|\|\|", re.DOTALL)
 _FLAGS = re.compile(r"\(\?([a-zA-Z]+)\)")
 
 
-async def replace_regex(text: str, pattern: str, value: str, *, at_most: float = AT_MOST) -> str:
-    """The text with another value wherever the first group of an expression matched."""
+async def replace_regex(
+    text: str, pattern: str, value: str, *, timeout_seconds: float = TIMEOUT
+) -> str:
+    """The text with a new value wherever the first group of an expression matches."""
     translated = translate(pattern)
     stdin = json.dumps([translated, text]).encode()
     try:
@@ -64,7 +66,7 @@ async def replace_regex(text: str, pattern: str, value: str, *, at_most: float =
             [sys.executable, "-I", "-S", "-c", _FINDER],
             cwd=Path("/"),
             stdin=stdin,
-            at_most=at_most,
+            at_most=timeout_seconds,
         )
     except Unavailable as e:
         raise UserMistake(
@@ -76,36 +78,38 @@ async def replace_regex(text: str, pattern: str, value: str, *, at_most: float =
     spans = [(start, end) for start, end in json.loads(done.stdout) if start >= 0]
     if not spans:
         raise UserMistake(f"its content doesn't match {pattern}")
-    return spliced(text, [Splice(start, end, value) for start, end in spans])
+    return apply_edits(text, [TextEdit(start, end, value) for start, end in spans])
 
 
 def translate(pattern: str) -> str:
-    """An expression of RE2 in the words of Python."""
+    """Translates an expression from the syntax of RE2 to that of Python."""
     flags = _FLAGS.match(pattern)
     if flags and set(flags[1]) - set("ims"):
-        raise _unreadable(pattern, f"the flags {flags[1]} are not known, there are i, m and s")
+        raise _unsupported(pattern, f"the flags {flags[1]} are not known, there are i, m and s")
     has_lines = bool(flags) and "m" in flags[1]
 
     def translated(found: re.Match[str]) -> str:
         if found["literal"] is not None:
             return re.escape(found["literal"])
         if found["property"]:
-            raise _unreadable(pattern, f"{found['property']} is not supported, list the characters")
+            raise _unsupported(
+                pattern, f"{found['property']} is not supported, list the characters"
+            )
         if found["set"]:
             return _set(found["set"], pattern)
         if found["end"] or (found["dollar"] and not has_lines):
-            # Python lets its own $ match in front of a last line break too.
+            # The $ of Python also matches before a trailing line break.
             return r"\Z"
         return found[0]
 
     try:
         written = _PART.sub(translated, pattern)
         with warnings.catch_warnings():
-            # Python warns of signs in sets that it will read in another way one day.
+            # Python warns about set operators that a future version may support.
             warnings.simplefilter("error", FutureWarning)
             compiled = re.compile(written, re.ASCII)
     except (re.error, FutureWarning, OverflowError, RecursionError) as e:
-        raise _unreadable(pattern, str(e)) from e
+        raise _unsupported(pattern, str(e)) from e
     if not compiled.groups:
         raise UserMistake(
             f"capturing group not found in the given regex {pattern}",
@@ -115,19 +119,19 @@ def translate(pattern: str) -> str:
 
 
 def _set(text: str, pattern: str) -> str:
-    """A set of characters; Python would take some signs in it for its own."""
+    """Translates a character set; operators of Python in it are escaped."""
     head = re.match(r"\[\^?\]?", text)
     at = head.end() if head else 1
 
     def written(found: re.Match[str]) -> str:
         if name := found[2]:
             if name not in _CLASSES or found[1]:
-                raise _unreadable(pattern, f"{found[0]} is not supported, list the characters")
+                raise _unsupported(pattern, f"{found[0]} is not supported, list the characters")
             return _CLASSES[name]
         return found[0] if found[0].startswith("\\") else "".join(f"\\{c}" for c in found[0])
 
     return text[:at].replace("[]", r"[\]").replace("^]", r"^\]") + _NAMED.sub(written, text[at:])
 
 
-def _unreadable(pattern: str, why: str) -> UserMistake:
+def _unsupported(pattern: str, why: str) -> UserMistake:
     return UserMistake(f"{pattern!r} is not a regular expression that can be used: {why}")

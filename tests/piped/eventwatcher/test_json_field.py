@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value of a JSON file is replaced, and every other byte stays as it was."""
+"""A value of a JSON file is apply_replacement, and every other byte stays as it was."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.replace.jsonfield import replace_json
+from pipecd.piped.eventwatcher.json_field import replace_json
 
 FILE = """\
 {
