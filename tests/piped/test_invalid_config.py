@@ -56,7 +56,7 @@ async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_
             await eventually(lambda: deployed(plane, right), 20)
             origin.commit(wrong)
             await eventually(lambda: is_invalid(plane), 20)
-            unknown = "live state is not known"
+            unknown = "live state cannot be read"
             await eventually(lambda: any(entry["event"] == unknown for entry in logs), 20)
             origin.commit({"elsewhere": ""})
             mended = origin.commit({FILE: WAITING_CART, "cart/y": ""})

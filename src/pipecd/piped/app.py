@@ -56,11 +56,11 @@ from pipecd.piped.eventwatcher.repository_updater import (
     RepositoryUpdater,
     UpdaterContext,
 )
-from pipecd.piped.livestate.announce import Announcer, Recoveries
-from pipecd.piped.livestate.ground import Grounds
-from pipecd.piped.livestate.livestates import LiveStates
-from pipecd.piped.livestate.look import Looking
-from pipecd.piped.livestate.watcher import Tools as WatcherTools
+from pipecd.piped.livestate.desired_state import DesiredStates
+from pipecd.piped.livestate.notifications import HealthNotifier, SyncStatusNotifier
+from pipecd.piped.livestate.reader import LiveStateReader
+from pipecd.piped.livestate.reporter import LiveStateReporter
+from pipecd.piped.livestate.watcher import WatcherContext
 from pipecd.piped.notify.message import ConsoleLinks
 from pipecd.piped.notify.notifier import Notifier, PipedIdentity, create_subscribers
 from pipecd.piped.notify.outbox import NotificationMetrics
@@ -305,7 +305,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
             timeouts=PluginTimeouts(grace=settings.grace),
         )
     )
-    on_change = Announcer(connection.notifier).heard
+    on_change = SyncStatusNotifier(connection.notifier).on_change
     configs = ApplicationConfigs(connection.catalog)
     return _Services(
         mirrors=mirrors,
@@ -427,20 +427,20 @@ def _build_deployer(connection: _Connection, services: _Services) -> Deployer:
     return Deployer(context=context, applications=services.applications)
 
 
-def _build_live_states(connection: _Connection, services: _Services) -> LiveStates:
+def _build_live_states(connection: _Connection, services: _Services) -> LiveStateReporter:
     directory = connection.settings.workspace / "livestate"
-    grounds = Grounds(services.mirrors, services.configs, services.sources, directory)
-    live_states = LiveStates(
+    desired_states = DesiredStates(services.mirrors, services.configs, services.sources, directory)
+    live_states = LiveStateReporter(
         applications=services.applications,
         mirrors=services.mirrors,
-        tools=WatcherTools(
+        context=WatcherContext(
             api=connection.api,
             deployments=services.deployments,
             heads=services.heads,
-            grounds=grounds,
-            looking=Looking(grounds, services.plugins, _targets(connection.settings)),
+            desired_states=desired_states,
+            reader=LiveStateReader(desired_states, services.plugins, _targets(connection.settings)),
             states=services.sync_states,
-            recoveries=Recoveries(connection.notifier),
+            health=HealthNotifier(connection.notifier),
         ),
     )
     services.callbacks.on_live_state_changed = live_states.changed

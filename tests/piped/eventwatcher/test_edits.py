@@ -110,4 +110,4 @@ async def test_commits(
 def test_messages(template: str, text: str) -> None:
     message = commit_message(Event(name="x", data='a "b"'), template)
     assert message.text == text
-    assert bool(message.mistake) is (template == text)
+    assert bool(message.error) is (template == text)

@@ -101,13 +101,13 @@ def test_what_cannot_be_replaced_is_told(path: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param('a = "b', "text in quotes in line 1 does not end", id="quotes"),
+        pytest.param('a = "b', "a string in line 1 does not end", id="quotes"),
         pytest.param('a = "${b"', "does not end", id="a template"),
         pytest.param("\na = f(b", "a bracket in line 2 does not end", id="a bracket"),
         pytest.param("a = [1", "a closing bracket is missing", id="a list"),
         pytest.param("a {\nb = 1", "a closing brace is missing in line 2", id="a block"),
         pytest.param("a = {b 1}", "an equals sign is missing", id="an object"),
-        pytest.param("a = <<X\nb", "a document in line 1 does not end", id="a document"),
+        pytest.param("a = <<X\nb", "a heredoc in line 1 does not end", id="a document"),
         pytest.param("a }", "a name is missing", id="no block"),
         pytest.param("}", "the end of the file is missing", id="a brace too many"),
         pytest.param("a {" * 200, "nested", id="blocks too deep to read"),

@@ -60,7 +60,7 @@ def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) ->
         pytest.param('{"a": [1]}', "$.a", "is a list", id="a list"),
         pytest.param('{"a": 1', "$.a", "a comma or } is missing in line 1", id="an object without an end"),
         pytest.param('{\n"a" 1}', "$.a", "a colon is missing in line 2", id="no colon"),
-        pytest.param("{a: 1}", "$.a", "text in double quotes is missing", id="a name without quotes"),
+        pytest.param("{a: 1}", "$.a", "a string is missing", id="a name without quotes"),
         pytest.param('{"a": 1} x', "$.a", "the end of the file is missing", id="more than one value"),
         pytest.param("", "$", "a value is missing", id="an empty file"),
         pytest.param("[" * 200, "$", "nested", id="values too deep to read"),

@@ -109,8 +109,8 @@ async def test_a_pull_request_is_opened(host: GitHost) -> None:
     ("code", "answer", "told"),
     [
         pytest.param(422, b'{"message": "no commits"}', '422 {"message": "no commits"}', id="a refusal"),
-        pytest.param(201, b"<html>", "the answer cannot be read", id="another page"),
-        pytest.param(201, b"{}", "the answer cannot be read", id="an answer without a page"),
+        pytest.param(201, b"<html>", "cannot be parsed", id="another page"),
+        pytest.param(201, b"{}", "cannot be parsed", id="an answer without a page"),
     ],
 )  # fmt: skip
 async def test_a_host_that_refuses_is_told_of(

@@ -20,11 +20,11 @@ from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
-from pipecd.piped.livestate.announce import Announcer, Recoveries
-from pipecd.piped.livestate.ground import Grounds
-from pipecd.piped.livestate.livestates import LiveStates
-from pipecd.piped.livestate.look import Looking
-from pipecd.piped.livestate.watcher import Rhythm, Tools
+from pipecd.piped.livestate.desired_state import DesiredStates
+from pipecd.piped.livestate.notifications import HealthNotifier, SyncStatusNotifier
+from pipecd.piped.livestate.reader import LiveStateReader
+from pipecd.piped.livestate.reporter import LiveStateReporter
+from pipecd.piped.livestate.watcher import WatcherContext, WatchIntervals
 from pipecd.piped.notify.event import NotificationEvent
 from pipecd.piped.notify.notifier import Notifier, PipedIdentity
 from pipecd.piped.pluginhost.callbacks import Callbacks
@@ -41,7 +41,9 @@ from servers.directory_plugin import DirectoryPlugin
 
 MIRROR_EVERY = 0.05
 # Nothing but a reason makes these tests look.
-RHYTHM = Rhythm(every=30, net=30, gap=0.01, grace=0.3, again=0.05, doubt=0.5)
+INTERVALS = WatchIntervals(
+    poll=30, poll_if_pushed=30, minimum=0.01, commit_grace=0.3, first_backoff=0.05, stale_after=0.5
+)
 
 CONFIG = """\
 apiVersion: pipecd.dev/v1beta1
@@ -87,7 +89,7 @@ class Scene:
     shelf: DirectoryPlugin = field(default_factory=DirectoryPlugin)
     notifier: RecordingNotifier = field(default_factory=RecordingNotifier)
 
-    rhythm = RHYTHM
+    intervals = INTERVALS
 
     @property
     def copies(self) -> Path:
@@ -146,10 +148,14 @@ class Scene:
         return ask
 
     @asynccontextmanager
-    async def looking(
-        self, *, rhythm: Rhythm = RHYTHM, patience: float = 5, decrypt: Any = None
-    ) -> AsyncGenerator[LiveStates]:
-        """The part of a piped that looks; leaving the block kills it."""
+    async def reporting(
+        self,
+        *,
+        intervals: WatchIntervals = INTERVALS,
+        plugin_timeout: float = 5,
+        decrypt: Any = None,
+    ) -> AsyncGenerator[LiveStateReporter]:
+        """Runs the live state reporter; leaving the block kills it."""
         work = self.directory / "work"
         site = Repository("site", self.origin.remote, "main")
         target = DeployTargetSpec(name="p", config={"directory": str(self.directory / "shelf")})
@@ -168,33 +174,38 @@ class Scene:
             deployments = DeploymentCache(api, interval=MIRROR_EVERY)
             heads = RepositoryHeads(mirrors)
             states = SyncStates(
-                api, applications, deployments, on_change=Announcer(self.notifier).heard
+                api,
+                applications,
+                deployments,
+                on_change=SyncStatusNotifier(self.notifier).on_change,
             )
             configs = ApplicationConfigs(load_catalog())
             sources = Sources(mirrors, configs, decrypt=decrypt)
-            grounds = Grounds(mirrors, configs, sources, self.copies)
+            desired_states = DesiredStates(mirrors, configs, sources, self.copies)
             async with PluginHost.start(
                 [spec], callbacks=callbacks, builtins={"shelf": lambda: self.shelf, "pause": Pause}
             ) as plugins:
-                made = LiveStates(
+                reporter = LiveStateReporter(
                     applications=applications,
                     mirrors=mirrors,
-                    tools=Tools(
+                    context=WatcherContext(
                         api=api,
                         deployments=deployments,
                         heads=heads,
-                        grounds=grounds,
-                        looking=Looking(grounds, plugins, {"shelf": ("p",)}, patience=patience),
+                        desired_states=desired_states,
+                        reader=LiveStateReader(
+                            desired_states, plugins, {"shelf": ("p",)}, timeout=plugin_timeout
+                        ),
                         states=states,
-                        recoveries=Recoveries(self.notifier),
-                        rhythm=rhythm,
+                        health=HealthNotifier(self.notifier),
+                        intervals=intervals,
                     ),
                 )
-                callbacks.on_live_state_changed = made.changed
+                callbacks.on_live_state_changed = reporter.changed
                 async with asyncio.TaskGroup() as loops:
-                    parts = (applications, deployments, heads, states, made)
+                    parts = (applications, deployments, heads, states, reporter)
                     tasks = [loops.create_task(part.run()) for part in parts]
-                    yield made
+                    yield reporter
                     for task in tasks:
                         task.cancel()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipecd.model.application import ApplicationKind
-from pipecd.piped.livestate.snapshot import snapshot_of, tidied
+from pipecd.piped.livestate.snapshot import create_snapshot, normalize_resources
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot as Snapshot
@@ -43,7 +43,7 @@ def application(kind: ApplicationKind | None, **fields: Any) -> Application:
     ],
 )
 def test_the_first_generation_has_a_part_for_its_platform(kind: ApplicationKind, part: str) -> None:
-    snapshot = snapshot_of(application(kind), [POD], now=7)
+    snapshot = create_snapshot(application(kind), [POD], now=7)
     check(snapshot)
     (only,) = getattr(snapshot, part).resources
     assert (only.kind, only.name, list(only.parent_ids), only.health_status) == (
@@ -63,7 +63,7 @@ def test_the_second_generation_has_one_part_for_all_platforms() -> None:
     targets = {"kubernetes": DeployTargets(deploy_targets=["here"])}
     moved = application(ApplicationKind.KUBERNETES, deploy_targets_by_plugin=targets)
     for each in (application(None), moved):
-        snapshot = snapshot_of(each, [POD], now=7)
+        snapshot = create_snapshot(each, [POD], now=7)
         check(snapshot)
         assert list(snapshot.application_live_state.resources) == [POD]
         assert snapshot.health_status == Snapshot.UNHEALTHY
@@ -81,14 +81,14 @@ def test_the_second_generation_has_one_part_for_all_platforms() -> None:
 )
 def test_health_of_the_whole(healths: list[Any], expected: int) -> None:
     resources = [ResourceState(id=str(at), health_status=h) for at, h in enumerate(healths)]
-    assert snapshot_of(application(None), resources, now=7).health_status == expected
+    assert create_snapshot(application(None), resources, now=7).health_status == expected
 
 
 def test_an_upstream_control_plane_accepts_what_a_plugin_left_out() -> None:
     given = [ResourceState(id="1"), ResourceState(name="nobody can tell it from others")]
-    resources = tidied(given, (), now=7)
+    resources = normalize_resources(given, (), now=7)
     assert [(r.id, r.name, r.created_at, r.updated_at) for r in resources] == [("1", "1", 7, 7)]
-    check(snapshot_of(application(ApplicationKind.KUBERNETES), resources, now=7))
+    check(create_snapshot(application(ApplicationKind.KUBERNETES), resources, now=7))
 
 
 def test_the_time_of_a_resource_says_when_it_changed() -> None:
@@ -96,9 +96,9 @@ def test_the_time_of_a_resource_says_when_it_changed() -> None:
         # The SDKs write the time of the look, whatever has changed.
         return ResourceState(id="1", name="web", updated_at=time, **fields)
 
-    first = tidied([now_with(7)], (), now=7)
-    same = tidied([now_with(9)], first, now=9)
-    other = tidied([now_with(9, health_description="ill")], first, now=9)
+    first = normalize_resources([now_with(7)], (), now=7)
+    same = normalize_resources([now_with(9)], first, now=9)
+    other = normalize_resources([now_with(9, health_description="ill")], first, now=9)
     assert same == first
     assert [r.updated_at for r in other] == [9]
     assert [r.created_at for r in other] == [7]
@@ -106,11 +106,11 @@ def test_the_time_of_a_resource_says_when_it_changed() -> None:
 
 def test_one_whose_age_nobody_knows_is_as_old_as_when_it_was_first_seen() -> None:
     # Plugins of the SDK give the time of the look then.
-    first = tidied([ResourceState(id="1", created_at=7, updated_at=7)], (), now=7)
-    later = tidied([ResourceState(id="1", created_at=9, updated_at=9)], first, now=9)
+    first = normalize_resources([ResourceState(id="1", created_at=7, updated_at=7)], (), now=7)
+    later = normalize_resources([ResourceState(id="1", created_at=9, updated_at=9)], first, now=9)
     assert later == first
 
 
 def test_the_order_in_which_plugins_tell_does_not_matter() -> None:
     pods = [ResourceState(id=str(at), name="pod", created_at=3) for at in range(5)]
-    assert tidied(pods, (), now=7) == tidied(reversed(pods), (), now=7)
+    assert normalize_resources(pods, (), now=7) == normalize_resources(reversed(pods), (), now=7)

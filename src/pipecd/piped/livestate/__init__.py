@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs for each application and how it compares with Git, asked of the plugins."""
+"""Live states of applications, read from plugins, compared with Git and reported."""

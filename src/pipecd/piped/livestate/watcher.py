@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps an eye on one application: looks when something may have changed, tells what did."""
+"""Watches one application: reads its live state when it may have changed and reports it."""
 
 import asyncio
 import random
@@ -18,10 +18,10 @@ from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.cache.refresh import OutageLog
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.livestate.announce import Recoveries
-from pipecd.piped.livestate.ground import Ground, Grounds
-from pipecd.piped.livestate.look import Looking, Sight
-from pipecd.piped.livestate.snapshot import snapshot_of, tidied
+from pipecd.piped.livestate.desired_state import DesiredState, DesiredStates
+from pipecd.piped.livestate.notifications import HealthNotifier
+from pipecd.piped.livestate.reader import LiveStateReader, LiveStateResult
+from pipecd.piped.livestate.snapshot import create_snapshot, normalize_resources
 from pipecd.piped.reporting.sync_states import SyncState, SyncStates
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.livestate_pb2 import ResourceState
@@ -31,208 +31,217 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 @dataclass(frozen=True)
-class Rhythm:
-    """How long to wait for what, in seconds."""
+class WatchIntervals:
+    """The intervals and deadlines of a watcher, in seconds."""
 
-    every: float = 60.0
-    """Between looks that nobody asked for, as upstream has it."""
-    net: float = 300.0
-    """The same where plugins tell of changes by themselves."""
-    busy: float = 10.0
-    """Between looks at a platform that does not, while a deployment changes it."""
-    gap: float = 0.3
-    """Between two looks however often they are asked for: changes come in flocks."""
-    grace: float = 1.0
-    """For a commit to become a deployment, before it is called a difference."""
-    again: float = 5.0
+    poll: float = 60.0
+    """Between two reads, as upstream has it."""
+    poll_if_pushed: float = 300.0
+    """The same where plugins push changes by themselves."""
+    poll_while_deploying: float = 10.0
+    """The same where they do not, while a deployment runs."""
+    minimum: float = 0.3
+    """Between two reads however often they are requested: changes come in bursts."""
+    commit_grace: float = 1.0
+    """For a commit to become a deployment, before it is reported as drift."""
+    first_backoff: float = 5.0
     """After the first failure; each further one doubles it."""
-    doubt: float = 60.0
-    """So long what was seen counts although looks fail."""
-    whole: float = 1800.0
-    """After that what runs is told again although it is the same."""
+    stale_after: float = 60.0
+    """How long the last result counts although reads fail."""
+    full_report: float = 1800.0
+    """An unchanged live state is reported again after this."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tools:
+class WatcherContext:
     """What all watchers share."""
 
     api: ControlPlaneClient
     deployments: DeploymentCache
     heads: RepositoryHeads
-    grounds: Grounds
-    looking: Looking
+    desired_states: DesiredStates
+    reader: LiveStateReader
     states: SyncStates
-    recoveries: Recoveries
+    health: HealthNotifier
     now: Now = utc_now
-    rhythm: Rhythm = field(default_factory=Rhythm)
-    trouble: OutageLog = field(default_factory=lambda: OutageLog("live states"))
-    chance: Callable[[float, float], float] = random.uniform
+    intervals: WatchIntervals = field(default_factory=WatchIntervals)
+    outage: OutageLog = field(default_factory=lambda: OutageLog("live states"))
+    random: Callable[[float, float], float] = random.uniform
 
 
 @dataclass(frozen=True)
-class _Shipped:
-    """What the control plane was told of, and when."""
+class _Reported:
+    """The last live state that the control plane received, and when."""
 
     application: Application
     resources: tuple[ResourceState, ...]
     at: float
 
 
-class Watcher:
-    """The one who looks at an application; its looks are never two at a time."""
+class ApplicationWatcher:
+    """Reads and reports the live state of one application, one read at a time."""
 
-    def __init__(self, application: Application, tools: Tools) -> None:
-        self.application, self._tools = application, tools
-        self._watch = Watch()
-        self._is_asked, self._next = True, 0.0
+    def __init__(self, application: Application, context: WatcherContext) -> None:
+        self.application, self._context = application, context
+        self._wakeup = Watch()
+        self._is_requested, self._next_poll = True, 0.0
         self._commit = ""
-        self._ground: Ground | None = None
-        self._sight: Sight | None = None
-        self._shipped: _Shipped | None = None
+        self._desired: DesiredState | None = None
+        self._result: LiveStateResult | None = None
+        self._reported: _Reported | None = None
         self._failures, self._failing_since, self._error = 0, 0.0, ""
-        self._is_told = False
-        # So often the control plane could not be told of what runs.
-        self._unheard = 0
+        self._is_error_logged = False
+        self._report_failures = 0
 
-    def ask(self) -> None:
-        """Asks for a look as soon as possible."""
-        self._is_asked = True
-        self._watch.mark()
+    def refresh_soon(self) -> None:
+        """Requests a read as soon as possible."""
+        self._is_requested = True
+        self._wakeup.mark()
 
-    def renew(self, application: Application) -> None:
-        """The application is known by other facts now; those that decide what runs ask for a look.
+    def update(self, application: Application) -> None:
+        """Takes over a changed application; changes that affect its live state request a read.
 
-        Only the head of the same repository is followed: for another one there is another watcher.
+        The repository stays the same: an application that moves gets another watcher.
         """
-        is_other = _deciding(application) != _deciding(self.application)
+        is_changed = _relevant_fields(application) != _relevant_fields(self.application)
         self.application = application
-        if is_other:
+        if is_changed:
             self._commit = ""
-            self.ask()
+            self.refresh_soon()
 
     async def run(self) -> None:
-        self._tools.heads.changes_of(self.application.git_path.repo.id).add(self._watch)
+        self._context.heads.changes_of(self.application.git_path.repo.id).add(self._wakeup)
         while True:
             try:
-                has_looked = await self._round()
+                is_polled = await self._read_if_due()
             except (PipecdError, OSError) as e:
                 self._fail(e)
-                has_looked = True
-            if has_looked:
-                self._next = asyncio.get_running_loop().time() + self._pause()
-            await asyncio.sleep(self._tools.rhythm.gap)
-            rest = self._next - asyncio.get_running_loop().time()
-            if rest <= 0 or not await self._watch.wait(rest):
-                self._is_asked = True
+                is_polled = True
+            if is_polled:
+                self._next_poll = asyncio.get_running_loop().time() + self._poll_interval()
+            await asyncio.sleep(self._context.intervals.minimum)
+            remaining = self._next_poll - asyncio.get_running_loop().time()
+            if remaining <= 0 or not await self._wakeup.wait(remaining):
+                self._is_requested = True
 
-    async def _round(self) -> bool:
-        """Looks if there is a reason to; whether the time to the next look begins anew."""
-        head = self._tools.heads.of(self.application.git_path.repo.id).commit
+    async def _read_if_due(self) -> bool:
+        """Reads if there is a reason to; returns whether the poll interval starts again."""
+        head = self._context.heads.of(self.application.git_path.repo.id).commit
         if head is None:
             return True
-        if await self._has_moved(head):
-            await self._watch.wait(self._tools.rhythm.grace if self._sight else 0)
-            self._is_asked = True
-        if not self._is_asked or self._ground is None:
+        if await self._update_desired(head):
+            await self._wakeup.wait(self._context.intervals.commit_grace if self._result else 0)
+            self._is_requested = True
+        if not self._is_requested or self._desired is None:
             return False
-        self._is_asked = False
-        await self._look(self._ground)
+        self._is_requested = False
+        await self._read(self._desired)
         return True
 
-    async def _has_moved(self, head: Commit) -> bool:
-        """Whether what the application needs is another since the last look."""
+    async def _update_desired(self, head: Commit) -> bool:
+        """Updates the desired state to the head; returns whether it changed."""
         if head.hash == self._commit:
             return False
-        before, self._ground = self._ground, None
+        before, self._desired = self._desired, None
         try:
-            ground = await self._tools.grounds.at(self.application, head.hash)
+            desired = await self._context.desired_states.at(self.application, head.hash)
         except NotFound as e:
-            # A configuration that is not there is wrong.
+            # A missing configuration is an invalid one.
             raise UserMistake(str(e)) from e
         self._commit = head.hash
-        if before is not None and before.need == ground.need:
-            # The older commit says the same, and what was made of it is of use.
-            self._ground = before
+        if before is not None and before.digest == desired.digest:
+            # The older commit has the same content, and its working copy can be reused.
+            self._desired = before
             return False
-        self._ground = ground
+        self._desired = desired
         return True
 
-    async def _look(self, ground: Ground) -> None:
-        deploying = self._tools.deployments.not_completed_of(self.application.id)
-        sight = await self._tools.looking.look(self.application, ground)
-        if sight.resources is None and (self._sight is None or self._sight.resources is not None):
-            # Nobody tells what runs, so nobody needs a working copy any more.
-            await self._tools.grounds.forget(self.application.id)
-        self._sight, self._failures = sight, 0
-        if self._is_told:
-            log.info("live state is known again", application=self.application.id)
-        self._error, self._is_told = "", False
-        if sight.resources is not None:
-            await self._ship(sight.resources)
-        # What is seen amid a deployment is neither what was nor what will be.
-        if not deploying and not self._tools.deployments.not_completed_of(self.application.id):
-            self._tools.states.set_live(self.application, sight.verdict)
+    async def _read(self, desired: DesiredState) -> None:
+        was_deploying = self._is_deploying
+        result = await self._context.reader.read(self.application, desired)
+        had_resources = self._result is None or self._result.resources is not None
+        if result.resources is None and had_resources:
+            # No plugin supports live states, so no working copy is needed any more.
+            await self._context.desired_states.remove(self.application.id)
+        self._result, self._failures = result, 0
+        if self._is_error_logged:
+            log.info("live state can be read again", **self._log_fields)
+        self._error, self._is_error_logged = "", False
+        if result.resources is not None:
+            await self._report(result.resources)
+        # A comparison during a deployment is neither about the old nor about the new state.
+        if not was_deploying and not self._is_deploying:
+            self._context.states.set_live(self.application, result.sync_state)
 
-    async def _ship(self, resources: tuple[ResourceState, ...]) -> None:
-        now, clock = to_unix(self._tools.now()), asyncio.get_running_loop().time()
-        before = self._shipped
-        tidy = tidied(resources, before.resources if before else (), now=now)
+    async def _report(self, resources: tuple[ResourceState, ...]) -> None:
+        now, clock = to_unix(self._context.now()), asyncio.get_running_loop().time()
+        before = self._reported
+        normalized = normalize_resources(resources, before.resources if before else (), now=now)
         if (
             before is not None
-            and before.resources == tidy
-            and _deciding(before.application) == _deciding(self.application)
-            and clock < before.at + self._tools.rhythm.whole
+            and before.resources == normalized
+            and _relevant_fields(before.application) == _relevant_fields(self.application)
+            and clock < before.at + self._context.intervals.full_report
         ):
             return
-        snapshot = snapshot_of(self.application, tidy, now=now)
+        snapshot = create_snapshot(self.application, normalized, now=now)
         try:
-            await self._tools.api.report_application_live_state(
+            await self._context.api.report_application_live_state(
                 ReportApplicationLiveStateRequest(snapshot=snapshot)
             )
         except PipecdError as e:
-            self._tools.trouble.failed(e)
-            self._unheard += 1
+            self._context.outage.failed(e)
+            self._report_failures += 1
             return
-        self._tools.trouble.succeeded()
-        self._tools.recoveries.heard(self.application, snapshot.health_status)
-        self._shipped, self._unheard = _Shipped(self.application, tidy, clock), 0
+        self._context.outage.succeeded()
+        self._context.health.on_health(self.application, snapshot.health_status)
+        self._reported, self._report_failures = _Reported(self.application, normalized, clock), 0
 
     def _fail(self, error: PipecdError | OSError) -> None:
-        """Tells what is wrong: the user's mistakes at once, other trouble when it lasts."""
+        """Reports an error: mistakes of the user at once, other errors when they last."""
         now = asyncio.get_running_loop().time()
         if not self._error:
             self._failing_since = now
         self._failures += 1
-        # What was made of the commit may be what is gone.
-        self._is_asked, self._commit, self._ground = True, "", None
+        # The working copy of the commit may be what is missing.
+        self._is_requested, self._commit, self._desired = True, "", None
         is_mistake = isinstance(error, UserMistake)
         if self._error != str(error):
             self._error = str(error)
-            # A mistake is told by those who keep the states, as others find it too.
-            self._is_told |= not is_mistake
-            tell = log.debug if is_mistake else log.warning
-            tell("live state is not known", application=self.application.id, error=self._error)
-        if is_mistake or not self._sight or now - self._failing_since >= self._tools.rhythm.doubt:
-            self._sight = None
+            # The sync state reports a mistake, as other parts of piped find it too.
+            self._is_error_logged |= not is_mistake
+            write = log.debug if is_mistake else log.warning
+            write("live state cannot be read", error=self._error, **self._log_fields)
+        is_stale = now - self._failing_since >= self._context.intervals.stale_after
+        if is_mistake or not self._result or is_stale:
+            self._result = None
             status = SyncStatus.INVALID_CONFIG if is_mistake else SyncStatus.UNKNOWN
-            verdict = SyncState.because(status, self._error)
-            if not self._tools.deployments.not_completed_of(self.application.id):
-                self._tools.states.set_live(self.application, verdict)
+            if not self._is_deploying:
+                state = SyncState.because(status, self._error)
+                self._context.states.set_live(self.application, state)
 
-    def _pause(self) -> float:
-        """Until the next look, unless somebody asks for one; not all come at the same time."""
-        rhythm = self._tools.rhythm
-        is_told = self._sight is not None and self._sight.is_told
-        pause = rhythm.net if is_told else rhythm.every
-        if not is_told and self._tools.deployments.not_completed_of(self.application.id):
-            pause = min(pause, rhythm.busy)
-        if failures := self._failures or self._unheard:
-            pause = Backoff(rhythm.again, pause).after(failures)
-        return self._tools.chance(0.8 * pause, 1.2 * pause)
+    def _poll_interval(self) -> float:
+        """The time until the next read, jittered so that applications do not poll at once."""
+        intervals = self._context.intervals
+        is_pushed = self._result is not None and self._result.is_pushed
+        interval = intervals.poll_if_pushed if is_pushed else intervals.poll
+        if not is_pushed and self._is_deploying:
+            interval = min(interval, intervals.poll_while_deploying)
+        if failures := self._failures or self._report_failures:
+            interval = Backoff(intervals.first_backoff, interval).after(failures)
+        return self._context.random(0.8 * interval, 1.2 * interval)
+
+    @property
+    def _is_deploying(self) -> bool:
+        return bool(self._context.deployments.not_completed_of(self.application.id))
+
+    @property
+    def _log_fields(self) -> dict[str, str]:
+        return {"application": self.application.id, "application_name": self.application.name}
 
 
-def _deciding(application: Application) -> object:
-    """The facts that decide what is asked about an application and how it is told."""
+def _relevant_fields(application: Application) -> object:
+    """The fields that decide how the live state is read and reported."""
     targets = application.deploy_targets_by_plugin
     return (
         application.name,

@@ -17,7 +17,7 @@ async def test_what_runs_and_how_it_compares_are_told(open_scene: Any, eventuall
         commit = scene.push("cart", a="1", b="2")
         scene.put("cart", a="1", b="ill")
         id_ = await scene.plane.add_application("cart")
-        async with scene.looking():
+        async with scene.reporting():
             state = await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
             snapshot = await eventually(scene.has_file(id_, "b", "ill"))
     assert state.short_reason == "1 files differ"
@@ -31,12 +31,12 @@ async def test_a_change_is_told_at_once_and_nothing_is_told_twice(
 ) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
-        async with scene.looking() as livestates:
+        async with scene.reporting() as reporter:
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             await eventually(scene.has_file(id_, "a", "1"))
             gate = scene.plane.gate
             for looks in range(2, 7):
-                livestates.changed([id_, "nobody"])
+                reporter.changed([id_, "nobody"])
                 await eventually(lambda at_least=looks: len(scene.shelf.looks) >= at_least)
             assert gate.count("ReportApplicationLiveState") == 1
             assert gate.count("ReportApplicationSyncState") == 1
@@ -58,7 +58,7 @@ async def test_people_hear_when_an_application_is_healthy_again(
 ) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
-        async with scene.looking():
+        async with scene.reporting():
             await eventually(scene.has_file(id_, "a", "1"))
             scene.put("cart", a="ill")
             await eventually(scene.has_file(id_, "a", "ill"))
@@ -80,7 +80,7 @@ async def test_only_a_commit_that_touches_an_application_is_a_reason_to_look(
         scene.put("shop", a="1")
         cart = await scene.plane.add_application("cart")
         shop = await scene.plane.add_application("shop")
-        async with scene.looking():
+        async with scene.reporting():
             await eventually(scene.is_in(cart, SyncStatus.SYNCED))
             await eventually(scene.is_in(shop, SyncStatus.SYNCED))
             before = scene.shelf.looks.count("shop")
@@ -96,7 +96,7 @@ async def test_only_a_commit_that_touches_an_application_is_a_reason_to_look(
 async def test_what_another_writer_reports_is_put_right(open_scene: Any, eventually: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
-        async with scene.looking():
+        async with scene.reporting():
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             async with scene.plane.api() as api:
                 wrong = piped_pb2.ReportApplicationSyncStateRequest(application_id=id_)
@@ -110,7 +110,7 @@ async def test_a_broken_configuration_is_told_until_it_is_mended(
 ) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
-        async with scene.looking():
+        async with scene.reporting():
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             scene.origin.commit({"cart/app.pipecd.yaml": "kind: [1]"})
             await eventually(scene.is_in(id_, SyncStatus.INVALID_CONFIG, "cart/app.pipecd.yaml"))
@@ -126,7 +126,7 @@ async def test_a_deployment_is_told_as_such_and_compared_afterwards(
     async with open_scene() as scene:
         commit = scene.push("cart", a="1")
         id_ = await scene.plane.add_application("cart")
-        async with scene.looking(), scene.plane.api() as api:
+        async with scene.reporting(), scene.plane.api() as api:
             await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
             deployment = await _deployment(scene, id_, commit)
             await api.create_deployment(piped_pb2.CreateDeploymentRequest(deployment=deployment))
@@ -174,7 +174,7 @@ async def test_a_working_copy_serves_many_looks_and_goes_with_its_application(
 ) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
-        async with scene.looking():
+        async with scene.reporting():
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
             kept = scene.copies / id_
             made = kept.stat().st_ino
@@ -197,12 +197,12 @@ async def test_an_application_without_a_platform_keeps_no_working_copy(
     async with open_scene() as scene:
         scene.push("cart", pipeline)
         cart = await scene.plane.add_application("cart")
-        async with scene.looking() as livestates:
+        async with scene.reporting() as reporter:
             # The first look finds out that nobody can tell; the next one does without a copy.
-            await eventually(lambda: (post := livestates._posts.get(cart)) and post.watcher._sight)
+            await eventually(lambda: (post := reporter._running.get(cart)) and post.watcher._result)
             assert not (scene.copies / cart).exists()
             scene.push("cart", pipeline, a="2")
-            livestates.changed([cart])
+            reporter.changed([cart])
             shop = await scene.deployed("shop", a="1")
             await eventually(scene.is_in(shop, SyncStatus.SYNCED))
             assert (scene.copies / shop).exists()
@@ -216,11 +216,11 @@ async def test_an_application_without_a_platform_keeps_no_working_copy(
 async def test_what_runs_is_told_again_after_a_while(open_scene: Any, eventually: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
-        gate, often = scene.plane.gate, replace(scene.rhythm, net=0.02)
-        async with scene.looking(rhythm=often):
+        gate, often = scene.plane.gate, replace(scene.intervals, poll_if_pushed=0.02)
+        async with scene.reporting(intervals=often):
             await eventually(lambda: len(scene.shelf.looks) > 2)
             assert gate.count("ReportApplicationLiveState") == 1
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
-        async with scene.looking(rhythm=replace(often, whole=0.02)):
+        async with scene.reporting(intervals=replace(often, full_report=0.02)):
             await eventually(lambda: gate.count("ReportApplicationLiveState") > 3)
         assert gate.count("ReportApplicationSyncState") == 1

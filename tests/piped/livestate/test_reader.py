@@ -4,7 +4,7 @@
 import pytest
 
 from pipecd.model.application import SyncStatus
-from pipecd.piped.livestate.merge import merged
+from pipecd.piped.livestate.reader import merge_sync_states
 from pipecd.piped.reporting.sync_states import SyncState
 
 SYNCED = SyncState(SyncStatus.SYNCED)
@@ -35,4 +35,4 @@ DEPLOYING = SyncState(SyncStatus.DEPLOYING)
     ],
 )
 def test_sync_states_are_merged(states: list[SyncState], expected: SyncState) -> None:
-    assert merged(states) == expected
+    assert merge_sync_states(states) == expected

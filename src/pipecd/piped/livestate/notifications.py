@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells people that an application differs from Git or no longer does, or is healthy again."""
+"""Notifies about applications that drift from Git, are in sync again, or are healthy again."""
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.clock import Now, to_unix, utc_now
@@ -18,19 +18,19 @@ _Snapshot = ApplicationLiveStateSnapshot
 _COMPARED = (SyncStatus.SYNCED, SyncStatus.OUT_OF_SYNC)
 
 
-class Announcer:
-    """Hears of every change of a state; what lies between two comparisons is not told.
+class SyncStatusNotifier:
+    """Notifies when the result of the comparison with Git changes.
 
-    A deployment or trouble may have come in between, so the last comparison is remembered. One that
-    finds an application in sync is only news after one that did not.
+    A deployment or an error may come between two comparisons, so the last one is remembered. That
+    an application is in sync is an event only after it was out of sync.
     """
 
     def __init__(self, notifier: Notifier, *, now: Now = utc_now) -> None:
         self._notifier, self._now = notifier, now
         self._last: dict[str, SyncStatus] = {}
 
-    def heard(self, application: Application, before: SyncState, after: SyncState) -> None:
-        """The state of an application is another."""
+    def on_change(self, application: Application, before: SyncState, after: SyncState) -> None:
+        """Handles a change of the sync state of an application."""
         if before.status in _COMPARED:
             self._last.setdefault(application.id, before.status)
         if after.status not in _COMPARED:
@@ -46,28 +46,28 @@ class Announcer:
             timestamp=to_unix(self._now()),
         )
         if after.status is SyncStatus.OUT_OF_SYNC:
-            facts = NotificationEventApplicationOutOfSync(application=application, state=state)
-            self._notifier.notify(NotificationEvent(EventType.APPLICATION_OUT_OF_SYNC, facts))
+            metadata = NotificationEventApplicationOutOfSync(application=application, state=state)
+            self._notifier.notify(NotificationEvent(EventType.APPLICATION_OUT_OF_SYNC, metadata))
         else:
-            facts = NotificationEventApplicationSynced(application=application, state=state)
-            self._notifier.notify(NotificationEvent(EventType.APPLICATION_SYNCED, facts))
+            metadata = NotificationEventApplicationSynced(application=application, state=state)
+            self._notifier.notify(NotificationEvent(EventType.APPLICATION_SYNCED, metadata))
 
 
-class Recoveries:
-    """Hears how applications are; that one is healthy is only news after it was not."""
+class HealthNotifier:
+    """Notifies when an application is healthy after it was unhealthy."""
 
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
-        self._ill: set[str] = set()
+        self._unhealthy: set[str] = set()
 
-    def heard(self, application: Application, health: int) -> None:
-        """Somebody looked at what runs for an application."""
+    def on_health(self, application: Application, health: int) -> None:
+        """Handles the health of a reported live state."""
         if health not in (_Snapshot.HEALTHY, _Snapshot.UNKNOWN):
-            self._ill.add(application.id)
-        elif health == _Snapshot.HEALTHY and application.id in self._ill:
-            self._ill.remove(application.id)
-            # The wire has no message for this kind; the one for a state tells as much.
-            facts = NotificationEventApplicationSynced(
+            self._unhealthy.add(application.id)
+        elif health == _Snapshot.HEALTHY and application.id in self._unhealthy:
+            self._unhealthy.remove(application.id)
+            # The wire has no message for this type; the one for a sync state has the same fields.
+            metadata = NotificationEventApplicationSynced(
                 application=application, state=application.sync_state
             )
-            self._notifier.notify(NotificationEvent(EventType.APPLICATION_HEALTHY, facts))
+            self._notifier.notify(NotificationEvent(EventType.APPLICATION_HEALTHY, metadata))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports the live state and drift of every application of this piped."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from pipecd.git.mirror import Mirrors
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.changes import watch_any
+from pipecd.piped.livestate.watcher import ApplicationWatcher, WatcherContext
+
+_REFRESH_INTERVAL = 60.0
+_CANCEL_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True)
+class _RunningWatcher:
+    watcher: ApplicationWatcher
+    task: asyncio.Task[None]
+
+
+@dataclass(kw_only=True)
+class LiveStateReporter:
+    """Watches each application in a task of its own, so that a slow one delays no other."""
+
+    applications: ApplicationCache
+    mirrors: Mirrors
+    context: WatcherContext
+    _running: dict[str, _RunningWatcher] = field(
+        init=False, default_factory=dict[str, _RunningWatcher]
+    )
+    _deployments: dict[str, frozenset[str]] = field(
+        init=False, default_factory=dict[str, frozenset[str]]
+    )
+    """The running deployments of each application as of the last refresh."""
+
+    def changed(self, application_ids: Collection[str]) -> None:
+        """A plugin pushes that the live state of these applications changed."""
+        for id_ in application_ids:
+            if (running := self._running.get(id_)) is not None:
+                running.watcher.refresh_soon()
+
+    async def run(self) -> None:
+        await self.context.desired_states.remove_all()
+        await self.applications.wait_until_loaded()
+        await self.context.deployments.wait_until_loaded()
+        watch = watch_any(self.applications.changes, self.context.deployments.changes)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._update_watchers(tasks)
+                self._check_deployments()
+                await watch.wait(_REFRESH_INTERVAL)
+
+    async def _update_watchers(self, tasks: asyncio.TaskGroup) -> None:
+        """Runs one watcher for every application whose repository is configured."""
+        watched = {a.id: a for a in self.applications.all if a.git_path.repo.id in self.mirrors}
+        for id_, running in list(self._running.items()):
+            application, before = watched.get(id_), running.watcher.application
+            if application is None or application.git_path.repo.id != before.git_path.repo.id:
+                del self._running[id_]
+                running.task.cancel()
+                # A plugin that ignores the cancellation delays nobody.
+                await asyncio.wait({running.task}, timeout=_CANCEL_TIMEOUT)
+                await self.context.desired_states.remove(id_)
+            else:
+                running.watcher.update(application)
+        for id_, application in watched.items():
+            if id_ not in self._running:
+                watcher = ApplicationWatcher(application, self.context)
+                task = tasks.create_task(watcher.run(), name=f"live state of {application.name}")
+                self._running[id_] = _RunningWatcher(watcher, task)
+
+    def _check_deployments(self) -> None:
+        """Refreshes applications whose deployments started or completed."""
+        for id_, running in self._running.items():
+            current = self.context.deployments.not_completed_of(id_)
+            if current != self._deployments.get(id_, frozenset()):
+                self._deployments[id_] = current
+                running.watcher.refresh_soon()
+        for removed in self._deployments.keys() - self._running:
+            del self._deployments[removed]
