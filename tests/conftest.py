@@ -2,14 +2,11 @@
 """What every test can use."""
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -18,18 +15,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from pipecd.config.controlplane import (
-    ControlPlaneSpec,
-    DatastoreConfig,
-    DatastoreSpec,
-    FilestoreConfig,
-    FilestoreSpec,
-)
-from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
-from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.usecases.projects import StaticAdmin
-from pipecd.model.errors import AlreadyExists
-from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.secrets import keys
 
 SPEC = Path(__file__).parent / "spec"
@@ -129,50 +114,6 @@ def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 def spec_dir() -> Path:
     """Facts of the system to be compatible with: `wire.csv` and `vectors/`."""
     return SPEC
-
-
-@dataclass(frozen=True)
-class Plane:
-    """A real control plane on loopback with one project, its administrator and an API key."""
-
-    running: ControlPlane
-    address: str
-    api_key: str
-    admin: User
-    password: str
-
-
-StartPlane = Callable[..., AbstractAsyncContextManager[Plane]]
-
-
-@pytest.fixture
-def start_plane(tmp_path: Path) -> StartPlane:
-    """Starts a control plane on SQLite and local files: `async with start_plane() as plane`."""
-
-    @asynccontextmanager
-    async def start(port: int = 0, **settings: Any) -> AsyncGenerator[Plane, None]:
-        spec = ControlPlaneSpec(
-            address="http://127.0.0.1",
-            state_key="state",
-            datastore=DatastoreSpec(
-                type="SQLITE", config=DatastoreConfig(path=str(tmp_path / "pipecd.db"))
-            ),
-            filestore=FilestoreSpec(
-                type="LOCAL", config=FilestoreConfig(path=str(tmp_path / "files"))
-            ),
-        )
-        key = b"k" * 32
-        chosen = ServerSettings(
-            spec, key, host="127.0.0.1", port=port, insecure_cookie=True, grace_period=1, **settings
-        )
-        async with control_plane(chosen) as running:
-            admin = User(project="demo", name="admin", roles=("Admin",))
-            with suppress(AlreadyExists):
-                await running.cases.projects.add("demo", "", StaticAdmin("admin", "hello-demo"))
-            api_key = await running.cases.api_keys.generate("tests", APIKey.READ_WRITE, by=admin)
-            yield Plane(running, f"127.0.0.1:{running.port}", api_key, admin, "hello-demo")
-
-    return start
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.piped_pb2 import Piped
 from servers import server
+from servers.control_plane import StartControlPlane
 from servers.installation import Installation
 from servers.origin import Origin
 from servers.upstream import UpstreamInstallation, UpstreamPlane
@@ -137,7 +138,7 @@ OpenBed = Callable[..., AbstractAsyncContextManager[Bed]]
 
 
 @pytest.fixture
-def open_bed(start_plane: Any, origin: Origin, tmp_path: Path) -> OpenBed:
+def open_bed(start_plane: StartControlPlane, origin: Origin, tmp_path: Path) -> OpenBed:
     """Opens a bed: `async with open_bed() as bed`; settings go to the control plane.
 
     With `all_answered` the control plane must not have refused anything, apart from questions for

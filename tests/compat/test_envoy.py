@@ -15,6 +15,7 @@ from pipecd.controlplane.app import Ports
 from pipecd.proto.service import api_pb2, web_pb2
 from pipecd.wire.credentials import api_key
 from pipecd.wire.server import grpc_server
+from servers.control_plane import StartControlPlane
 from servers.envoy import Envoy
 from servers.fixtures import running
 from servers.server import free_port
@@ -133,7 +134,7 @@ class Gateway:
 
 
 @pytest.fixture
-async def gateway(start_plane: Any) -> AsyncIterator[Gateway]:
+async def gateway(start_plane: StartControlPlane) -> AsyncIterator[Gateway]:
     ports, collector = Ports(*(free_port() for _ in range(6))), OtherCollector()
     async with (
         start_plane(ports=ports) as plane,

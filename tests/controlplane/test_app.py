@@ -16,6 +16,7 @@ from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
 from pipecd.wire.server import TlsFiles
+from servers.control_plane import StartControlPlane
 from servers.server import free_ports
 
 
@@ -26,7 +27,7 @@ async def applications(address: str, key: str, **how: Any) -> list[str]:
         return [application.name for application in listed.applications]
 
 
-async def test_pages_and_grpc_answer_on_the_one_port(start_plane: Any) -> None:
+async def test_pages_and_grpc_answer_on_the_one_port(start_plane: StartControlPlane) -> None:
     async with start_plane() as plane, httpx2.AsyncClient() as http:
         page = await http.get(f"http://{plane.address}/login")
         assert page.status_code == 200
@@ -34,14 +35,14 @@ async def test_pages_and_grpc_answer_on_the_one_port(start_plane: Any) -> None:
         assert await applications(plane.address, plane.api_key) == []
 
 
-async def test_an_unknown_key_is_refused(start_plane: Any) -> None:
+async def test_an_unknown_key_is_refused(start_plane: StartControlPlane) -> None:
     async with start_plane() as plane:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await applications(plane.address, plane.api_key[:-1] + "!")
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_the_separate_ports_answer_too(start_plane: Any) -> None:
+async def test_the_separate_ports_answer_too(start_plane: StartControlPlane) -> None:
     free = free_ports(6)
     async with start_plane(ports=Ports(*free)) as plane, httpx2.AsyncClient() as http:
         assert (await http.get(f"http://127.0.0.1:{free[2]}/login")).status_code == 200
@@ -50,7 +51,7 @@ async def test_the_separate_ports_answer_too(start_plane: Any) -> None:
 
 
 async def test_with_tls_both_speak_through_the_one_port(
-    start_plane: Any, certificate: tuple[str, str]
+    start_plane: StartControlPlane, certificate: tuple[str, str]
 ) -> None:
     cert_file, key_file = certificate
     trusted = ssl.create_default_context(cafile=cert_file)
@@ -61,14 +62,14 @@ async def test_with_tls_both_speak_through_the_one_port(
         assert await applications(plane.address, plane.api_key, **how) == []
 
 
-async def test_what_was_stored_is_there_after_a_restart(start_plane: Any) -> None:
+async def test_what_was_stored_is_there_after_a_restart(start_plane: StartControlPlane) -> None:
     async with start_plane() as plane:
         first = plane.api_key
     async with start_plane() as plane:
         assert await applications(plane.address, first) == []
 
 
-async def test_a_busy_port_is_refused_in_words(start_plane: Any) -> None:
+async def test_a_busy_port_is_refused_in_words(start_plane: StartControlPlane) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserMistake, match=f"port {port}"):

@@ -25,6 +25,7 @@ from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.wire.channel import open_channel
 from pipecd.wire.credentials import piped_token
 from pipecd.wire.server import TlsFiles
+from servers.control_plane import StartControlPlane
 from servers.server import free_ports
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -52,7 +53,9 @@ def doors(plane: Any, ports: Ports) -> dict[str, list[str]]:
     }
 
 
-async def test_load_balancers_find_everything_well(start_plane: Any, ports: Ports) -> None:
+async def test_load_balancers_find_everything_well(
+    start_plane: StartControlPlane, ports: Ports
+) -> None:
     async with start_plane(ports=ports) as plane, httpx2.AsyncClient() as http:
         for address in (f"127.0.0.1:{ports.http}", plane.address):
             assert (await http.get(f"http://{address}/")).status_code == 200
@@ -83,7 +86,7 @@ async def services_at(address: str) -> list[str]:
 
 
 async def test_every_grpc_door_describes_itself_when_told_to(
-    start_plane: Any, ports: Ports
+    start_plane: StartControlPlane, ports: Ports
 ) -> None:
     async with start_plane(ports=ports, reflection=True) as plane:
         for address, services in doors(plane, ports).items():
@@ -96,7 +99,9 @@ async def test_every_grpc_door_describes_itself_when_told_to(
                 assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_scripts_of_pages_call_on_both_http_ports(start_plane: Any, ports: Ports) -> None:
+async def test_scripts_of_pages_call_on_both_http_ports(
+    start_plane: StartControlPlane, ports: Ports
+) -> None:
     body = b"\0" + struct.pack(">I", 0)
     async with start_plane(ports=ports) as plane, httpx2.AsyncClient() as http:
         token = plane.running.cases.sessions.issue(plane.admin)
@@ -114,7 +119,9 @@ async def test_scripts_of_pages_call_on_both_http_ports(start_plane: Any, ports:
             assert answer[5 + length :].endswith(b"grpc-status:0\r\n")
 
 
-async def test_envoy_gets_verdicts_and_pipeds_leave_traces(start_plane: Any, ports: Ports) -> None:
+async def test_envoy_gets_verdicts_and_pipeds_leave_traces(
+    start_plane: StartControlPlane, ports: Ports
+) -> None:
     async with start_plane(ports=ports) as plane:
         made = await plane.running.cases.pipeds.register("p", "", by=plane.admin)
         bearer = f"Bearer demo,{made.id},{made.key}"
@@ -179,7 +186,9 @@ async def use(plane: Any) -> None:
             )
 
 
-async def test_the_admin_port_shows_what_was_counted(start_plane: Any, ports: Ports) -> None:
+async def test_the_admin_port_shows_what_was_counted(
+    start_plane: StartControlPlane, ports: Ports
+) -> None:
     async with start_plane(ports=ports) as plane, httpx2.AsyncClient() as http:
         await use(plane)
         await http.get(f"http://{plane.address}/login")
@@ -205,14 +214,16 @@ async def test_the_admin_port_shows_what_was_counted(start_plane: Any, ports: Po
     assert "unknown-id" not in page
 
 
-async def test_without_metrics_the_page_is_empty(start_plane: Any, ports: Ports) -> None:
+async def test_without_metrics_the_page_is_empty(
+    start_plane: StartControlPlane, ports: Ports
+) -> None:
     async with start_plane(ports=ports, metrics=False), httpx2.AsyncClient() as http:
         answer = await http.get(f"http://127.0.0.1:{ports.admin}/metrics")
     assert (answer.status_code, answer.text) == (200, "")
 
 
 async def test_the_gateway_port_speaks_tls_like_the_others(
-    start_plane: Any, ports: Ports, certificate: tuple[str, str]
+    start_plane: StartControlPlane, ports: Ports, certificate: tuple[str, str]
 ) -> None:
     cert_file, key_file = certificate
     async with start_plane(ports=ports, tls=TlsFiles(cert_file, key_file)):
@@ -259,7 +270,9 @@ async def test_a_sign_in_of_the_configuration_file_is_offered(tmp_path: Path) ->
     assert url.params["redirect_uri"] == "https://cd.example/auth/callback?project=demo"
 
 
-async def test_another_console_can_stand_in_place_of_ours(start_plane: Any, tmp_path: Path) -> None:
+async def test_another_console_can_stand_in_place_of_ours(
+    start_plane: StartControlPlane, tmp_path: Path
+) -> None:
     site = tmp_path / "static"
     (site / "assets").mkdir(parents=True)
     (site / "index.html").write_text("<title>another console</title>")

@@ -23,6 +23,7 @@ from pipecd.wire.channel import open_channel
 from pipecd.wire.credentials import api_key, piped_token
 from pipecd.wire.server import grpc_server
 from servers.collector import TraceCollector
+from servers.control_plane import StartControlPlane
 from servers.server import free_port
 
 WATCH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
@@ -37,7 +38,7 @@ async def refused(call: Any) -> grpc.StatusCode:
 
 
 async def test_a_call_is_traced_down_to_the_stores(
-    start_plane: Any, monkeypatch: pytest.MonkeyPatch
+    start_plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.05)
     collector = TraceCollector()
@@ -83,7 +84,10 @@ TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     ],
 )
 async def test_the_trace_of_a_caller_is_continued(
-    start_plane: Any, monkeypatch: pytest.MonkeyPatch, traceparent: str, is_continued: bool
+    start_plane: StartControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
+    traceparent: str,
+    is_continued: bool,
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.01)
     collector = TraceCollector()
@@ -112,7 +116,7 @@ async def test_the_trace_of_a_caller_is_continued(
 
 
 async def test_a_collector_that_is_away_holds_up_nobody(
-    start_plane: Any, monkeypatch: pytest.MonkeyPatch
+    start_plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.01)
     where = f"127.0.0.1:{free_port()}"
@@ -124,7 +128,7 @@ async def test_a_collector_that_is_away_holds_up_nobody(
             await APIServiceStub(channel).ListApplications(pb.ListApplicationsRequest())
 
 
-async def test_traces_without_a_collector_are_a_mistake(start_plane: Any) -> None:
+async def test_traces_without_a_collector_are_a_mistake(start_plane: StartControlPlane) -> None:
     with pytest.raises(UserMistake, match="add --trace-collector-address"):
         async with start_plane(traces=True):
             pass
@@ -157,7 +161,7 @@ async def wakeups(plane: Any) -> AsyncIterator[Any]:
         call.cancel()
 
 
-async def test_stores_bus_streams_and_jobs_are_counted(start_plane: Any) -> None:
+async def test_stores_bus_streams_and_jobs_are_counted(start_plane: StartControlPlane) -> None:
     ports = Ports(*(free_port() for _ in range(6)))
     async with AsyncExitStack() as opened:
         plane = await opened.enter_async_context(start_plane(ports=ports))

@@ -12,6 +12,7 @@ import httpx2
 
 from pipecd.model.clock import to_unix, utc_now
 from pipecd.observe.version import build_version
+from servers.control_plane import StartControlPlane
 from servers.programs import OUR_LAUNCHER
 
 PAGE = "/settings/piped"
@@ -50,7 +51,7 @@ async def launcher(config: Path, home: Path) -> AsyncGenerator[None]:
 
 
 async def test_a_piped_is_added_started_and_restarted_from_its_page(
-    start_plane: Any, tmp_path: Path
+    start_plane: StartControlPlane, tmp_path: Path
 ) -> None:
     async with start_plane() as plane:
         token = plane.running.cases.sessions.issue(plane.admin)

@@ -23,6 +23,7 @@ from pipecd.launcher.release import open_releases
 from pipecd.model.errors import PipecdError, Unavailable, Unsupported
 from pipecd.observe.version import build_version
 from pipecd.proto.model.piped_pb2 import Piped
+from servers.control_plane import StartControlPlane
 from servers.registry import OciRegistry
 
 CONFIG = """\
@@ -112,7 +113,7 @@ async def running(launcher: Part) -> AsyncGenerator[Part]:
 
 @pytest.fixture
 async def scene(
-    start_plane: Any,
+    start_plane: StartControlPlane,
     tls_registry: OciRegistry,
     certificate: tuple[str, str],
     tmp_path: Path,

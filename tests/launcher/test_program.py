@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from servers.control_plane import StartControlPlane
 from servers.programs import OUR_LAUNCHER
 from servers.server import free_port, is_running
 
@@ -44,7 +45,7 @@ async def until(ask: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def launch(start_plane: Any, tmp_path: Path) -> Any:
+def launch(start_plane: StartControlPlane, tmp_path: Path) -> Any:
     @asynccontextmanager
     async def launched() -> AsyncGenerator[Launched]:
         trace, port = tmp_path / "trace", free_port()

@@ -11,6 +11,7 @@ from pipecd.commandline.main import run
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_application
 from pipecd.pipectl.cli import tree
+from servers.control_plane import StartControlPlane
 
 OLD = """\
 # the shop
@@ -126,7 +127,7 @@ def test_a_directory_is_searched_and_a_bad_file_stops_nothing(
 
 
 async def test_an_application_gets_the_target_that_its_provider_is(
-    start_plane: Any, typed_at: Any, piped_with_repository: Any
+    start_plane: StartControlPlane, typed_at: Any, piped_with_repository: Any
 ) -> None:
     async with start_plane() as plane:
         typed, piped = typed_at(plane), await piped_with_repository(plane)

@@ -20,10 +20,11 @@ from pipecd.proto.model.planpreview_pb2 import (
     PlanPreviewCommandResult,
     PluginPlanPreviewResult,
 )
+from servers.control_plane import StartControlPlane
 
 
 async def test_an_application_is_added_listed_disabled_and_deleted(
-    start_plane: Any, piped_with_repository: Any, typed_at: Any
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
 ) -> None:
     async with start_plane() as plane:
         typed = typed_at(plane)
@@ -49,7 +50,7 @@ async def test_an_application_is_added_listed_disabled_and_deleted(
 
 
 async def test_sync_checks_at_once_and_then_with_growing_delays(
-    start_plane: Any, piped_with_repository: Any, typed_at: Any
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
 ) -> None:
     """A piped needs well under a second; the check interval is only the longest delay."""
     async with start_plane() as plane:
@@ -79,7 +80,7 @@ async def test_sync_checks_at_once_and_then_with_growing_delays(
 
 
 async def test_events_and_pipeds(
-    start_plane: Any, piped_with_repository: Any, typed_at: Any
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
 ) -> None:
     async with start_plane() as plane:
         typed = typed_at(plane)
@@ -110,7 +111,7 @@ async def test_events_and_pipeds(
     ],
 )  # fmt: skip
 async def test_a_refusal_is_one_sentence_and_exit_1(
-    line: str, words: str, start_plane: Any, typed_at: Any
+    line: str, words: str, start_plane: StartControlPlane, typed_at: Any
 ) -> None:
     async with start_plane() as plane:
         code, _, err = await typed_at(plane)(line)
@@ -120,7 +121,7 @@ async def test_a_refusal_is_one_sentence_and_exit_1(
 
 
 async def test_a_refusal_that_is_a_result_is_on_both_outputs(
-    start_plane: Any, typed_at: Any
+    start_plane: StartControlPlane, typed_at: Any
 ) -> None:
     async with start_plane() as plane:
         code, out, err = await typed_at(plane)("piped disable --piped-id x")
@@ -130,7 +131,7 @@ async def test_a_refusal_that_is_a_result_is_on_both_outputs(
 
 
 async def test_a_preview_that_concerns_nobody_is_written_all_the_same(
-    start_plane: Any, tmp_path: Path, typed_at: Any
+    start_plane: StartControlPlane, tmp_path: Path, typed_at: Any
 ) -> None:
     line = f"plan-preview --repo-remote-url r --head-branch h --head-commit c --base-branch b --out {tmp_path}/o"
     async with start_plane() as plane:
@@ -140,7 +141,7 @@ async def test_a_preview_that_concerns_nobody_is_written_all_the_same(
 
 
 async def test_who_waits_for_a_preview_outlasts_a_restart_of_the_control_plane(
-    start_plane: Any,
+    start_plane: StartControlPlane,
     piped_with_repository: Any,
     typed_at: Any,
     capsys: pytest.CaptureFixture[str],

@@ -8,10 +8,11 @@ from typing import Any
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.piped_pb2 import Piped
+from servers.control_plane import StartControlPlane
 
 
 async def test_a_project_moves_with_its_pipeds_and_applications(
-    start_plane: Any, typed_at: Any, piped_with_repository: Any, tmp_path: Path
+    start_plane: StartControlPlane, typed_at: Any, piped_with_repository: Any, tmp_path: Path
 ) -> None:
     kept, keys = tmp_path / "backup.json", tmp_path / "keys.json"
     async with start_plane() as plane:
@@ -63,7 +64,9 @@ async def test_a_project_moves_with_its_pipeds_and_applications(
         assert (disabled["name"], targets) == ("old", ["here", "there"])
 
 
-async def test_mistakes_are_told(start_plane: Any, typed_at: Any, tmp_path: Path) -> None:
+async def test_mistakes_are_told(
+    start_plane: StartControlPlane, typed_at: Any, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.json"
     async with start_plane() as plane:
         typed = typed_at(plane)

@@ -11,61 +11,33 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipecd.config.catalog import load_catalog
-from pipecd.config.read import read_piped
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Unauthenticated, UserMistake
-from pipecd.piped.app import PipedSettings, run_piped
+from pipecd.piped.app import run_piped
 from pipecd.proto.service import piped_pb2
-from servers.piped import piped_config
+from servers.control_plane import OpenControlPlane, running_piped
+from servers.origin import Origin
 from servers.samples import WAITING_CART
 from servers.server import free_port
 
-
-def settings(plane: Any, remote: str, *, key: str = "") -> PipedSettings:
-    made = plane.registered
-    rest = f"  git: {{username: ann, password: {base64.b64encode(b's3cret').decode()}}}\n"
-    place = {"address": plane.address, "remote": remote}
-    text = piped_config(made.id, key or made.key, **place, rest=rest)
-    config = read_piped(text, file="piped.yaml", catalog=load_catalog())
-    return PipedSettings(config=config, insecure=True, workspace=plane.directory / "work")
-
-
-class Running:
-    """A piped in a task."""
-
-    def __init__(self, given: PipedSettings) -> None:
-        self._given = given
-        self._ready = asyncio.Event()
-
-    async def __aenter__(self) -> "asyncio.Task[None]":
-        self._task = asyncio.create_task(run_piped(self._given, ready=self._ready.set))
-        waiting = asyncio.create_task(self._ready.wait())
-        await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        return self._task
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        async with asyncio.timeout(5):
-            await asyncio.wait({self._task})
+GIT_PASSWORD = f"git: {{username: ann, password: {base64.b64encode(b's3cret').decode()}}}\n"
 
 
 async def test_a_push_becomes_a_finished_deployment(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with open_plane() as plane:
-        await plane.add_repository("site", origin.remote)
-        id_ = await plane.add_application("cart")
+        await plane.piped.add_repository("site", origin.remote)
+        id_ = await plane.piped.add_application("cart")
 
         async def succeeded(commit: str) -> bool:
             application = await plane.application(id_)
             last = application.most_recently_successful_deployment
             return last.trigger.commit.hash == commit
 
-        async with Running(settings(plane, origin.remote)) as piped:
+        async with plane.piped.run(origin.remote, GIT_PASSWORD) as piped:
             await eventually(lambda: succeeded(origin.git("rev-parse", "HEAD")), 20)
             commit = origin.commit({"cart/x": "1"}, "the second")
             pushed = time.perf_counter()
@@ -73,20 +45,20 @@ async def test_a_push_becomes_a_finished_deployment(
             took = time.perf_counter() - pushed
             assert took < 3
             # Working copies hold secrets and do not stay.
-            work = plane.directory / "work" / "deployments"
+            work = plane.piped.workspace / "deployments"
             await eventually(lambda: not list(work.glob("*")))
             assert not piped.done()
         assert piped.cancelled()
 
 
 async def test_piped_registers_itself_without_secrets(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     origin.commit({"README": ""})
     async with open_plane() as plane:
-        async with Running(settings(plane, origin.remote)):
+        async with plane.piped.run(origin.remote, GIT_PASSWORD):
             await eventually(lambda: plane.gate.count("ReportStat"))
-            piped = await plane.cases.pipeds.get(plane.registered.id, by=plane.admin)
+            piped = await plane.cases.pipeds.get(plane.piped.id, by=plane.admin)
         assert [(r.id, r.remote, r.branch) for r in piped.repositories] == [
             ("site", origin.remote, "main")
         ]
@@ -94,16 +66,16 @@ async def test_piped_registers_itself_without_secrets(
         assert piped.secret_encryption.type == "NONE"
         assert "username: ann" in piped.config
         assert base64.b64encode(b"s3cret").decode() not in piped.config
-        assert base64.b64encode(plane.registered.key.encode()).decode() not in piped.config
+        assert base64.b64encode(plane.piped.key.encode()).decode() not in piped.config
 
 
 async def test_a_restart_command_is_reported_and_ends_piped_cleanly(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     origin.commit({"README": ""})
     async with open_plane() as plane:
-        async with Running(settings(plane, origin.remote)) as piped:
-            command = await plane.cases.pipeds.restart(plane.registered.id, by=plane.admin)
+        async with plane.piped.run(origin.remote, GIT_PASSWORD) as piped:
+            command = await plane.cases.pipeds.restart(plane.piped.id, by=plane.admin)
             async with asyncio.timeout(10):
                 await piped
         handled = await plane.cases.commands.get(command, by=plane.admin)
@@ -111,10 +83,10 @@ async def test_a_restart_command_is_reported_and_ends_piped_cleanly(
 
 
 async def test_a_piped_that_waits_for_its_control_plane_is_healthy(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     async with open_plane() as plane:
-        given = settings(plane, origin.remote)
+        given = plane.piped.settings(origin.remote)
     port = free_port()
     waiting = asyncio.create_task(
         run_piped(replace(given, admin_host="127.0.0.1", admin_port=port))
@@ -133,27 +105,31 @@ async def test_a_piped_that_waits_for_its_control_plane_is_healthy(
     await asyncio.wait({waiting})
 
 
-async def test_a_wrong_key_ends_piped_at_once(open_plane: Any, origin: Any) -> None:
+async def test_a_wrong_key_ends_piped_at_once(open_plane: OpenControlPlane, origin: Origin) -> None:
     async with open_plane() as plane:
         with pytest.raises(Unauthenticated):
-            await run_piped(settings(plane, origin.remote, key="wrong"))
+            await run_piped(replace(plane.piped, key="wrong").settings(origin.remote))
 
 
-async def test_a_workspace_belongs_to_one_piped(open_plane: Any, origin: Any) -> None:
+async def test_a_workspace_belongs_to_one_piped(
+    open_plane: OpenControlPlane, origin: Origin
+) -> None:
     async with open_plane() as plane:
-        given = settings(plane, origin.remote)
-        async with Running(given):
+        given = plane.piped.settings(origin.remote)
+        async with running_piped(given):
             with pytest.raises(
                 UserMistake, match=r"another piped .process .* is using .*--workspace"
             ):
                 await run_piped(replace(given, grace=0))
 
 
-async def test_a_piped_waits_for_the_previous_one_to_end(open_plane: Any, origin: Any) -> None:
+async def test_a_piped_waits_for_the_previous_one_to_end(
+    open_plane: OpenControlPlane, origin: Origin
+) -> None:
     async with open_plane() as plane:
-        given = settings(plane, origin.remote)
+        given = plane.piped.settings(origin.remote)
         ready = asyncio.Event()
-        async with Running(given):
+        async with running_piped(given):
             following = asyncio.create_task(run_piped(given, ready=ready.set))
             await asyncio.sleep(0.05)
             assert not following.done()
@@ -163,15 +139,15 @@ async def test_a_piped_waits_for_the_previous_one_to_end(open_plane: Any, origin
 
 
 async def test_piped_reconnects_to_a_restarted_control_plane(
-    open_plane: Any, origin: Any, eventually: Any, tmp_path: Path
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any, tmp_path: Path
 ) -> None:
     import grpc
 
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with open_plane() as plane:
-        await plane.add_repository("site", origin.remote)
-        await plane.add_application("cart")
-        async with Running(settings(plane, origin.remote)), plane.api() as api:
+        await plane.piped.add_repository("site", origin.remote)
+        await plane.piped.add_application("cart")
+        async with plane.piped.run(origin.remote, GIT_PASSWORD), plane.piped.api() as api:
             await eventually(lambda: plane.gate.count("ReportDeploymentCompleted"))
             plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
             origin.commit({"cart/x": "1"}, "while it was away")

@@ -13,6 +13,8 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import chain_pb2
 from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.control_plane import RunPiped, StartControlPlane
+from servers.origin import Origin
 
 FOLLOWS = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"
 CHAIN = "  postSync: {chain: {applications: [{name: shop}, {name: web}]}}\n"
@@ -38,7 +40,7 @@ class Stage:
     trace: Path
 
     async def chain(self) -> DeploymentChain | None:
-        found = await self.plane.running.cases.chains.list(by=self.plane.admin)
+        found = await self.plane.cases.chains.list(by=self.plane.admin)
         return found.items[0] if found.items else None
 
     async def ended(self) -> DeploymentChain | None:
@@ -46,7 +48,7 @@ class Stage:
         return chain if chain and chain.completed_at else None
 
     async def deployments(self) -> dict[str, Deployment]:
-        listed = await self.plane.running.cases.deployments.list(
+        listed = await self.plane.cases.deployments.list(
             DeploymentFilter(project="demo"), by=self.plane.admin
         )
         return {d.application_name: d for d in listed.items}
@@ -54,7 +56,12 @@ class Stage:
 
 @asynccontextmanager
 async def set_up(
-    start_plane: Any, whole_piped: Any, origin: Any, directory: Path, *, shop: str
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    directory: Path,
+    *,
+    shop: str,
 ) -> AsyncGenerator[Stage]:
     trace = directory / "trace"
     origin.commit(
@@ -77,7 +84,11 @@ async def set_up(
 
 
 async def test_each_block_waits_for_the_one_before_it(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    tmp_path: Path,
 ) -> None:
     async with set_up(start_plane, whole_piped, origin, tmp_path, shop="sleep 0.5") as stage:
         # All of them are there at once; those of later blocks wait for their turn.
@@ -92,7 +103,11 @@ async def test_each_block_waits_for_the_one_before_it(
 
 
 async def test_a_block_that_fails_keeps_the_next_from_beginning(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    tmp_path: Path,
 ) -> None:
     async with set_up(start_plane, whole_piped, origin, tmp_path, shop="exit 3") as stage:
         chain = await eventually(stage.ended, 30)
@@ -111,7 +126,11 @@ async def test_a_block_that_fails_keeps_the_next_from_beginning(
 
 
 async def test_blocks_are_chosen_by_label_and_kind_and_labels_narrow(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    tmp_path: Path,
 ) -> None:
     trace = tmp_path / "trace"
     chain = "  postSync: {chain: {applications: [{labels: {tier: back}}, {kind: TERRAFORM}]}}\n"
@@ -133,7 +152,7 @@ async def test_blocks_are_chosen_by_label_and_kind_and_labels_narrow(
     ):
         stage = Stage(plane, trace)
         for name, piped in (("stock", a), ("prices", b), ("web", b), ("network", b)):
-            kind = {"kind": ApplicationKind.TERRAFORM} if name == "network" else {}
+            kind: dict[str, Any] = {"kind": ApplicationKind.TERRAFORM} if name == "network" else {}
             labels = LABELS.get(name, {})
             await piped.add_application(name, platform_provider="p", labels=labels, **kind)
         await a.add_application("cart")
@@ -157,7 +176,11 @@ def _labels(labels: dict[str, str]) -> str:
 
 
 async def test_those_who_follow_deploy_the_commit_that_the_chain_began_with(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    tmp_path: Path,
 ) -> None:
     """The second piped comes only after another commit was pushed."""
     trace, gate = tmp_path / "trace", tmp_path / "gate"
@@ -189,7 +212,7 @@ async def test_those_who_follow_deploy_the_commit_that_the_chain_began_with(
                 }
             )
             gate.touch()
-            async with b.again():
+            async with b.run(origin.remote):
                 chain = await eventually(stage.ended, 40)
             made = await stage.deployments()
     assert chain.status == chain_pb2.DEPLOYMENT_CHAIN_SUCCESS
@@ -199,7 +222,11 @@ async def test_those_who_follow_deploy_the_commit_that_the_chain_began_with(
 
 
 async def test_who_follows_may_begin_a_chain_of_its_own_and_waits_for_its_turn_all_the_same(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    tmp_path: Path,
 ) -> None:
     """The shop follows the cart and is followed by the stock, and again by the cart."""
     trace, gate = tmp_path / "trace", tmp_path / "gate"
@@ -234,7 +261,7 @@ async def test_who_follows_may_begin_a_chain_of_its_own_and_waits_for_its_turn_a
         gate.touch()
 
         async def both_ended() -> list[DeploymentChain] | None:
-            chains = (await plane.running.cases.chains.list(by=plane.admin)).items
+            chains = (await plane.cases.chains.list(by=plane.admin)).items
             return (
                 list(chains) if len(chains) == 2 and all(c.completed_at for c in chains) else None
             )
@@ -253,7 +280,11 @@ async def test_who_follows_may_begin_a_chain_of_its_own_and_waits_for_its_turn_a
 
 
 async def test_a_chain_ends_as_a_whole_when_its_first_deployment_is_cancelled(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    tmp_path: Path,
 ) -> None:
     trace = tmp_path / "trace"
     origin.commit(
@@ -280,7 +311,7 @@ async def test_a_chain_ends_as_a_whole_when_its_first_deployment_is_cancelled(
 
         await eventually(all_are_there, 20)
         cart = (await stage.deployments())["cart"]
-        await plane.running.cases.deployments.cancel(cart.id, False, False, by=plane.admin)
+        await plane.cases.deployments.cancel(cart.id, False, False, by=plane.admin)
         chain = await eventually(stage.ended, 20)
 
         async def all_ended() -> bool:

@@ -13,6 +13,8 @@ import pytest
 
 from pipecd.model.errors import UserMistake
 from pipecd.piped.command import run, settings_of
+from servers.control_plane import OpenControlPlane
+from servers.origin import Origin
 from servers.piped import killed_piped, piped_config
 from servers.server import free_port
 
@@ -77,7 +79,7 @@ def test_exactly_one_configuration_source_is_required() -> None:
 def piped(
     plane: Any, remote: str, *flags: str
 ) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
-    made = plane.registered
+    made = plane.piped
     return killed_piped(write_config(plane.directory, made.id, made.key, plane.address, remote), *flags)  # fmt: skip
 
 
@@ -99,7 +101,7 @@ async def page(port: int, path: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("metrics", ["true", "false"])
 async def test_metrics_carry_the_labels_of_the_piped(
-    open_plane: Any, origin: Any, metrics: str
+    open_plane: OpenControlPlane, origin: Origin, metrics: str
 ) -> None:
     origin.commit()
     port = free_port()
@@ -113,7 +115,7 @@ async def test_metrics_carry_the_labels_of_the_piped(
         for label in (
             'pipecd_component="piped"',
             'project="shop"',
-            f'piped="{plane.registered.id}"',
+            f'piped="{plane.piped.id}"',
             'launcher_version="v9"',
             "piped_version=",
         ):
@@ -122,13 +124,13 @@ async def test_metrics_carry_the_labels_of_the_piped(
 
 @pytest.mark.slow
 async def test_piped_ends_within_its_grace_period(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     async with open_plane() as plane:
         trace = plane.directory / "trace"
         origin.commit({"cart/app.pipecd.yaml": STUBBORN.replace("TRACE", str(trace))})
-        await plane.add_repository("site", origin.remote)
-        await plane.add_application("cart")
+        await plane.piped.add_repository("site", origin.remote)
+        await plane.piped.add_application("cart")
         flags = ["--admin-port=0", "--grace-period=500ms"]
         async with piped(plane, origin.remote, *flags) as process:
             await eventually(lambda: trace.exists() and trace.read_text().strip(), 30)

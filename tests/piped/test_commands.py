@@ -3,25 +3,22 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
 
-from pipecd.config.catalog import load_catalog
-from pipecd.config.read import read_piped
-from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.piped import command_handlers
-from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.piped.command_handlers import CommandResult, stage_command_result
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
-from servers.piped import piped_config
+from servers.control_plane import GatedControlPlane, OpenControlPlane, has_running
+from servers.origin import Origin
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -41,86 +38,41 @@ APPROVAL = "      - {name: WAIT_APPROVAL, with: {anyone: true}}\n"
 class Scene:
     """A control plane behind a gate, and a piped that can be killed and started again."""
 
-    plane: Any
-    origin: Any
+    plane: GatedControlPlane
+    origin: Origin
     eventually: Any
     application: str = ""
 
-    @asynccontextmanager
-    async def piped(self) -> AsyncGenerator["asyncio.Task[None]"]:
-        """A piped that ends with the block without a chance to finish anything."""
-        ready = asyncio.Event()
-        task = asyncio.create_task(run_piped(self._settings(), ready=ready.set))
-        waiting = asyncio.create_task(ready.wait())
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        try:
-            yield task
-        finally:
-            task.cancel()
-            await asyncio.wait({task}, timeout=10)
+    def piped(self) -> AbstractAsyncContextManager["asyncio.Task[None]"]:
+        return self.plane.piped.run(self.origin.remote)
 
     async def begin(self, stages: str) -> None:
         """Adds an application with these stages."""
         self.origin.commit({"cart/app.pipecd.yaml": APP.format(name="cart", stages=stages)})
-        await self.plane.add_repository("site", self.origin.remote)
-        self.application = await self.plane.add_application("cart")
+        await self.plane.piped.add_repository("site", self.origin.remote)
+        self.application = await self.plane.piped.add_application("cart")
 
     async def give(self, **command: Any) -> str:
         """Gives a command as the control plane stores it."""
-        made = Command(
-            piped_id=self.plane.registered.id, project_id="shop", commander="ann", **command
-        )
+        made = Command(piped_id=self.plane.piped.id, project_id="shop", commander="ann", **command)
         return await self.plane.cases.commands.add(made)
 
-    async def command(self, id: str) -> Command:
-        return await self.plane.cases.commands.get(id, by=self.plane.admin)
-
     async def answered(self, id: str) -> Command:
-        async def ask() -> Command | None:
-            command = await self.command(id)
-            return command if command.status else None
-
-        return await self.eventually(ask, 20)
-
-    async def deployments(self) -> list[Deployment]:
-        listed = await self.plane.cases.deployments.list(
-            DeploymentFilter(project="shop"), by=self.plane.admin
-        )
-        return sorted(listed.items, key=lambda d: (d.created_at, d.id))
+        return await self.plane.wait_for_command(id)
 
     async def one(self, status: DeploymentStatus) -> Deployment:
         """The newest deployment, once it has the status."""
-
-        async def ask() -> Deployment | None:
-            found = await self.deployments()
-            return found[-1] if found and found[-1].status == status else None
-
-        return await self.eventually(ask, 20)
+        return await self.plane.wait_for_newest_deployment(lambda d: d.status == status)
 
     async def at_stage(self, name: str) -> tuple[Deployment, PipelineStage]:
         """The newest deployment and its stage of that name, once it runs."""
-
-        async def ask() -> tuple[Deployment, PipelineStage] | None:
-            for deployment in (await self.deployments())[-1:]:
-                for stage in deployment.stages:
-                    if stage.name == name and stage.status == StageStatus.RUNNING:
-                        return deployment, stage
-            return None
-
-        return await self.eventually(ask, 20)
-
-    def _settings(self) -> PipedSettings:
-        made, address = self.plane.registered, self.plane.address
-        text = piped_config(made.id, made.key, address=address, remote=self.origin.remote)
-        config = read_piped(text, file="piped.yaml", catalog=load_catalog())
-        workspace = self.plane.directory / "work"
-        return PipedSettings(config=config, insecure=True, workspace=workspace)
+        found = await self.plane.wait_for_newest_deployment(lambda d: has_running(d, name))
+        return found, next(s for s in found.stages if s.name == name)
 
 
 @pytest.fixture
 async def scene(
-    open_plane: Any, origin: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Scene]:
     monkeypatch.setattr(command_handlers, "STAGE_CHECK_INTERVAL", 0.05)
     async with open_plane() as plane:
@@ -140,7 +92,7 @@ async def test_a_sync_whose_report_was_lost_is_not_triggered_twice(scene: Scene)
     async with scene.piped():
         handled = await scene.answered(command)
         await scene.one(DeploymentStatus.SUCCESS)
-    made = await scene.deployments()
+    made = await scene.plane.deployments()
     assert handled.status == CommandStatus.SUCCEEDED
     assert handled.metadata["TriggeredDeploymentID"] in {d.id for d in made}
     assert len(made) == 2
@@ -246,28 +198,26 @@ async def test_a_restart_whose_report_is_refused_does_not_restart_forever(scene:
     await scene.begin(WAIT)
     scene.plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.PERMISSION_DENIED
     async with scene.piped() as piped:
-        await scene.plane.cases.pipeds.restart(scene.plane.registered.id, by=scene.plane.admin)
+        await scene.plane.cases.pipeds.restart(scene.plane.piped.id, by=scene.plane.admin)
         await scene.eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
         await scene.one(DeploymentStatus.SUCCESS)
         assert not piped.done()
         scene.plane.gate.refusals.clear()
-        again = await scene.plane.cases.pipeds.restart(
-            scene.plane.registered.id, by=scene.plane.admin
-        )
+        again = await scene.plane.cases.pipeds.restart(scene.plane.piped.id, by=scene.plane.admin)
         async with asyncio.timeout(20):
             await piped
-    handled = await scene.command(again)
+    handled = await scene.plane.command(again)
     assert handled.status == CommandStatus.SUCCEEDED
 
 
 async def test_two_restart_commands_cause_one_restart(scene: Scene) -> None:
     await scene.begin(WAIT)
     restart = scene.plane.cases.pipeds.restart
-    commands = [await restart(scene.plane.registered.id, by=scene.plane.admin) for _ in range(2)]
+    commands = [await restart(scene.plane.piped.id, by=scene.plane.admin) for _ in range(2)]
     async with scene.piped() as piped, asyncio.timeout(20):
         await piped
     for command in commands:
-        assert (await scene.command(command)).status == CommandStatus.SUCCEEDED
+        assert (await scene.plane.command(command)).status == CommandStatus.SUCCEEDED
     async with scene.piped() as piped:
         await scene.one(DeploymentStatus.SUCCESS)
         assert not piped.done()

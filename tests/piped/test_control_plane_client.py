@@ -25,13 +25,14 @@ from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORK
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.wire import channel
 from pipecd.wire.server import grpc_server
+from servers.control_plane import OpenControlPlane
 
 HURRY = 0.00001
 
 
 @asynccontextmanager
 async def hurried(plane: Any) -> AsyncGenerator[ControlPlaneClient]:
-    async with plane.api() as api:
+    async with plane.piped.api() as api:
         api._chance = lambda: HURRY
         yield api
 
@@ -40,7 +41,9 @@ def state_report() -> pb.ReportApplicationDeployingStatusRequest:
     return pb.ReportApplicationDeployingStatusRequest(application_id="x", deploying=True)
 
 
-async def test_errors_are_ours_and_hopeless_calls_are_made_once(open_plane: Any) -> None:
+async def test_errors_are_ours_and_hopeless_calls_are_made_once(
+    open_plane: OpenControlPlane,
+) -> None:
     async with open_plane() as plane, hurried(plane) as api:
         with pytest.raises(NotFound):
             await api.get_deployment(
@@ -55,13 +58,13 @@ async def test_errors_are_ours_and_hopeless_calls_are_made_once(open_plane: Any)
         assert plane.gate.count("ReportApplicationDeployingStatus") == 1
 
 
-async def test_a_wrong_key_is_told(open_plane: Any) -> None:
+async def test_a_wrong_key_is_told(open_plane: OpenControlPlane) -> None:
     async with (
         open_plane() as plane,
         ControlPlaneClient.connect(
             plane.address,
             project="shop",
-            piped=plane.registered.id,
+            piped=plane.piped.id,
             key=lambda: "wrong",
             insecure=True,
         ) as api,
@@ -73,13 +76,13 @@ async def test_a_wrong_key_is_told(open_plane: Any) -> None:
 
 
 async def test_a_disabled_piped_waits_and_goes_on_when_it_is_enabled(
-    open_plane: Any, eventually: Any
+    open_plane: OpenControlPlane, eventually: Any
 ) -> None:
     async with open_plane() as plane, hurried(plane) as api:
         api._admission._chance = lambda: HURRY
         listing = pb.ListApplicationsRequest()
         await api.list_applications(listing)
-        await plane.cases.pipeds.disable(plane.registered.id, by=plane.admin)
+        await plane.cases.pipeds.disable(plane.piped.id, by=plane.admin)
         with pytest.raises(Unauthenticated, match="enable it"):
             await api.list_applications(listing)
         # Nobody bothers the control plane while it is too early to ask again.
@@ -92,28 +95,28 @@ async def test_a_disabled_piped_waits_and_goes_on_when_it_is_enabled(
         patient = asyncio.create_task(api.report_piped_meta(pb.ReportPipedMetaRequest(config="{}")))
         with pytest.raises(Unauthenticated):
             await report
-        await plane.cases.pipeds.enable(plane.registered.id, by=plane.admin)
+        await plane.cases.pipeds.enable(plane.piped.id, by=plane.admin)
         await eventually(patient.done)
         await patient
         await api.list_applications(listing)
 
 
 async def test_a_piped_whose_key_is_replaced_takes_the_new_one_from_its_file(
-    open_plane: Any,
+    open_plane: OpenControlPlane,
 ) -> None:
     async with open_plane() as plane:
-        key = [plane.registered.key]
+        key = [plane.piped.key]
         async with ControlPlaneClient.connect(
             plane.address,
             project="shop",
-            piped=plane.registered.id,
+            piped=plane.piped.id,
             key=lambda: key[0],
             insecure=True,
         ) as api:
             api._chance = lambda: HURRY
             await api.list_applications(pb.ListApplicationsRequest())
-            fresh = await plane.cases.pipeds.add_key(plane.registered.id, by=plane.admin)
-            await plane.cases.pipeds.delete_old_keys(plane.registered.id, by=plane.admin)
+            fresh = await plane.cases.pipeds.add_key(plane.piped.id, by=plane.admin)
+            await plane.cases.pipeds.delete_old_keys(plane.piped.id, by=plane.admin)
             key[0] = fresh
             await api.report_piped_meta(pb.ReportPipedMetaRequest(config="{}"))
             await api.list_applications(pb.ListApplicationsRequest())
@@ -174,9 +177,9 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-async def test_every_rpc_of_the_service_has_a_policy(open_plane: Any) -> None:
+async def test_every_rpc_of_the_service_has_a_policy(open_plane: OpenControlPlane) -> None:
     service = pb.DESCRIPTOR.services_by_name["PipedService"]
-    async with open_plane() as plane, plane.api() as api:
+    async with open_plane() as plane, plane.piped.api() as api:
         rpcs = {method.name: getattr(api, _snake(method.name), None) for method in service.methods}
     assert {name for name, rpc in rpcs.items() if rpc is None} == NOT_CALLED
     for name, rpc in rpcs.items():
@@ -225,7 +228,7 @@ def deployment_request() -> pb.GetDeploymentRequest:
     ],
 )
 async def test_a_call_is_given_up_after_so_many_attempts(
-    open_plane: Any,
+    open_plane: OpenControlPlane,
     call: Callable[[ControlPlaneClient], Awaitable[Any]],
     code: grpc.StatusCode,
     attempts: int,
@@ -265,7 +268,7 @@ async def test_a_call_is_given_up_after_so_many_attempts(
     ],
 )
 async def test_a_call_is_repeated_until_it_works(
-    open_plane: Any,
+    open_plane: OpenControlPlane,
     eventually: Any,
     call: Callable[[ControlPlaneClient], Coroutine[Any, Any, Any]],
     code: grpc.StatusCode,
@@ -286,8 +289,10 @@ async def test_a_call_is_repeated_until_it_works(
         assert ("unavailable" in logs[0]["event"]) is unavailable
 
 
-async def test_the_backoff_grows_and_is_jittered(open_plane: Any, eventually: Any) -> None:
-    async with open_plane() as plane, plane.api() as api:
+async def test_the_backoff_grows_and_is_jittered(
+    open_plane: OpenControlPlane, eventually: Any
+) -> None:
+    async with open_plane() as plane, plane.piped.api() as api:
         chances = iter([0.001, 0.0001] * 6)
         api._chance = lambda: next(chances)
         plane.gate.refusals["*"] = grpc.StatusCode.INTERNAL
@@ -308,7 +313,7 @@ def _recording(pauses: list[float]) -> Callable[[float], Coroutine[Any, Any, Non
     return wait
 
 
-async def test_a_call_ends_with_its_caller(open_plane: Any, eventually: Any) -> None:
+async def test_a_call_ends_with_its_caller(open_plane: OpenControlPlane, eventually: Any) -> None:
     async with open_plane() as plane, hurried(plane) as api:
         plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
         report = asyncio.create_task(api.report_application_deploying_status(state_report()))
@@ -319,7 +324,7 @@ async def test_a_call_ends_with_its_caller(open_plane: Any, eventually: Any) -> 
 
 
 async def test_an_answer_to_one_call_wakes_those_that_wait(
-    open_plane: Any, eventually: Any
+    open_plane: OpenControlPlane, eventually: Any
 ) -> None:
     async with open_plane() as plane, hurried(plane) as api:
         api._chance = lambda: 0.9

@@ -7,6 +7,8 @@ from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from servers.control_plane import RunPiped, StartControlPlane
+from servers.origin import Origin
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -27,13 +29,13 @@ spec:
 
 
 async def test_an_event_is_deployed(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any
+    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin, eventually: Any
 ) -> None:
     origin.git("config", "receive.denyCurrentBranch", "updateInstead")
     origin.commit({"cart/app.pipecd.yaml": APP, "cart/tag.json": '{"tag": "v1"}'})
     async with start_plane() as plane, whole_piped(plane, origin.remote) as piped:
         await piped.add_application("cart")
-        cases = plane.running.cases
+        cases = plane.cases
         event = RegisterEventRequest(name="image", data="v2", commit_hash="abc")
         await cases.events.register(event, by=plane.admin)
 

@@ -10,6 +10,8 @@ from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
+from servers.control_plane import RunPiped, StartControlPlane
+from servers.origin import Origin
 from servers.samples import WAITING_CART
 
 FILE = "cart/app.pipecd.yaml"
@@ -33,11 +35,16 @@ def is_news(entry: Any) -> bool:
     ],
 )
 async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_is_mended(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, wrong: Any, said: str
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    wrong: Any,
+    said: str,
 ) -> None:
     async def deployed(plane: Any, commit: str) -> bool:
         wanted = DeploymentFilter(project="demo")
-        listed = await plane.running.cases.deployments.list(wanted, by=plane.admin)
+        listed = await plane.cases.deployments.list(wanted, by=plane.admin)
         return any(
             each.trigger.commit.hash == commit
             and DeploymentStatus(each.status) is DeploymentStatus.SUCCESS
@@ -46,7 +53,7 @@ async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_
 
     async def is_invalid(plane: Any) -> bool:
         wanted = ApplicationFilter(project="demo")
-        listed = await plane.running.cases.applications.list(wanted, by=plane.admin)
+        listed = await plane.cases.applications.list(wanted, by=plane.admin)
         return [each.sync_state.status for each in listed.items] == [SyncStatus.INVALID_CONFIG]
 
     right = origin.commit({FILE: WAITING_CART})

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The key pair for secrets is rotated while applications are deployed."""
 
-import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -17,12 +15,9 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from pipecd.config.catalog import load_catalog
-from pipecd.config.read import read_piped
-from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.piped.app import PipedSettings, run_piped
-from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.control_plane import GatedControlPlane, OpenControlPlane
+from servers.origin import Origin
 
 pytestmark = pytest.mark.slow
 
@@ -37,27 +32,11 @@ def new_pair() -> dict[str, str]:
     }
 
 
-@asynccontextmanager
-async def piped(plane: Any, remote: str, management: dict[str, Any]) -> AsyncGenerator[None]:
+def piped(
+    plane: GatedControlPlane, remote: str, management: dict[str, Any]
+) -> AbstractAsyncContextManager[object]:
     """The one piped of the plane with these keys."""
-    key = base64.b64encode(plane.registered.key.encode()).decode()
-    spec = {
-        "projectID": "shop",
-        "pipedID": plane.registered.id,
-        "pipedKeyData": key,
-        "apiAddress": plane.address,
-        "repositories": [{"repoId": "site", "remote": remote, "branch": "main"}],
-        "secretManagement": management,
-    }
-    text = json.dumps({"apiVersion": "pipecd.dev/v1beta1", "kind": "Piped", "spec": spec})
-    config = read_piped(text, file="piped.yaml", catalog=load_catalog())
-    settings = PipedSettings(config=config, insecure=True, workspace=plane.directory / "work")
-    ready = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(run_piped(settings, ready=ready.set))
-        await ready.wait()
-        yield
-        running.cancel()
+    return plane.piped.run(remote, f"secretManagement: {json.dumps(management)}\n")
 
 
 def application(sealed: dict[str, str]) -> dict[str, str]:
@@ -75,22 +54,11 @@ def application(sealed: dict[str, str]) -> dict[str, str]:
 
 async def sealed(plane: Any, text: str) -> str:
     """What `pipectl encrypt` and the console answer."""
-    return await plane.cases.encryption.encrypt(plane.registered.id, text, by=plane.admin)
-
-
-async def ended(plane: Any, eventually: Any, commit: str) -> Deployment:
-    async def found() -> Deployment | None:
-        wanted = DeploymentFilter(project="shop")
-        for each in (await plane.cases.deployments.list(wanted, by=plane.admin)).items:
-            if each.trigger.commit.hash == commit and DeploymentStatus(each.status).is_completed:
-                return each
-        return None
-
-    return await eventually(found, 30)
+    return await plane.cases.encryption.encrypt(plane.piped.id, text, by=plane.admin)
 
 
 async def test_a_new_key_is_used_at_once_and_the_old_one_until_it_is_removed(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     origin.commit({"README": ""})
     first, second = new_pair(), new_pair()
@@ -102,29 +70,29 @@ async def test_a_new_key_is_used_at_once_and_the_old_one_until_it_is_removed(
         async with piped(plane, origin.remote, both):
             secrets["new"] = await sealed(plane, "new secret")
             commit = origin.commit(application(secrets))
-            await plane.add_repository("site", origin.remote)
-            await plane.add_application("cart")
-            done = await ended(plane, eventually, commit)
+            await plane.piped.add_repository("site", origin.remote)
+            await plane.piped.add_application("cart")
+            done = await plane.wait_for_completed(commit, within=30)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
         async with piped(plane, origin.remote, {"type": "KEY_PAIR", "config": second}):
-            done = await ended(plane, eventually, origin.commit({"cart/x": ""}))
+            done = await plane.wait_for_completed(origin.commit({"cart/x": ""}), within=30)
     assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
     told = "failed to decrypt old secret (the encrypted secret cannot be read: it was encrypted for"
     assert f"{told} another key than this piped has" in done.status_reason
 
 
 async def test_a_key_of_a_cloud_works_like_any_other(
-    open_plane: Any, origin: Any, eventually: Any, google: Any
+    open_plane: OpenControlPlane, origin: Origin, google: Any
 ) -> None:
     origin.commit({"README": ""})
     name = "projects/shop/locations/global/keyRings/r/cryptoKeys/piped/cryptoKeyVersions/1"
     google.add_key(name)
     management = {"type": "GCP_KMS", "config": {"keyName": name}}
     async with open_plane() as plane, piped(plane, origin.remote, management):
-        reported = await plane.cases.pipeds.get(plane.registered.id, by=plane.admin)
+        reported = await plane.cases.pipeds.get(plane.piped.id, by=plane.admin)
         assert reported.secret_encryption.type == "KEY_PAIR", "upstream's control plane knows it"
         commit = origin.commit(application({"only": await sealed(plane, "only secret")}))
-        await plane.add_repository("site", origin.remote)
-        await plane.add_application("cart")
-        done = await ended(plane, eventually, commit)
+        await plane.piped.add_repository("site", origin.remote)
+        await plane.piped.add_application("cart")
+        done = await plane.wait_for_completed(commit, within=30)
         assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason

@@ -14,8 +14,10 @@ import yaml
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import DeployTargets
+from servers.control_plane import RunPiped, StartControlPlane
 from servers.git_http import GitHttp
 from servers.kubernetes import Kubernetes
+from servers.origin import NewOrigin, Origin
 from servers.prometheus import Prometheus
 
 FIRST = """\
@@ -131,7 +133,7 @@ def cluster(request: pytest.FixtureRequest, kubernetes: Kubernetes, namespace: s
 
 
 @pytest.fixture
-def piped_of(whole_piped: Any, origin: Any, cluster: Cluster) -> Any:
+def piped_of(whole_piped: RunPiped, origin: Origin, cluster: Cluster) -> Any:
     """Runs a piped that knows the cluster."""
     more = "\n".join(f"{key}: {json.dumps(value)}" for key, value in cluster.piped.items())
     return lambda plane: whole_piped(plane, origin.remote, more=f"{more}\n")
@@ -141,7 +143,7 @@ def ended(plane: Any, count: int) -> Any:
     """A question for `eventually`: the deployments, newest first, once so many have ended."""
 
     async def ask() -> Any:
-        listed = await plane.running.cases.deployments.list(
+        listed = await plane.cases.deployments.list(
             DeploymentFilter(project="demo"), by=plane.admin
         )
         done = [d for d in listed.items if DeploymentStatus(d.status).is_completed]
@@ -152,7 +154,7 @@ def ended(plane: Any, count: int) -> Any:
 
 @pytest.mark.slow
 async def test_pushes_are_deployed_progressively_and_rolled_back(
-    start_plane: Any, origin: Any, eventually: Any, cluster: Cluster, piped_of: Any
+    start_plane: StartControlPlane, origin: Origin, eventually: Any, cluster: Cluster, piped_of: Any
 ) -> None:
     text = cluster.application.replace("NAMESPACE", cluster.namespace)
 
@@ -197,8 +199,8 @@ def settings(value: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["first"], indirect=True)
 async def test_a_canary_that_fails_its_analysis_leaves_nothing_behind(
-    start_plane: Any,
-    origin: Any,
+    start_plane: StartControlPlane,
+    origin: Origin,
     eventually: Any,
     cluster: Cluster,
     piped_of: Any,
@@ -233,7 +235,7 @@ async def test_a_canary_that_fails_its_analysis_leaves_nothing_behind(
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["second"], indirect=True)
 async def test_blue_and_green_of_the_guide_change_places(
-    start_plane: Any, origin: Any, eventually: Any, cluster: Cluster, piped_of: Any
+    start_plane: StartControlPlane, origin: Origin, eventually: Any, cluster: Cluster, piped_of: Any
 ) -> None:
     sample = GUIDE.read_text().split("## Blue and green")[1].split("```yaml\n")[1].split("```")[0]
     config = yaml.safe_load(sample)
@@ -247,7 +249,7 @@ async def test_blue_and_green_of_the_guide_change_places(
         return cluster.live("services")["web"]["spec"]["selector"]["pipecd.dev/variant"]
 
     async def waiting() -> Any:
-        listed = await plane.running.cases.deployments.list(
+        listed = await plane.cases.deployments.list(
             DeploymentFilter(project="demo"), by=plane.admin
         )
         return next(
@@ -276,7 +278,7 @@ async def test_blue_and_green_of_the_guide_change_places(
         assert selected() == "canary"
         green = cluster.live("deployments", "apis/apps/v1")["web-canary"]
         assert green["status"]["availableReplicas"] == 2
-        await plane.running.cases.deployments.approve(*blue_green, by=plane.admin)
+        await plane.cases.deployments.approve(*blue_green, by=plane.admin)
         second, _ = await eventually(ended(plane, 2), 40)
         assert DeploymentStatus(second.status) is DeploymentStatus.SUCCESS, second.status_reason
         assert cluster.images() == {"web": "web:v2"}
@@ -298,18 +300,18 @@ def helm_is_here(helm: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("helm_is_here")
 @pytest.mark.parametrize("cluster", ["first"], indirect=True)
 async def test_a_chart_of_a_private_repository_is_read_as_piped_reads_its_own(
-    start_plane: Any,
-    new_origin: Any,
+    start_plane: StartControlPlane,
+    new_origin: NewOrigin,
     eventually: Any,
     cluster: Cluster,
-    whole_piped: Any,
+    whole_piped: RunPiped,
     git_http: GitHttp,
 ) -> None:
     charts, site = new_origin("charts"), new_origin("site")
     charts.commit({f"web/{name}": text for name, text in CHART.items()})
     git_http.require("ann", "open sesame")
 
-    def url(origin: Any) -> str:
+    def url(origin: Origin) -> str:
         return git_http.url(str(origin.path.relative_to(git_http.root) / ".git"))
 
     chart = {"gitRemote": url(charts), "ref": "main", "path": "web"}
@@ -357,7 +359,11 @@ def two_places(kubernetes: Kubernetes, namespace: str, tmp_path: Path) -> TwoPla
 
 @pytest.mark.slow
 async def test_a_deployment_that_fails_on_one_of_two_clusters_is_rolled_back_on_both(
-    start_plane: Any, origin: Any, eventually: Any, whole_piped: Any, two_places: TwoPlaces
+    start_plane: StartControlPlane,
+    origin: Origin,
+    eventually: Any,
+    whole_piped: RunPiped,
+    two_places: TwoPlaces,
 ) -> None:
     spec = {"name": "web", "plugins": {MULTI: {}}}
     config = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": spec}

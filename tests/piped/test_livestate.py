@@ -18,7 +18,9 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
+from servers.control_plane import RunPiped, StartControlPlane
 from servers.directory_plugin import CART_ON_SHELF, contents, piped_entry
+from servers.origin import Origin
 from servers.server import free_port
 
 TARGETS = {"shelf": DeployTargets(deploy_targets=["here"])}
@@ -39,7 +41,7 @@ class Scene:
 
     async def state(self) -> ApplicationSyncState:
         wanted = ApplicationFilter(project="demo", name="cart")
-        found = await self.plane.running.cases.applications.list(wanted, by=self.plane.admin)
+        found = await self.plane.cases.applications.list(wanted, by=self.plane.admin)
         return found.items[0].sync_state
 
     def is_in(self, status: SyncStatus) -> Any:
@@ -53,7 +55,7 @@ class Scene:
 
     async def ended(self) -> list[Deployment]:
         """The deployments that are over, in their order."""
-        listed = await self.plane.running.cases.deployments.list(
+        listed = await self.plane.cases.deployments.list(
             DeploymentFilter(project="demo"), by=self.plane.admin
         )
         over = (d for d in listed.items if DeploymentStatus(d.status).is_completed)
@@ -62,7 +64,12 @@ class Scene:
 
 @pytest.mark.slow
 async def test_drift_made_by_hand_is_told_and_explained_within_a_moment(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, more: str, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    more: str,
+    tmp_path: Path,
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART_ON_SHELF, "cart/files/a": "1"})
     async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
@@ -83,7 +90,12 @@ async def test_drift_made_by_hand_is_told_and_explained_within_a_moment(
 
 @pytest.mark.slow
 async def test_drift_is_deployed_away_where_an_application_wants_it(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, more: str, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    more: str,
+    tmp_path: Path,
 ) -> None:
     wants = CART_ON_SHELF + "  trigger: {onOutOfSync: {disabled: false, minWindow: 1s}}\n"
     origin.commit({"cart/app.pipecd.yaml": wants, "cart/files/a": "1"})
@@ -115,7 +127,12 @@ def processes_of(program: Path) -> list[int]:
 
 @pytest.mark.slow
 async def test_a_plugin_that_was_killed_is_asked_again(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, more: str, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    more: str,
+    tmp_path: Path,
 ) -> None:
     quiet = CART_ON_SHELF + "  trigger: {onCommit: {disabled: true}}\n"
     origin.commit({"cart/app.pipecd.yaml": quiet, "cart/files/a": "1"})

@@ -14,7 +14,9 @@ from pipecd.model.errors import NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
+from servers.control_plane import RunPiped, StartControlPlane
 from servers.kubernetes import Kubernetes
+from servers.origin import Origin
 
 FIRST = """\
 apiVersion: pipecd.dev/v1beta1
@@ -62,7 +64,7 @@ class Scene:
 
     async def application(self) -> Application:
         wanted = ApplicationFilter(project="demo", name="web")
-        found = await self.plane.running.cases.applications.list(wanted, by=self.plane.admin)
+        found = await self.plane.cases.applications.list(wanted, by=self.plane.admin)
         return found.items[0]
 
     def is_in(self, status: SyncStatus) -> Any:
@@ -80,7 +82,7 @@ class Scene:
         async def ask() -> ApplicationLiveStateSnapshot | None:
             id_ = (await self.application()).id
             try:
-                found = await self.plane.running.cases.livestate.get(id_, by=self.plane.admin)
+                found = await self.plane.cases.livestate.get(id_, by=self.plane.admin)
             except NotFound:
                 return None
             kinds = [(r.kind, r.health_status) for r in found.kubernetes.resources]
@@ -129,7 +131,11 @@ def place(request: pytest.FixtureRequest, kubernetes: Kubernetes, namespace: str
 
 @pytest.mark.slow
 async def test_a_deployment_scaled_by_hand_is_out_of_sync_within_a_moment(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, place: Place
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    place: Place,
 ) -> None:
     files = {"web/app.pipecd.yaml": place.application, "web/web.yaml": json.dumps(DEPLOYMENT)}
     commit = origin.commit(files)

@@ -15,7 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
+from servers.control_plane import RunPiped, StartControlPlane
 from servers.kubernetes import Kubernetes
+from servers.origin import Origin
 from servers.server import free_port
 
 APP = """\
@@ -67,7 +69,11 @@ class Page:
 
 @pytest.fixture
 def shown(
-    start_plane: Any, whole_piped: Any, origin: Any, kubernetes: Kubernetes, namespace: str
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    kubernetes: Kubernetes,
+    namespace: str,
 ) -> Any:
     """A piped with an application on a cluster, its control plane and its page of figures."""
 
@@ -115,7 +121,7 @@ async def test_the_calls_of_a_piped_to_a_cluster_are_in_its_metrics(
 
 @pytest.mark.slow
 async def test_the_plan_previews_of_a_piped_are_in_its_metrics(
-    shown: Any, eventually: Any, origin: Any
+    shown: Any, eventually: Any, origin: Origin
 ) -> None:
     async with shown() as (plane, page):
         origin.git("checkout", "-q", "-b", "feature")
@@ -129,7 +135,7 @@ async def test_the_plan_previews_of_a_piped_are_in_its_metrics(
             timeout=60,
         )
         assert await page.value(f"{PREVIEWS}_handled_total", status="success") == 0
-        assert len(await plane.running.cases.plan_previews.request(wanted, by=plane.admin)) == 1
+        assert len(await plane.cases.plan_previews.request(wanted, by=plane.admin)) == 1
         assert await eventually(page.has(f"{PREVIEWS}_handled_total", status="success"), 40) == 1
         assert await page.value(f"{PREVIEWS}_received_total") == 1
         assert await page.value(f"{PREVIEWS}_handling_seconds_count", status="success") == 1

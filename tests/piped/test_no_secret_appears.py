@@ -27,6 +27,8 @@ from pipecd.proto.model.application_pb2 import ApplicationSyncStatus
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
 from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 from pipecd.secrets import hybrid
+from servers.control_plane import RunPiped, StartControlPlane
+from servers.origin import Origin
 from servers.receivers import Mailbox, Receivers, five_receivers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -143,7 +145,7 @@ class Scene:
     eventually: Any
 
     async def deployments(self) -> tuple[Deployment, ...]:
-        listed = await self.plane.running.cases.deployments.list(
+        listed = await self.plane.cases.deployments.list(
             DeploymentFilter(project="demo"), by=self.plane.admin
         )
         return tuple(listed.items)
@@ -160,7 +162,7 @@ class Scene:
 
     async def application(self) -> Any:
         (deployment, *_) = await self.deployments()
-        applications = self.plane.running.cases.applications
+        applications = self.plane.cases.applications
         return await applications.get(deployment.application_id, by=self.plane.admin)
 
     async def drifted(self) -> bool:
@@ -168,7 +170,7 @@ class Scene:
         return state.status == ApplicationSyncStatus.OUT_OF_SYNC
 
     async def preview(self, remote: str, commit: str) -> str:
-        previews, by = self.plane.running.cases.plan_previews, self.plane.admin
+        previews, by = self.plane.cases.plan_previews, self.plane.admin
         wanted = RequestPlanPreviewRequest(
             repo_remote_url=remote,
             base_branch="main",
@@ -178,14 +180,14 @@ class Scene:
         (command,) = await previews.request(wanted, by=by)
 
         async def handled() -> bool:
-            return bool((await self.plane.running.cases.commands.get(command, by=by)).status)
+            return bool((await self.plane.cases.commands.get(command, by=by)).status)
 
         await self.eventually(handled, 40)
         return str(await previews.results([command], by=by))
 
     async def pages(self) -> str:
         """What a person sees of it all."""
-        cases = self.plane.running.cases
+        cases = self.plane.cases
         site = f"http://{self.plane.address}"
         cookies = {"token": cases.sessions.issue(self.plane.admin)}
         paths = ["/applications", f"/applications/{(await self.application()).id}", "/deployments"]
@@ -218,7 +220,7 @@ def everything_in(directory: Path) -> Iterator[tuple[str, bytes]]:
             )
 
 
-async def live_through(scene: Scene, origin: Any, public: bytes) -> str:
+async def live_through(scene: Scene, origin: Origin, public: bytes) -> str:
     """Everything that can happen to an application; what people were shown of it."""
     first = origin.commit(files(public, token=OLD_TOKEN), "the first")
     targets = {"leaky": DeployTargets(deploy_targets=["here"])}
@@ -285,7 +287,9 @@ plugins: [{{name: leaky, url: "file://{program}", deployTargets: [{{name: here}}
 
 
 @pytest.fixture
-def start(start_plane: Any, whole_piped: Any, eventually: Any, tmp_path: Path) -> Any:
+def start(
+    start_plane: StartControlPlane, whole_piped: RunPiped, eventually: Any, tmp_path: Path
+) -> Any:
     @asynccontextmanager
     async def started(remote: str, configuration: str) -> AsyncGenerator[Scene]:
         given = {"more": configuration, "plugins_dir": tmp_path / "plugins"}
@@ -296,7 +300,7 @@ def start(start_plane: Any, whole_piped: Any, eventually: Any, tmp_path: Path) -
 
 
 async def test_no_secret_appears_anywhere(
-    start: Any, origin: Any, configuration: str, outside: Outside, spec_dir: Path, tmp_path: Path
+    start: Any, origin: Origin, configuration: str, outside: Outside, spec_dir: Path, tmp_path: Path
 ) -> None:
     public = (spec_dir / "vectors" / "secret_public.pem").read_bytes()
     origin.commit({"README": ""})
@@ -315,11 +319,15 @@ async def test_no_secret_appears_anywhere(
 
 
 async def test_what_a_killed_piped_left_behind_is_removed(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    tmp_path: Path,
 ) -> None:
     origin.commit({"README": ""})
     places = ("deployments/d1/sources/s1/target", "livestate/a1", "plan-previews/c1/a1/target")
-    left = [tmp_path / "work of dev" / place / "secret" for place in places]
+    left = [tmp_path / "workspace of dev" / place / "secret" for place in places]
     for file in left:
         file.parent.mkdir(parents=True)
         file.write_text(TOKEN)

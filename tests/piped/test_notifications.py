@@ -11,6 +11,8 @@ import pytest
 
 from pipecd.piped.notify.event import EventType
 from pipecd.secrets import hybrid
+from servers.control_plane import RunPiped, StartControlPlane
+from servers.origin import Origin
 from servers.receivers import (
     DISCORD,
     SIGNATURE,
@@ -78,9 +80,9 @@ def about_deployments(names: list[str]) -> list[str]:
 
 
 async def test_a_deployment_reaches_five_receivers_and_a_secret_none(
-    start_plane: Any,
-    whole_piped: Any,
-    origin: Any,
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
     spec_dir: Path,
     ears: Ears,
     capfd: pytest.CaptureFixture[str],
@@ -110,7 +112,7 @@ async def test_a_deployment_reaches_five_receivers_and_a_secret_none(
             "leak it",
         )
         await ears.hear("DEPLOYMENT_FAILED")
-        reported = await plane.running.cases.pipeds.get(piped.id, by=plane.admin)
+        reported = await plane.cases.pipeds.get(piped.id, by=plane.admin)
     waiting = [line for line in counted.splitlines() if "_notifications_waiting{" in line]
     assert len(waiting) == 5
     names = ears.names
@@ -134,7 +136,7 @@ async def test_a_deployment_reaches_five_receivers_and_a_secret_none(
 
 
 async def test_receivers_that_hang_hold_up_no_deployment_and_no_end(
-    start_plane: Any, whole_piped: Any, origin: Any, ears: Ears
+    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin, ears: Ears
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": GOOD})
     ears.receivers.hanging.update({SLACK_HOOK, TEAMS, DISCORD})

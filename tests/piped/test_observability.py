@@ -22,6 +22,8 @@ from pipecd.piped.reporting import heartbeat
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.wire.server import grpc_server
 from servers.collector import TraceCollector
+from servers.control_plane import RunPiped, StartControlPlane
+from servers.origin import Origin
 from servers.server import free_port
 
 APP = """\
@@ -47,7 +49,7 @@ class Scene:
 
     async def deployment(self) -> Deployment | None:
         """The deployment, once it has ended."""
-        listed = await self.plane.running.cases.deployments.list(
+        listed = await self.plane.cases.deployments.list(
             DeploymentFilter(project="demo"), by=self.plane.admin
         )
         ended = [d for d in listed.items if DeploymentStatus(d.status).is_completed]
@@ -55,7 +57,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(start_plane: Any, whole_piped: Any, origin: Any) -> Any:
+def scene(start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin) -> Any:
     @asynccontextmanager
     async def set_up(script: str, **more: Any) -> AsyncGenerator[Scene]:
         origin.commit({"cart/app.pipecd.yaml": APP.format(script=script)})
@@ -134,7 +136,7 @@ async def test_queued_spans_are_exported_when_piped_ends(
     async with scene("sleep 30") as there:
 
         async def is_at_work() -> bool:
-            listed = await there.plane.running.cases.deployments.list(
+            listed = await there.plane.cases.deployments.list(
                 DeploymentFilter(project="demo"), by=there.plane.admin
             )
             return any(s.name == "SCRIPT_RUN" and s.status for d in listed.items for s in d.stages)
@@ -168,9 +170,9 @@ def statuses(text: str) -> dict[str, set[str]]:
 
 
 async def test_deployment_statuses_are_metrics_until_their_end_is_reported(
-    start_plane: Any,
-    whole_piped: Any,
-    origin: Any,
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
     eventually: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -217,7 +219,10 @@ async def _is(asked: Any, wanted: object) -> bool:
 
 
 async def test_the_process_can_be_profiled(
-    start_plane: Any, whole_piped: Any, origin: Any, monkeypatch: pytest.MonkeyPatch
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(debug, "_SECONDS", 0.2)
     origin.commit({"readme": "nothing"})

@@ -3,12 +3,15 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 from structlog.testing import capture_logs
 
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
+from servers.control_plane import RunPiped, StartControlPlane
+from servers.origin import Origin
 from servers.samples import WAITING_CART
 
 
@@ -16,7 +19,7 @@ def has_deployed(plane: Any, *commits: str) -> Any:
     """A question for `eventually`: was each of the commits deployed once, and nothing else?"""
 
     async def ask() -> bool:
-        listed = await plane.running.cases.deployments.list(
+        listed = await plane.cases.deployments.list(
             DeploymentFilter(project="demo"), by=plane.admin
         )
         assert len(listed.items) <= len(commits)
@@ -31,7 +34,7 @@ def has_deployed(plane: Any, *commits: str) -> Any:
 
 
 async def test_a_push_during_an_outage_is_deployed_after_it(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any
+    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin, eventually: Any
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with AsyncExitStack() as life, AsyncExitStack() as other:
@@ -49,13 +52,13 @@ async def test_a_push_during_an_outage_is_deployed_after_it(
 
 
 async def test_a_disabled_piped_logs_it_and_goes_on_once_it_is_enabled(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any
+    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin, eventually: Any
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     with capture_logs() as logs:
         async with start_plane() as plane, whole_piped(plane, origin.remote) as piped:
             await piped.add_application("cart")
-            pipeds = plane.running.cases.pipeds
+            pipeds = plane.cases.pipeds
             await eventually(has_deployed(plane, first), 20)
             await pipeds.disable(piped.id, by=plane.admin)
             second = origin.commit({"cart/x": "1"})
@@ -69,14 +72,22 @@ async def test_a_disabled_piped_logs_it_and_goes_on_once_it_is_enabled(
 
 
 async def test_a_piped_whose_key_is_replaced_reads_it_from_its_file(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    tmp_path: Path,
 ) -> None:
+    key_file = tmp_path / "key"
     first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
-    async with start_plane() as plane, whole_piped(plane, origin.remote) as piped:
+    async with (
+        start_plane() as plane,
+        whole_piped(plane, origin.remote, key_file=key_file) as piped,
+    ):
         await piped.add_application("cart")
-        pipeds = plane.running.cases.pipeds
+        pipeds = plane.cases.pipeds
         await eventually(has_deployed(plane, first), 20)
-        piped.key_file.write_text(await pipeds.add_key(piped.id, by=plane.admin))
+        key_file.write_text(await pipeds.add_key(piped.id, by=plane.admin))
         await pipeds.delete_old_keys(piped.id, by=plane.admin)
         second = origin.commit({"cart/x": "1"})
         await eventually(has_deployed(plane, first, second), 20)

@@ -21,7 +21,9 @@ from pipecd.pipectl.cli import tree
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.control_plane import RunPiped, StartControlPlane
 from servers.kubernetes import Kubernetes
+from servers.origin import Origin
 
 SCRIPT = """\
 apiVersion: pipecd.dev/v1beta1
@@ -63,7 +65,7 @@ def web(image: str, replicas: int = 1) -> str:
 
 @pytest.fixture
 def previewed(
-    origin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    origin: Origin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[Any], Previewed]:
     """Types `pipectl plan-preview` and returns what it prints and writes."""
 
@@ -83,7 +85,7 @@ def previewed(
     return at
 
 
-def branch(origin: Any, files: dict[str, str], name: str = "feature") -> str:
+def branch(origin: Origin, files: dict[str, str], name: str = "feature") -> str:
     origin.git("checkout", "-q", "-b", name)
     made = origin.commit(files)
     origin.git("checkout", "-q", "main")
@@ -91,9 +93,7 @@ def branch(origin: Any, files: dict[str, str], name: str = "feature") -> str:
 
 
 async def deployments(plane: Any) -> tuple[Deployment, ...]:
-    listed = await plane.running.cases.deployments.list(
-        DeploymentFilter(project="demo"), by=plane.admin
-    )
+    listed = await plane.cases.deployments.list(DeploymentFilter(project="demo"), by=plane.admin)
     return tuple(listed.items)
 
 
@@ -110,7 +110,11 @@ def ended(plane: Any, commit: str, application: str) -> Callable[[], Awaitable[D
 
 
 async def test_a_branch_is_previewed_and_nothing_is_deployed(
-    start_plane: Any, whole_piped: Any, origin: Any, eventually: Any, previewed: Any
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    eventually: Any,
+    previewed: Any,
 ) -> None:
     files = {f"{n}/app.pipecd.yaml": SCRIPT.replace("NAME", n) for n in ("cart", "shop", "far")}
     first = origin.commit({**files, **{f"{n}/words": "hello" for n in ("cart", "shop", "far")}})
@@ -135,9 +139,9 @@ async def test_a_branch_is_previewed_and_nothing_is_deployed(
 
 
 async def test_every_piped_of_the_repository_answers_and_one_that_is_away_is_told(
-    start_plane: Any,
-    whole_piped: Any,
-    origin: Any,
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
     eventually: Any,
     previewed: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -154,9 +158,9 @@ async def test_every_piped_of_the_repository_answers_and_one_that_is_away_is_tol
         for name, piped in zip(names, (dev, prod), strict=True):
             await piped.add_application(name)
             assert await eventually(ended(plane, first, name), 30)
-        away = await plane.running.cases.pipeds.register("away", "", by=plane.admin)
+        away = await plane.cases.pipeds.register("away", "", by=plane.admin)
         site = ApplicationGitRepository(id="s", remote=origin.remote, branch="main")
-        await plane.running.cases.pipeds.report_meta(
+        await plane.cases.pipeds.report_meta(
             ReportPipedMetaRequest(repositories=[site], config="{}"),
             by=PipedCaller("demo", away.id),
         )
@@ -201,7 +205,11 @@ if __name__ == "__main__":
 
 
 async def test_a_plugin_that_dies_over_a_preview_is_told_and_lives_again(
-    start_plane: Any, whole_piped: Any, origin: Any, tmp_path: Path, previewed: Any
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    tmp_path: Path,
+    previewed: Any,
 ) -> None:
     program, poison = tmp_path / "mortal", tmp_path / "poison"
     program.write_text(MORTAL.format(python=sys.executable, poison=str(poison)))
@@ -245,9 +253,9 @@ def cluster(kubernetes: Kubernetes, namespace: str) -> Cluster:
 
 @pytest.mark.slow
 async def test_what_is_previewed_is_what_is_deployed(
-    start_plane: Any,
-    whole_piped: Any,
-    origin: Any,
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
     eventually: Any,
     previewed: Any,
     cluster: Cluster,

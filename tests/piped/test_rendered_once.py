@@ -10,7 +10,9 @@ import pytest
 
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
+from servers.control_plane import RunPiped, StartControlPlane
 from servers.kubernetes import Kubernetes
+from servers.origin import Origin
 
 CONFIG = """\
 apiVersion: pipecd.dev/v1beta1
@@ -36,7 +38,7 @@ def builds(
 
 
 @pytest.fixture
-def piped_of(whole_piped: Any, origin: Any, kubernetes: Kubernetes, namespace: str) -> Any:
+def piped_of(whole_piped: RunPiped, origin: Origin, kubernetes: Kubernetes, namespace: str) -> Any:
     """Runs a piped that knows the cluster, with an application whose base is elsewhere."""
     origin.commit(
         {
@@ -53,12 +55,16 @@ def piped_of(whole_piped: Any, origin: Any, kubernetes: Kubernetes, namespace: s
 
 
 async def test_a_push_that_changes_no_manifest_renders_none_again(
-    start_plane: Any, origin: Any, eventually: Any, piped_of: Any, builds: Callable[[], list[str]]
+    start_plane: StartControlPlane,
+    origin: Origin,
+    eventually: Any,
+    piped_of: Any,
+    builds: Callable[[], list[str]],
 ) -> None:
     async with start_plane() as plane, piped_of(plane) as piped:
 
         async def statuses(commit: str) -> list[DeploymentStatus] | None:
-            listed = await plane.running.cases.deployments.list(
+            listed = await plane.cases.deployments.list(
                 DeploymentFilter(project="demo"), by=plane.admin
             )
             found = [d for d in listed.items if d.trigger.commit.hash == commit]

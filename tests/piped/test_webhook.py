@@ -10,12 +10,14 @@ import httpx2
 
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
+from servers.control_plane import RunPiped, StartControlPlane
+from servers.origin import Origin
 from servers.samples import WAITING_CART
 
 
 async def tell(plane: Any, remote: str) -> None:
     """Does what a Git host does after a push."""
-    (secret,) = await plane.running.cases.webhooks.secrets_of("demo")
+    (secret,) = await plane.cases.webhooks.secrets_of("demo")
     body = json.dumps({"ref": "refs/heads/main", "repository": {"clone_url": remote}}).encode()
     digest = hmac.digest(secret.encode(), body, "sha256").hex()
     async with httpx2.AsyncClient() as client:
@@ -28,13 +30,17 @@ async def tell(plane: Any, remote: str) -> None:
 
 
 async def test_a_webhook_is_quicker_than_the_next_look(
-    start_plane: Any, whole_piped: Any, origin: Any, git_http: Any, eventually: Any
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    git_http: Any,
+    eventually: Any,
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     remote = git_http.url("origin/.git")
 
     async def deployed(commit: str) -> bool:
-        listed = await plane.running.cases.deployments.list(
+        listed = await plane.cases.deployments.list(
             DeploymentFilter(project="demo"), by=plane.admin
         )
         return any(
@@ -44,7 +50,7 @@ async def test_a_webhook_is_quicker_than_the_next_look(
         )
 
     async with start_plane() as plane, whole_piped(plane, remote) as piped:
-        await plane.running.cases.webhooks.rotate(by=plane.admin)
+        await plane.cases.webhooks.rotate(by=plane.admin)
         await piped.add_application("cart")
         # From the first delivery on, this repository is looked at every half minute only.
         took = 0.0

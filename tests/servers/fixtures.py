@@ -2,12 +2,17 @@
 """Fixtures of the servers that tests run against, each started once and only on demand."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
 import pytest
 
+from servers.control_plane import (
+    StartControlPlane,
+    start_control_plane,
+)
 from servers.databases import Dolt, MariaDb, Postgres, Redis
 from servers.git_http import GitHttp
 from servers.git_ssh import GitSsh
@@ -205,3 +210,9 @@ def mailbox() -> Iterator[Mailbox]:
     server = Mailbox()
     yield server
     server.close()
+
+
+@pytest.fixture
+def start_plane(tmp_path: Path) -> StartControlPlane:
+    """Starts a control plane on SQLite and local files: `async with start_plane() as plane`."""
+    return partial(start_control_plane, tmp_path)

@@ -3,7 +3,7 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,3 +59,6 @@ class Origin:
         commit = self.commit(files, "a proposal")
         self.git("checkout", "--quiet", "main")
         return "feature", commit
+
+
+NewOrigin = Callable[[str], Origin]

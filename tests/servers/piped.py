@@ -11,16 +11,21 @@ from servers.programs import OUR_PIPED
 
 
 def piped_config(
-    id_: str, key: str, *, address: str, remote: str, project: str = "shop", rest: str = ""
+    id_: str, key: str | Path, *, address: str, remote: str, project: str = "shop", rest: str = ""
 ) -> str:
-    """Returns the configuration of a piped with one repository; `rest` is appended to its spec."""
+    """Returns the configuration of a piped with one repository; `rest` is appended to its spec.
+
+    A key that is a path is named as the file of the key.
+    """
+    is_file = isinstance(key, Path)
+    line = f"File: {key}" if is_file else f"Data: {base64.b64encode(key.encode()).decode()}"
     return f"""\
 apiVersion: pipecd.dev/v1beta1
 kind: Piped
 spec:
   projectID: {project}
   pipedID: {id_}
-  pipedKeyData: {base64.b64encode(key.encode()).decode()}
+  pipedKey{line}
   apiAddress: {address}
   repositories: [{{repoID: site, remote: "{remote}", branch: main}}]
 {rest}"""

@@ -32,6 +32,7 @@ from pipecd.model.clock import from_unix, to_unix, utc_now
 from pipecd.model.errors import NotFound, Unavailable, UserMistake
 from pipecd.observe.version import build_version
 from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
+from servers.control_plane import StartControlPlane
 from servers.server import free_port
 
 CONFIG = """\
@@ -140,7 +141,7 @@ async def test_ops_does_the_jobs(settings: OpsSettings) -> None:
 
 
 async def test_on_sqlite_a_server_in_the_way_is_told_in_words(
-    start_plane: Any, settings: OpsSettings
+    start_plane: StartControlPlane, settings: OpsSettings
 ) -> None:
     async with start_plane():
         with pytest.raises(UserMistake, match=r"in use by process \d+.*does the upkeep itself"):

@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.control_plane import StartControlPlane
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "webhooks.md"
 
@@ -33,7 +33,7 @@ async def sent(address: str, secret: str) -> tuple[int | None, str]:
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("openssl")), reason="no curl")
-async def test_the_sample_of_the_guide_wakes_a_piped(start_plane: Any) -> None:
+async def test_the_sample_of_the_guide_wakes_a_piped(start_plane: StartControlPlane) -> None:
     async with start_plane() as plane:
         cases = plane.running.cases
         made = await cases.pipeds.register("dev", "", by=plane.admin)

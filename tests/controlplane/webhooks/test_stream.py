@@ -17,6 +17,7 @@ from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.channel import open_channel
 from pipecd.wire.credentials import piped_token
+from servers.control_plane import StartControlPlane
 
 REPOSITORY = {"clone_url": "https://github.com/shop/site.git"}
 PUSH = json.dumps({"ref": "refs/heads/main", "repository": REPOSITORY}).encode()
@@ -63,7 +64,9 @@ async def listening(address: str, token: str) -> AsyncGenerator[Listener]:
             await asyncio.wait({task})
 
 
-async def test_a_push_at_the_one_port_reaches_the_stream_of_a_piped(start_plane: Any) -> None:
+async def test_a_push_at_the_one_port_reaches_the_stream_of_a_piped(
+    start_plane: StartControlPlane,
+) -> None:
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(start_plane(metrics=True))
         cases, admin = plane.running.cases, plane.admin

@@ -19,6 +19,8 @@ from pipecd.piped.reporting.heartbeat import Heartbeat
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.control_plane import OpenControlPlane
+from servers.origin import Origin
 
 NEVER = 1000.0
 OFTEN = 0.005
@@ -26,11 +28,11 @@ WHAT = {"commands", "deployments", "applications", "statistics"}
 
 
 async def test_applications_stay_cached_while_the_control_plane_is_unavailable(
-    open_plane: Any, origin: Any, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
-        await plane.add_repository("site", origin.remote)
-        id_ = await plane.add_application("cart")
+    async with open_plane() as plane, plane.piped.api() as api:
+        await plane.piped.add_repository("site", origin.remote)
+        id_ = await plane.piped.add_application("cart")
         cache = ApplicationCache(api, interval=NEVER)
         async with running(cache):
             await cache.wait_until_loaded()
@@ -44,10 +46,10 @@ async def test_applications_stay_cached_while_the_control_plane_is_unavailable(
 
 
 async def test_a_change_notifies_and_an_equal_copy_does_not(
-    open_plane: Any, origin: Any, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
-        await plane.add_repository("site", origin.remote)
+    async with open_plane() as plane, plane.piped.api() as api:
+        await plane.piped.add_repository("site", origin.remote)
         cache = ApplicationCache(api, interval=NEVER)
         watch = cache.changes.watch()
         async with running(cache):
@@ -55,14 +57,14 @@ async def test_a_change_notifies_and_an_equal_copy_does_not(
             cache.refresh_soon()
             await eventually(lambda: cache.poll_count == 2)
             assert not await watch.wait(0)
-            await plane.add_application("cart")
+            await plane.piped.add_application("cart")
             cache.refresh_soon()
             assert await watch.wait(5)
 
 
-async def created_deployment(plane: Any, origin: Any) -> Deployment:
-    await plane.add_repository("site", origin.remote)
-    application = await plane.application(await plane.add_application("cart"))
+async def created_deployment(plane: Any, origin: Origin) -> Deployment:
+    await plane.piped.add_repository("site", origin.remote)
+    application = await plane.application(await plane.piped.add_application("cart"))
     return Deployment(
         id="c7f8f4c4-3c1b-4c55-9a3e-6f2f0c1d2e3f",
         application_id=application.id,
@@ -80,9 +82,9 @@ async def created_deployment(plane: Any, origin: Any) -> Deployment:
 
 
 async def test_a_created_deployment_is_cached_until_a_later_poll_decides(
-    open_plane: Any, origin: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
+    async with open_plane() as plane, plane.piped.api() as api:
         created = await created_deployment(plane, origin)
         cache = DeploymentCache(api)
         watch = cache.changes.watch()
@@ -100,11 +102,11 @@ async def test_a_created_deployment_is_cached_until_a_later_poll_decides(
 
 
 async def test_a_created_deployment_is_taken_once_and_unless_the_control_plane_changed_it(
-    open_plane: Any, origin: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
+    async with open_plane() as plane, plane.piped.api() as api:
         created = await created_deployment(plane, origin)
-        await plane.cases.deployment_reports.create(created, by=plane.caller)
+        await plane.cases.deployment_reports.create(created, by=plane.piped.caller)
         cache = DeploymentCache(api)
         cache.add(created)
         assert not await cache.poll(), "the control plane has the same"
@@ -121,11 +123,11 @@ async def test_a_created_deployment_is_taken_once_and_unless_the_control_plane_c
 
 
 async def test_a_handled_command_is_hidden_before_its_report_is_accepted(
-    open_plane: Any, origin: Any, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
-        await plane.add_repository("site", origin.remote)
-        id_ = await plane.add_application("cart")
+    async with open_plane() as plane, plane.piped.api() as api:
+        await plane.piped.add_repository("site", origin.remote)
+        id_ = await plane.piped.add_application("cart")
         command_id = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
         cache = CommandCache(api, interval=NEVER)
         async with running(cache):
@@ -150,11 +152,11 @@ async def test_a_handled_command_is_hidden_before_its_report_is_accepted(
 
 
 async def test_a_command_stays_hidden_when_its_report_is_refused(
-    open_plane: Any, origin: Any, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
-        await plane.add_repository("site", origin.remote)
-        id_ = await plane.add_application("cart")
+    async with open_plane() as plane, plane.piped.api() as api:
+        await plane.piped.add_repository("site", origin.remote)
+        id_ = await plane.piped.add_application("cart")
         await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
         cache = CommandCache(api, interval=NEVER)
         plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.PERMISSION_DENIED
@@ -165,11 +167,11 @@ async def test_a_command_stays_hidden_when_its_report_is_refused(
 
 
 async def test_deployments_are_grouped_by_status(
-    open_plane: Any, origin: Any, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
-        await plane.add_repository("site", origin.remote)
-        application = await plane.application(await plane.add_application("cart"))
+    async with open_plane() as plane, plane.piped.api() as api:
+        await plane.piped.add_repository("site", origin.remote)
+        application = await plane.application(await plane.piped.add_application("cart"))
         for at, status in enumerate(list(DeploymentStatus)[:4], 1):
             await plane.cases.deployment_reports.create(
                 Deployment(
@@ -186,7 +188,7 @@ async def test_deployments_are_grouped_by_status(
                     ),
                     created_at=at,
                 ),
-                by=plane.caller,
+                by=plane.piped.caller,
             )
         cache = DeploymentCache(api, interval=NEVER)
         async with running(cache):
@@ -210,14 +212,14 @@ def test_last_page(cursor: str, expected: bool) -> None:
 
 
 async def test_a_refresh_waits_for_a_copy_requested_after_it(
-    open_plane: Any, origin: Any, running: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
-        await plane.add_repository("site", origin.remote)
+    async with open_plane() as plane, plane.piped.api() as api:
+        await plane.piped.add_repository("site", origin.remote)
         cache = ApplicationCache(api, interval=NEVER)
         async with running(cache):
             await cache.wait_until_loaded()
-            id_ = await plane.add_application("cart")
+            id_ = await plane.piped.add_application("cart")
             await cache.refresh()
             assert [application.id for application in cache.all] == [id_]
 
@@ -227,11 +229,11 @@ def logged(logs: list[Any], event: str) -> set[str]:
 
 
 async def test_an_outage_is_logged_once_and_so_is_its_end(
-    open_plane: Any, origin: Any, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
-        await plane.add_repository("site", origin.remote)
-        id_ = await plane.add_application("cart")
+    async with open_plane() as plane, plane.piped.api() as api:
+        await plane.piped.add_repository("site", origin.remote)
+        id_ = await plane.piped.add_application("cart")
         applications = ApplicationCache(api, interval=OFTEN)
         deployments = DeploymentCache(api, interval=OFTEN)
         commands = CommandCache(api, interval=OFTEN)

@@ -16,6 +16,8 @@ from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.cache.wakeups import WakeupStream
 from pipecd.proto.service.wakeups_pb2 import Wakeup
+from servers.control_plane import OpenControlPlane
+from servers.origin import Origin
 
 NEVER = 1000.0
 
@@ -27,10 +29,10 @@ async def no_heads(tmp_path: Path) -> AsyncGenerator[RepositoryHeads]:
 
 
 async def test_a_wakeup_refreshes_the_cache_it_is_for(
-    open_plane: Any, origin: Any, running: Any, eventually: Any, tmp_path: Path
+    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any, tmp_path: Path
 ) -> None:
-    async with open_plane() as plane, plane.api() as api, no_heads(tmp_path) as heads:
-        await plane.add_repository("site", origin.remote)
+    async with open_plane() as plane, plane.piped.api() as api, no_heads(tmp_path) as heads:
+        await plane.piped.add_repository("site", origin.remote)
         cache = ApplicationCache(api, interval=NEVER)
         stream = WakeupStream(
             api,
@@ -42,15 +44,15 @@ async def test_a_wakeup_refreshes_the_cache_it_is_for(
         )
         async with running(cache, stream):
             await eventually(lambda: stream.is_up)
-            await plane.add_application("cart")
+            await plane.piped.add_application("cart")
             # Without the stream this would take a thousand seconds.
             await eventually(lambda: len(cache.all) == 1)
 
 
 async def test_without_the_stream_piped_polls(
-    open_plane: Any, running: Any, eventually: Any, tmp_path: Path
+    open_plane: OpenControlPlane, running: Any, eventually: Any, tmp_path: Path
 ) -> None:
-    async with open_plane() as plane, plane.api() as api, no_heads(tmp_path) as heads:
+    async with open_plane() as plane, plane.piped.api() as api, no_heads(tmp_path) as heads:
         plane.gate.refusals["WatchWakeups"] = grpc.StatusCode.UNIMPLEMENTED
         cache = CommandCache(api, interval=0.02)
         stream = WakeupStream(api, schedules={Wakeup.COMMANDS: (cache.schedule,)}, heads=heads)
@@ -62,9 +64,9 @@ async def test_without_the_stream_piped_polls(
 
 
 async def test_a_stream_that_fails_is_opened_again(
-    open_plane: Any, running: Any, eventually: Any, tmp_path: Path
+    open_plane: OpenControlPlane, running: Any, eventually: Any, tmp_path: Path
 ) -> None:
-    async with open_plane() as plane, plane.api() as api, no_heads(tmp_path) as heads:
+    async with open_plane() as plane, plane.piped.api() as api, no_heads(tmp_path) as heads:
         plane.gate.refusals["WatchWakeups"] = grpc.StatusCode.UNAVAILABLE
         stream = WakeupStream(api, schedules={}, heads=heads, chance=lambda: 0.0)
         async with running(stream):

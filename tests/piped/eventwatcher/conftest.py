@@ -32,6 +32,7 @@ from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from pipecd.proto.service.wakeups_pb2 import Wakeup
+from servers.origin import NewOrigin
 
 _POLL = 300.0
 
@@ -76,7 +77,7 @@ def registry_of(eventually: Any) -> Callable[[Any], Registry]:
 
 
 @pytest.fixture
-def shop(new_origin: Any) -> Any:
+def shop(new_origin: NewOrigin) -> Any:
     """A repository that piped may push to."""
     origin = new_origin("shop")
     origin.git("config", "receive.denyCurrentBranch", "updateInstead")
@@ -101,7 +102,7 @@ def watching(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[EventQ
         repositories = [Repository(id_, remote, "main") for id_, remote in remotes.items()]
         place = tmp_path / directory
         async with (
-            plane.api() as api,
+            plane.piped.api() as api,
             open_mirrors(
                 repositories, directory=place, credentials=credentials or GitCredentials()
             ) as mirrors,

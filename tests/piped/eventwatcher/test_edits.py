@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from pipecd.piped.eventwatcher.definitions import EventDefinition
 from pipecd.piped.eventwatcher.edits import Edit, EditBatch, commit_message
 from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement
 from pipecd.proto.model.event_pb2 import Event
+from servers.origin import Origin
 
 
 def task(
@@ -80,7 +80,7 @@ TRAILER = "Pipecd-Dev-Trace-Trigger-Commit-Hash"
 async def test_commits(
     tasks: list[Edit],
     commits: list[tuple[list[str], str, dict[str, str]]],
-    origin: Any,
+    origin: Origin,
     tmp_path: Path,
 ) -> None:
     head = origin.commit(dict.fromkeys("abc", "tag: v1\n"))

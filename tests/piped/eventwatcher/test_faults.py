@@ -16,6 +16,8 @@ from pipecd.piped.eventwatcher.event_queue import EventQueue
 from pipecd.piped.eventwatcher.selection import EventOutcome
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
+from servers.control_plane import OpenControlPlane
+from servers.origin import NewOrigin, Origin
 
 WATCHER = """\
 apiVersion: pipecd.dev/v1beta1
@@ -28,16 +30,16 @@ spec:
 FILES = {".pipe/image.yaml": WATCHER, "m.yaml": "tag: v1\n"}
 
 
-def tag(origin: Any) -> str:
+def tag(origin: Origin) -> str:
     return origin.git("show", "main:m.yaml").removeprefix("tag: ")
 
 
-def commits(origin: Any) -> int:
+def commits(origin: Origin) -> int:
     return int(origin.git("rev-list", "--count", "main"))
 
 
 async def test_a_piped_that_ended_before_it_told_finds_its_work_done(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane:
@@ -54,7 +56,7 @@ async def test_a_piped_that_ended_before_it_told_finds_its_work_done(
 
 
 async def test_a_person_who_takes_a_value_back_is_not_overruled_by_a_restart(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane:
@@ -72,7 +74,7 @@ async def test_a_person_who_takes_a_value_back_is_not_overruled_by_a_restart(
 
 
 async def test_an_older_event_does_not_follow_a_newer_one_that_was_handled(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane:
@@ -82,7 +84,7 @@ async def test_an_older_event_does_not_follow_a_newer_one_that_was_handled(
         new = await events.register("image", "v3")
         await _backdate(plane, new, 5)
         done = EventReport(new, event_pb2.EVENT_SUCCESS, "done by others")
-        await plane.cases.events.report_statuses([done], by=plane.caller)
+        await plane.cases.events.report_statuses([done], by=plane.piped.caller)
         async with watching(plane, {"site": shop.remote}):
             ended = await events.ended(old)
     assert ended.status == event_pb2.EVENT_OUTDATED
@@ -92,7 +94,7 @@ async def test_an_older_event_does_not_follow_a_newer_one_that_was_handled(
 
 @pytest.mark.parametrize("minutes", [-5, 5], ids=["slow", "fast"])
 async def test_a_clock_that_is_wrong_keeps_no_event_back(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, minutes: int
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, minutes: int
 ) -> None:
     def now() -> datetime:
         return utc_now() + timedelta(minutes=minutes)
@@ -106,7 +108,7 @@ async def test_a_clock_that_is_wrong_keeps_no_event_back(
 
 
 async def test_a_question_that_is_not_answered_is_asked_again(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane, watching(plane, {"site": shop.remote}):
@@ -120,7 +122,7 @@ async def test_a_question_that_is_not_answered_is_asked_again(
 
 
 async def test_an_event_of_yesterday_is_put_away(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane:
@@ -142,7 +144,7 @@ async def _backdate(plane: Any, id_: str, seconds: int) -> None:
 
 
 async def test_a_definition_that_comes_after_its_event_finds_it(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
 ) -> None:
     shop.commit({"m.yaml": "tag: v1\n"})
     async with open_plane() as plane, watching(plane, {"site": shop.remote}):
@@ -155,7 +157,12 @@ async def test_a_definition_that_comes_after_its_event_finds_it(
 
 
 async def test_two_pipeds_act_on_one_event(
-    open_plane: Any, watching: Any, shop: Any, new_origin: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane,
+    watching: Any,
+    shop: Any,
+    new_origin: NewOrigin,
+    registry_of: Any,
+    eventually: Any,
 ) -> None:
     other = new_origin("other")
     other.git("config", "receive.denyCurrentBranch", "updateInstead")
@@ -176,7 +183,7 @@ async def test_two_pipeds_act_on_one_event(
 
 
 async def test_a_definition_does_not_change_in_hindsight_what_others_dealt_with(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
 ) -> None:
     shop.commit({**FILES, "n.yaml": "tag: v1\n"})
     another = WATCHER.replace("name: image", "name: other").replace("m.yaml", "n.yaml")
@@ -184,7 +191,7 @@ async def test_a_definition_does_not_change_in_hindsight_what_others_dealt_with(
         events = registry_of(plane)
         id_ = await events.register("other", "v2")
         done = EventReport(id_, event_pb2.EVENT_SUCCESS, "done by others")
-        await plane.cases.events.report_statuses([done], by=plane.caller)
+        await plane.cases.events.report_statuses([done], by=plane.piped.caller)
         await _backdate(plane, id_, 5)
         shop.commit({".pipe/other.yaml": another})
         await events.succeeded(await events.register("image", "v2"))
@@ -195,7 +202,12 @@ async def test_a_definition_does_not_change_in_hindsight_what_others_dealt_with(
 
 
 async def test_two_repositories_make_one_outcome(
-    open_plane: Any, watching: Any, shop: Any, new_origin: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane,
+    watching: Any,
+    shop: Any,
+    new_origin: NewOrigin,
+    registry_of: Any,
+    eventually: Any,
 ) -> None:
     other = new_origin("other")
     shop.commit(FILES)
@@ -219,7 +231,7 @@ async def test_two_repositories_make_one_outcome(
 
 
 async def test_a_repository_that_cannot_be_reached_holds_up_no_other(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, tmp_path: Path
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, tmp_path: Path
 ) -> None:
     shop.commit(FILES)
     remotes = {"gone": f"file://{tmp_path}/gone", "site": shop.remote}
@@ -230,7 +242,7 @@ async def test_a_repository_that_cannot_be_reached_holds_up_no_other(
 
 
 async def test_a_host_that_is_away_is_waited_for(
-    open_plane: Any,
+    open_plane: OpenControlPlane,
     watching: Any,
     shop: Any,
     registry_of: Any,
@@ -254,7 +266,12 @@ async def test_a_host_that_is_away_is_waited_for(
 
 
 async def test_a_password_that_is_wrong_is_a_failure(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, git_http: Any, eventually: Any
+    open_plane: OpenControlPlane,
+    watching: Any,
+    shop: Any,
+    registry_of: Any,
+    git_http: Any,
+    eventually: Any,
 ) -> None:
     shop.commit(FILES)
     credentials = GitCredentials(username="ann", password="wrong")
@@ -280,7 +297,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("home")
 async def test_events_are_pushed_over_ssh(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, git_ssh: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, git_ssh: Any
 ) -> None:
     shop.commit(FILES)
     credentials = GitCredentials(ssh_key=git_ssh.private_key.encode())
@@ -293,7 +310,7 @@ async def test_events_are_pushed_over_ssh(
 
 @pytest.mark.slow
 async def test_a_crowd_of_events_is_worked_off(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane:
@@ -316,9 +333,9 @@ async def test_a_crowd_of_events_is_worked_off(
 
 
 async def test_one_report_that_is_refused_keeps_no_other_from_being_told(
-    open_plane: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, registry_of: Any, eventually: Any
 ) -> None:
-    async with open_plane() as plane, plane.api() as api:
+    async with open_plane() as plane, plane.piped.api() as api:
         events = registry_of(plane)
         id_ = await events.register("image", "v2")
         queue = EventQueue(api, every=300)

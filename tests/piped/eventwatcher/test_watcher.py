@@ -8,6 +8,7 @@ import pytest
 
 from pipecd.config.piped import EventWatcherRepoSpec
 from pipecd.proto.model import event_pb2
+from servers.control_plane import OpenControlPlane
 
 
 def watched(*events: str) -> str:
@@ -42,7 +43,7 @@ MANIFEST = "# The cart.\nimage:  'cart:v1'   # keep\ntag: v1\n"
 
 
 async def test_an_event_of_an_application_becomes_a_commit(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     template = "          commitMessage: 'feat: {{ .EventName }} {{ .Value }}'\n"
     both = ("{file: m.yaml, yamlField: $.tag}", "{file: ../cfg.json, jsonField: $.tag}")
@@ -55,8 +56,8 @@ async def test_an_event_of_an_application_becomes_a_commit(
     )
     async with open_plane() as plane, watching(plane, {"site": shop.remote}):
         events = registry_of(plane)
-        await plane.add_repository("site", shop.remote)
-        await plane.add_application("cart")
+        await plane.piped.add_repository("site", shop.remote)
+        await plane.piped.add_application("cart")
         id_ = await events.register(
             "image",
             "v2",
@@ -74,7 +75,7 @@ async def test_an_event_of_an_application_becomes_a_commit(
 
 
 async def test_events_that_wait_become_one_commit_and_older_ones_are_outdated(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     files = {f"{name}.yaml": "tag: v0\n" for name in ("a", "b", "c")}
     shop.commit({".pipe/deep/all.yaml": watched("a", "b", "c"), **files})
@@ -106,7 +107,7 @@ async def test_events_that_wait_become_one_commit_and_older_ones_are_outdated(
 
 
 async def test_what_fails_is_told_and_is_in_no_commit(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     half = "{file: m.yaml, yamlField: $.tag}", "{file: none.yaml, yamlField: $.tag}"
     shop.commit(
@@ -124,8 +125,8 @@ async def test_what_fails_is_told_and_is_in_no_commit(
     before = shop.commit()
     async with open_plane() as plane, watching(plane, {"site": shop.remote}):
         events = registry_of(plane)
-        await plane.add_repository("site", shop.remote)
-        await plane.add_application("cart")
+        await plane.piped.add_repository("site", shop.remote)
+        await plane.piped.add_application("cart")
         ids = [await events.register(name, "v2") for name in ("list", "gone", "link", "good")]
         half_id = await events.register("half", "v2", labels={"app": "cart"})
         told = [await events.failed(id_) for id_ in (*ids[:3], half_id)]
@@ -141,7 +142,7 @@ async def test_what_fails_is_told_and_is_in_no_commit(
 
 
 async def test_a_value_that_is_there_already_needs_no_commit(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     head = shop.commit({".pipe/a.yaml": watched("a"), "a.yaml": "tag: v2\n"})
     async with open_plane() as plane, watching(plane, {"site": shop.remote}):
@@ -151,7 +152,7 @@ async def test_a_value_that_is_there_already_needs_no_commit(
 
 
 async def test_whoever_pushes_at_the_same_time_loses_nothing(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any, tmp_path: Path
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, tmp_path: Path
 ) -> None:
     shop.commit({".pipe/a.yaml": watched("a"), "a.yaml": "tag: v1\nother: 1\n"})
     faster = shop.commit({"a.yaml": "tag: v1\nother: 2\n"}, "faster")
@@ -175,7 +176,7 @@ async def test_whoever_pushes_at_the_same_time_loses_nothing(
 
 
 async def test_a_refused_push_is_a_failure_and_the_next_event_is_tried(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit({".pipe/a.yaml": watched("a"), "a.yaml": "tag: v1\n"})
     hook = shop.path / ".git/hooks/pre-receive"
@@ -192,7 +193,7 @@ async def test_a_refused_push_is_a_failure_and_the_next_event_is_tried(
 
 
 async def test_what_another_event_would_have_pushed_is_no_success_either(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     both = watched("a") + watched("b").partition("events:\n")[2].replace("b.yaml", "a.yaml")
     shop.commit({".pipe/both.yaml": both, "a.yaml": "tag: v1\n"})
@@ -209,7 +210,7 @@ async def test_what_another_event_would_have_pushed_is_no_success_either(
 
 
 async def test_pull_requests_get_branches_that_begin_at_the_watched_one(
-    open_plane: Any, watching: Any, shop: Any, registry_of: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     wants = "          makePullRequest: true\n"
     shop.commit(
@@ -223,8 +224,8 @@ async def test_pull_requests_get_branches_that_begin_at_the_watched_one(
     head = shop.git("rev-parse", "main")
     async with open_plane() as plane, watching(plane, {"site": shop.remote}):
         events = registry_of(plane)
-        await plane.add_repository("site", shop.remote)
-        await plane.add_application("cart")
+        await plane.piped.add_repository("site", shop.remote)
+        await plane.piped.add_application("cart")
         ids: list[str] = []
         for value in ("v2", "v3"):
             ids.append(await events.register("new image", value, labels={"app": "cart"}))
@@ -247,7 +248,7 @@ async def test_pull_requests_get_branches_that_begin_at_the_watched_one(
     ],
 )
 async def test_files_are_chosen_by_patterns(
-    open_plane: Any,
+    open_plane: OpenControlPlane,
     watching: Any,
     shop: Any,
     registry_of: Any,
@@ -263,8 +264,8 @@ async def test_files_are_chosen_by_patterns(
         watching(plane, {"site": shop.remote}, settings=given),
     ):
         events = registry_of(plane)
-        await plane.add_repository("site", shop.remote)
-        await plane.add_application("cart")
+        await plane.piped.add_repository("site", shop.remote)
+        await plane.piped.add_application("cart")
         ids = {name: await events.register(name, "v2") for name in "ab"}
         last = await events.register("c", "v2", labels={"app": "cart"})
         for name in names:

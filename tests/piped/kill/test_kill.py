@@ -18,6 +18,8 @@ from pipecd.piped.notify.event import EventType
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.control_plane import OpenControlPlane
+from servers.origin import Origin
 from servers.receivers import Receivers
 
 ADMIN = User("shop", "root", ("Admin",))
@@ -52,7 +54,12 @@ def points(point: Callable[..., Any]) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_piped_may_be_killed_anywhere(
-    open_plane: Any, origin: Any, tmp_path: Path, killing: Any, start_piped: Any, ended: Any
+    open_plane: OpenControlPlane,
+    origin: Origin,
+    tmp_path: Path,
+    killing: Any,
+    start_piped: Any,
+    ended: Any,
 ) -> None:
     cases = [case_of(p, killing, tmp_path) for p in points(killing.Point)]
     (tmp_path / "trace").mkdir()

@@ -37,7 +37,9 @@ from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult
+from servers.control_plane import OpenControlPlane
 from servers.directory_plugin import DirectoryPlugin
+from servers.origin import Origin
 
 MIRROR_EVERY = 0.05
 # Nothing but a reason makes these tests look.
@@ -84,7 +86,7 @@ class Scene:
     """A control plane, a repository and a shelf."""
 
     plane: Any
-    origin: Any
+    origin: Origin
     directory: Path
     shelf: DirectoryPlugin = field(default_factory=DirectoryPlugin)
     notifier: RecordingNotifier = field(default_factory=RecordingNotifier)
@@ -113,7 +115,7 @@ class Scene:
         """An application that runs as it is declared, and its id."""
         self.push(application, more, **files)
         self.put(application, **files)
-        return await self.plane.add_application(application)
+        return await self.plane.piped.add_application(application)
 
     async def state(self, application_id: str) -> ApplicationSyncState:
         return (await self.plane.application(application_id)).sync_state
@@ -161,7 +163,7 @@ class Scene:
         target = DeployTargetSpec(name="p", config={"directory": str(self.directory / "shelf")})
         spec = PluginSpec(name="shelf", deploy_targets=(target,))
         async with (
-            self.plane.api() as api,
+            self.plane.piped.api() as api,
             open_mirrors([site], directory=work / "git", credentials=GitCredentials()) as mirrors,
         ):
             callbacks = Callbacks(
@@ -212,12 +214,12 @@ class Scene:
 
 @pytest.fixture
 def open_scene(
-    open_plane: Any, origin: Any, tmp_path: Path
+    open_plane: OpenControlPlane, origin: Origin, tmp_path: Path
 ) -> Callable[[], AbstractAsyncContextManager[Scene]]:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Scene]:
         async with open_plane() as plane:
-            await plane.add_repository("site", origin.remote)
+            await plane.piped.add_repository("site", origin.remote)
             yield Scene(plane, origin, tmp_path)
 
     return opened

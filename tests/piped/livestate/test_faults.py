@@ -61,8 +61,8 @@ async def test_a_mistake_and_a_bug_are_told_with_their_words(
     async with open_scene() as scene:
         for name in ("cart", "shop"):
             scene.push(name, a="1")
-        cart = await scene.plane.add_application("cart")
-        shop = await scene.plane.add_application("shop")
+        cart = await scene.plane.piped.add_application("cart")
+        shop = await scene.plane.piped.add_application("shop")
         scene.shelf.broken |= {
             "cart": UserMistake("file a is empty", hint="write something into it"),
             "shop": ZeroDivisionError("a bug"),
@@ -80,7 +80,7 @@ async def test_a_secret_is_shown_nowhere_and_stays_nowhere(
     async with open_scene() as scene:
         scene.push("cart", ENCRYPTED, a="{{ .encryptedSecrets.password }}")
         scene.put("cart", a="by hand", b=SECRET)
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.plane.piped.add_application("cart")
         async with scene.reporting(decrypt=lambda _: SECRET):
             state = await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
             snapshot = await eventually(scene.has_file(id_, "b", "******"))
@@ -102,7 +102,7 @@ async def test_a_secret_that_cannot_be_decrypted_is_told(open_scene: Any, eventu
 
     async with open_scene() as scene:
         scene.push("cart", ENCRYPTED, a="x")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.plane.piped.add_application("cart")
         async with scene.reporting(decrypt=refuse):
             words = "failed to decrypt password secret (it was encrypted with another key)"
             await eventually(scene.is_in(id_, SyncStatus.INVALID_CONFIG, words))
@@ -157,7 +157,7 @@ async def test_a_control_plane_that_is_away_gets_what_it_missed(
 async def test_an_endless_reason_is_cut(open_scene: Any, eventually: Any) -> None:
     async with open_scene() as scene:
         scene.push("cart", a="x" * 1_000_000)
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.plane.piped.add_application("cart")
         async with scene.reporting():
             state = await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
     assert len(state.reason) < 70_000
@@ -173,7 +173,7 @@ async def test_a_dozen_applications_that_hang_are_all_told_and_come_back(
             scene.push(name, a="1")
             scene.put(name, a="1")
         scene.shelf.silent.update(names)
-        ids = [await scene.plane.add_application(name) for name in names]
+        ids = [await scene.plane.piped.add_application(name) for name in names]
         async with scene.reporting(plugin_timeout=0.3):
             why = "did not return the live state"
             for id_ in ids:

@@ -16,7 +16,7 @@ async def test_what_runs_and_how_it_compares_are_told(open_scene: Any, eventuall
     async with open_scene() as scene:
         commit = scene.push("cart", a="1", b="2")
         scene.put("cart", a="1", b="ill")
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.plane.piped.add_application("cart")
         async with scene.reporting():
             state = await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
             snapshot = await eventually(scene.has_file(id_, "b", "ill"))
@@ -78,8 +78,8 @@ async def test_only_a_commit_that_touches_an_application_is_a_reason_to_look(
         scene.push("shop", a="1")
         scene.put("cart", a="1")
         scene.put("shop", a="1")
-        cart = await scene.plane.add_application("cart")
-        shop = await scene.plane.add_application("shop")
+        cart = await scene.plane.piped.add_application("cart")
+        shop = await scene.plane.piped.add_application("shop")
         async with scene.reporting():
             await eventually(scene.is_in(cart, SyncStatus.SYNCED))
             await eventually(scene.is_in(shop, SyncStatus.SYNCED))
@@ -98,7 +98,7 @@ async def test_what_another_writer_reports_is_put_right(open_scene: Any, eventua
         id_ = await scene.deployed("cart", a="1")
         async with scene.reporting():
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
-            async with scene.plane.api() as api:
+            async with scene.plane.piped.api() as api:
                 wrong = piped_pb2.ReportApplicationSyncStateRequest(application_id=id_)
                 wrong.state.status, wrong.state.timestamp = SyncStatus.INVALID_CONFIG, 1
                 await api.report_application_sync_state(wrong)
@@ -125,8 +125,8 @@ async def test_a_deployment_is_told_as_such_and_compared_afterwards(
 ) -> None:
     async with open_scene() as scene:
         commit = scene.push("cart", a="1")
-        id_ = await scene.plane.add_application("cart")
-        async with scene.reporting(), scene.plane.api() as api:
+        id_ = await scene.plane.piped.add_application("cart")
+        async with scene.reporting(), scene.plane.piped.api() as api:
             await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
             deployment = await _deployment(scene, id_, commit)
             await api.create_deployment(piped_pb2.CreateDeploymentRequest(deployment=deployment))
@@ -196,7 +196,7 @@ async def test_an_application_without_a_platform_keeps_no_working_copy(
     pipeline = "  pipeline: {stages: [{name: PAUSE}]}\n"
     async with open_scene() as scene:
         scene.push("cart", pipeline)
-        cart = await scene.plane.add_application("cart")
+        cart = await scene.plane.piped.add_application("cart")
         async with scene.reporting() as reporter:
             # The first look finds out that nobody can tell; the next one does without a copy.
             await eventually(lambda: (post := reporter._running.get(cart)) and post.watcher._result)

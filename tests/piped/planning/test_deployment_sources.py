@@ -17,6 +17,7 @@ from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from servers.origin import Origin
 from servers.samples import CART
 
 CART_PATH = ApplicationGitPath(
@@ -27,7 +28,7 @@ FILES = {"cart/app.pipecd.yaml": CART, "cart/old.yaml": CART, "cart/x": "1", "ca
 
 @pytest.fixture
 def open_sources(
-    origin: Any, tmp_path: Path
+    origin: Origin, tmp_path: Path
 ) -> Callable[[], AbstractAsyncContextManager[DeploymentSources]]:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[DeploymentSources]:
@@ -63,7 +64,7 @@ MODIFICATIONS = [
 
 @pytest.mark.parametrize("modify", MODIFICATIONS)
 async def test_a_modified_working_copy_is_not_seen_by_the_next_stage(
-    open_sources: Any, origin: Any, tmp_path: Path, modify: Callable[[Path], Any]
+    open_sources: Any, origin: Origin, tmp_path: Path, modify: Callable[[Path], Any]
 ) -> None:
     commit = origin.commit(FILES)
     async with open_sources() as sources:
@@ -79,7 +80,7 @@ async def test_a_modified_working_copy_is_not_seen_by_the_next_stage(
 
 
 async def test_an_unmodified_working_copy_is_reused(
-    open_sources: Any, origin: Any, tmp_path: Path
+    open_sources: Any, origin: Origin, tmp_path: Path
 ) -> None:
     commit = origin.commit(FILES)
     async with open_sources() as sources:

@@ -47,6 +47,7 @@ from pipecd.sdk import (
 )
 from pipecd.sdk.serving import PluginServer
 from pipecd.sdk.testing import MemoryHost
+from servers.origin import Origin
 from servers.samples import CART
 
 QUICK, PIPELINE = SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE
@@ -102,7 +103,7 @@ def hosted(plugin: StagePlugin, name: str, *targets: str) -> RegisteredPlugin:
 
 @asynccontextmanager
 async def planning(
-    origin: Any, tmp_path: Path, *platforms: Platform, names: Sequence[str] = ("p0", "p1")
+    origin: Origin, tmp_path: Path, *platforms: Platform, names: Sequence[str] = ("p0", "p1")
 ) -> AsyncGenerator[Callable[..., Any], None]:
     known = [
         hosted(platform, name, "dev") for name, platform in zip(names, platforms, strict=False)
@@ -155,7 +156,7 @@ PLUGINS = "  plugins: {p0: {}}\n"
 
 
 async def test_the_first_deployment_of_a_platform_is_a_quick_sync(
-    origin: Any, tmp_path: Path
+    origin: Origin, tmp_path: Path
 ) -> None:
     platform = Platform()
     commit = origin.commit(spec(*CANARY))
@@ -167,7 +168,7 @@ async def test_the_first_deployment_of_a_platform_is_a_quick_sync(
 
 
 async def test_plugins_decide_the_strategy_of_a_later_deployment(
-    origin: Any, tmp_path: Path
+    origin: Origin, tmp_path: Path
 ) -> None:
     platform = Platform(wants=Strategy(PIPELINE, "a new image"))
     first = origin.commit({**spec(*CANARY), "cart/old.yaml": spec(*CANARY)["cart/app.pipecd.yaml"]})
@@ -181,7 +182,7 @@ async def test_plugins_decide_the_strategy_of_a_later_deployment(
 
 
 async def test_no_plugin_is_called_after_one_that_requires_the_pipeline(
-    origin: Any, tmp_path: Path
+    origin: Origin, tmp_path: Path
 ) -> None:
     eager, late = Platform(wants=Strategy(PIPELINE, "yes")), OtherPlatform()
     commit = origin.commit(spec("name: CANARY", "name: OTHER"))
@@ -192,7 +193,9 @@ async def test_no_plugin_is_called_after_one_that_requires_the_pipeline(
     assert "strategy" not in late.asked
 
 
-async def test_without_a_pipeline_the_named_plugins_are_synced(origin: Any, tmp_path: Path) -> None:
+async def test_without_a_pipeline_the_named_plugins_are_synced(
+    origin: Origin, tmp_path: Path
+) -> None:
     commit = origin.commit(spec(more=f"{PLUGINS}  planner: {{autoRollback: false}}\n"))
     async with planning(origin, tmp_path, Platform()) as plan:
         made = await plan(commit, RunningCommit(commit, ""))
@@ -200,7 +203,7 @@ async def test_without_a_pipeline_the_named_plugins_are_synced(origin: Any, tmp_
 
 
 async def test_a_failure_to_determine_versions_does_not_fail_the_plan(
-    origin: Any, tmp_path: Path
+    origin: Origin, tmp_path: Path
 ) -> None:
     commit = origin.commit(spec(more=PLUGINS))
     async with planning(origin, tmp_path, Platform(broken={"versions"})) as plan:
@@ -216,7 +219,7 @@ async def test_a_failure_to_determine_versions_does_not_fail_the_plan(
     ],
 )  # fmt: skip
 async def test_a_failed_plan_has_the_error_of_the_plugin(
-    origin: Any, tmp_path: Path, platform: Platform, told: str
+    origin: Origin, tmp_path: Path, platform: Platform, told: str
 ) -> None:
     commit = origin.commit(spec("name: CANARY"))
     running = RunningCommit(commit, "") if platform.wants else None
@@ -225,14 +228,14 @@ async def test_a_failed_plan_has_the_error_of_the_plugin(
             await plan(commit, running)
 
 
-async def test_the_error_names_a_missing_running_commit(origin: Any, tmp_path: Path) -> None:
+async def test_the_error_names_a_missing_running_commit(origin: Origin, tmp_path: Path) -> None:
     commit = origin.commit(spec(more=PLUGINS))
     async with planning(origin, tmp_path, Platform()) as plan:
         with pytest.raises(NotFound, match="commit 00000"):
             await plan(commit, RunningCommit("0" * 40, ""))
 
 
-async def test_a_user_forces_a_quick_sync(origin: Any, tmp_path: Path) -> None:
+async def test_a_user_forces_a_quick_sync(origin: Origin, tmp_path: Path) -> None:
     commit = origin.commit(spec(*CANARY))
     async with planning(origin, tmp_path, Platform()) as plan:
         made = await plan(
@@ -242,7 +245,7 @@ async def test_a_user_forces_a_quick_sync(origin: Any, tmp_path: Path) -> None:
 
 
 async def test_a_v0_application_is_deployed_to_its_platform_provider(
-    origin: Any, tmp_path: Path
+    origin: Origin, tmp_path: Path
 ) -> None:
     text = "apiVersion: pipecd.dev/v1beta1\nkind: KubernetesApp\nspec:\n  name: cart\n"
     commit = origin.commit({"cart/app.pipecd.yaml": text, "cart/tag": "v1"})
@@ -255,7 +258,7 @@ async def test_a_v0_application_is_deployed_to_its_platform_provider(
 
 
 async def test_of_two_plugins_for_one_platform_the_application_chooses(
-    origin: Any, tmp_path: Path
+    origin: Origin, tmp_path: Path
 ) -> None:
     first, second = Platform(), Platform()
     running = RunningCommit(origin.commit(spec(*CANARY)), "app.pipecd.yaml")

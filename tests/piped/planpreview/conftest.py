@@ -55,6 +55,8 @@ from pipecd.sdk import (
 )
 from pipecd.sdk.serving import PluginServer
 from pipecd.sdk.testing import MemoryHost
+from servers.control_plane import OpenControlPlane
+from servers.origin import Origin
 
 LOOK_EVERY = 0.02
 
@@ -114,7 +116,7 @@ class Scene:
     """A control plane, a repository, and a piped of which only the previews run."""
 
     plane: Any
-    origin: Any
+    origin: Origin
     platform: Platform = field(default_factory=Platform)
     targets: tuple[str, ...] = ("dev",)
     decrypt: Callable[[str], str] | None = None
@@ -135,7 +137,7 @@ class Scene:
         site = Repository("site", self.origin.remote, "main")
         directory = self.plane.directory / "mirrors"
         async with (
-            self.plane.api() as api,
+            self.plane.piped.api() as api,
             open_mirrors([site], directory=directory, credentials=GitCredentials()) as mirrors,
         ):
             configs = ApplicationConfigs(load_catalog())
@@ -185,9 +187,11 @@ class Scene:
         """Registers an application, whose last deployment succeeded at a commit."""
         draft = Application(
             name=path,
-            piped_id=self.plane.registered.id,
+            piped_id=self.plane.piped.id,
             git_path=ApplicationGitPath(
-                repo=self.plane.repositories["site"], path=path, config_filename="app.pipecd.yaml"
+                repo=self.plane.piped.repositories["site"],
+                path=path,
+                config_filename="app.pipecd.yaml",
             ),
             deploy_targets_by_plugin={"platform": DeployTargets(deploy_targets=self.targets)},
         )
@@ -207,7 +211,7 @@ class Scene:
             config_filename="app.pipecd.yaml",
             started_at=now,
         )
-        async with self.plane.api() as api:
+        async with self.plane.piped.api() as api:
             for status in (DeploymentStatus.PENDING, DeploymentStatus.SUCCESS):
                 await api.report_application_most_recent_deployment(
                     ReportApplicationMostRecentDeploymentRequest(
@@ -261,11 +265,13 @@ class Scene:
 
 
 @pytest.fixture
-def open_scene(open_plane: Any, origin: Any) -> Callable[..., AbstractAsyncContextManager[Scene]]:
+def open_scene(
+    open_plane: OpenControlPlane, origin: Origin
+) -> Callable[..., AbstractAsyncContextManager[Scene]]:
     @asynccontextmanager
     async def opened(**more: Any) -> AsyncGenerator[Scene]:
         async with open_plane() as plane:
-            await plane.add_repository("site", origin.remote)
+            await plane.piped.add_repository("site", origin.remote)
             yield Scene(plane, origin, **more)
 
     return opened

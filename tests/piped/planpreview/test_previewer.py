@@ -17,6 +17,7 @@ from pipecd.piped.planning.deployment import commit_cause, new_deployment
 from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.planning.planner import Planner, last_success
 from pipecd.proto.model.command_pb2 import Command
+from servers.origin import Origin
 
 CONFIG = """\
 apiVersion: pipecd.dev/v1beta1
@@ -34,7 +35,7 @@ def application(name: str, tag: str = "v1", config: str = CONFIG) -> dict[str, s
     return {f"{name}/app.pipecd.yaml": config.replace("NAME", name), f"{name}/tag": tag}
 
 
-async def test_a_preview_shows_what_a_change_would_do(open_scene: Any, origin: Any) -> None:
+async def test_a_preview_shows_what_a_change_would_do(open_scene: Any, origin: Origin) -> None:
     first = origin.commit({**application("cart"), **application("shop")})
     async with open_scene() as scene, scene.previewing():
         cart = await scene.add("cart", deployed=first)
@@ -56,7 +57,7 @@ async def test_a_preview_shows_what_a_change_would_do(open_scene: Any, origin: A
 
 
 async def test_the_preview_is_of_the_merge_and_not_of_the_branch(
-    open_scene: Any, origin: Any
+    open_scene: Any, origin: Origin
 ) -> None:
     first = origin.commit({**application("cart"), **application("shop")})
     async with open_scene() as scene, scene.previewing():
@@ -69,7 +70,7 @@ async def test_the_preview_is_of_the_merge_and_not_of_the_branch(
     assert shown == {"cart": b"- v1\n+ v2\n", "shop": b"- v1\n+ v9\n"}
 
 
-async def test_unchanged_applications_are_not_shown(open_scene: Any, origin: Any) -> None:
+async def test_unchanged_applications_are_not_shown(open_scene: Any, origin: Origin) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene, scene.previewing():
         await scene.add("cart", deployed=first)
@@ -80,7 +81,7 @@ async def test_unchanged_applications_are_not_shown(open_scene: Any, origin: Any
     assert shown.plan_details == b"No changes were detected"
 
 
-async def test_an_application_that_never_ran_is_all_new(open_scene: Any, origin: Any) -> None:
+async def test_an_application_that_never_ran_is_all_new(open_scene: Any, origin: Origin) -> None:
     origin.commit({"README": ""})
     async with open_scene() as scene, scene.previewing():
         head = scene.branch(application("cart"))
@@ -90,7 +91,7 @@ async def test_an_application_that_never_ran_is_all_new(open_scene: Any, origin:
     assert shown.plan_details == b"- \n+ v1\n"
 
 
-async def test_the_text_for_older_clients_has_every_target(open_scene: Any, origin: Any) -> None:
+async def test_the_text_for_older_clients_has_every_target(open_scene: Any, origin: Origin) -> None:
     first = origin.commit(application("cart"))
     async with open_scene(targets=("east", "west")) as scene, scene.previewing():
         await scene.add("cart", deployed=first)
@@ -102,7 +103,7 @@ async def test_the_text_for_older_clients_has_every_target(open_scene: Any, orig
 
 
 async def test_an_application_without_plugins_that_preview_has_a_strategy(
-    open_scene: Any, origin: Any
+    open_scene: Any, origin: Origin
 ) -> None:
     config = CONFIG.replace("{platform: {}}", "{}").replace("{name: CANARY}, ", "")
     first = origin.commit(application("cart", config=config))
@@ -125,7 +126,7 @@ async def test_an_application_without_plugins_that_preview_has_a_strategy(
     ],
 )
 async def test_a_deployment_of_the_merge_is_planned_as_it_was_previewed(
-    open_scene: Any, origin: Any, tmp_path: Path, more: str, is_deployed: bool, strategy: Any
+    open_scene: Any, origin: Origin, tmp_path: Path, more: str, is_deployed: bool, strategy: Any
 ) -> None:
     first = origin.commit(application("cart", config=CONFIG + more))
     async with open_scene() as scene, scene.previewing() as previewer:
@@ -164,7 +165,7 @@ async def test_a_deployment_of_the_merge_is_planned_as_it_was_previewed(
     ],
 )  # fmt: skip
 async def test_an_invalid_request_fails(
-    open_scene: Any, origin: Any, wanted: dict[str, str], told: str
+    open_scene: Any, origin: Origin, wanted: dict[str, str], told: str
 ) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene, scene.previewing():
@@ -178,7 +179,7 @@ async def test_an_invalid_request_fails(
         )
         command = await scene.plane.cases.commands.add(
             Command(
-                piped_id=scene.plane.registered.id,
+                piped_id=scene.plane.piped.id,
                 project_id="shop",
                 commander="pipectl",
                 type=Command.BUILD_PLAN_PREVIEW,
@@ -190,7 +191,7 @@ async def test_an_invalid_request_fails(
     assert re.search(told, result.error)
 
 
-async def test_a_conflict_names_the_files(open_scene: Any, origin: Any) -> None:
+async def test_a_conflict_names_the_files(open_scene: Any, origin: Origin) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene, scene.previewing():
         await scene.add("cart", deployed=first)
@@ -204,7 +205,7 @@ async def test_a_conflict_names_the_files(open_scene: Any, origin: Any) -> None:
 
 
 async def test_an_invalid_configuration_fails_only_its_application(
-    open_scene: Any, origin: Any
+    open_scene: Any, origin: Origin
 ) -> None:
     first = origin.commit({**application("cart"), **application("shop"), **application("old")})
     broken = {"old/app.pipecd.yaml": "kind: [broken"}
@@ -222,7 +223,7 @@ async def test_an_invalid_configuration_fails_only_its_application(
     assert (shown["shop"].error, shown["shop"].plan_summary) == ("", b"1 tag changed")
 
 
-async def test_the_error_of_a_plugin_is_shown(open_scene: Any, origin: Any) -> None:
+async def test_the_error_of_a_plugin_is_shown(open_scene: Any, origin: Origin) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene, scene.previewing():
         scene.platform.error = "no access"
@@ -241,7 +242,7 @@ ENCRYPTED = (
 TEMPLATE = "{{ .encryptedSecrets.password }}"
 
 
-async def test_no_secret_is_shown(open_scene: Any, origin: Any) -> None:
+async def test_no_secret_is_shown(open_scene: Any, origin: Origin) -> None:
     files = application("cart", TEMPLATE, ENCRYPTED)
     first = origin.commit(files)
     async with open_scene(decrypt=lambda _: SECRET) as scene, scene.previewing():
@@ -261,7 +262,7 @@ async def test_no_secret_is_shown(open_scene: Any, origin: Any) -> None:
 
 
 async def test_a_secret_that_cannot_be_decrypted_fails_its_application(
-    open_scene: Any, origin: Any
+    open_scene: Any, origin: Origin
 ) -> None:
     def refuse(_: str) -> str:
         raise UserMistake("it was sealed with another key")
@@ -277,7 +278,9 @@ async def test_a_secret_that_cannot_be_decrypted_fails_its_application(
     assert shown["shop"] == ""
 
 
-async def test_a_timeout_is_shown_for_each_late_application(open_scene: Any, origin: Any) -> None:
+async def test_a_timeout_is_shown_for_each_late_application(
+    open_scene: Any, origin: Origin
+) -> None:
     first = origin.commit(application("cart"))
     async with open_scene(within=2) as scene, scene.previewing():
         scene.platform.held = asyncio.Event()
@@ -289,7 +292,7 @@ async def test_a_timeout_is_shown_for_each_late_application(open_scene: Any, ori
         assert scene.platform.at_once == 0, "the plugin was told to stop"
 
 
-async def test_a_request_may_set_its_timeout(open_scene: Any, origin: Any) -> None:
+async def test_a_request_may_set_its_timeout(open_scene: Any, origin: Origin) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene, scene.previewing():
         scene.platform.held = asyncio.Event()
@@ -300,7 +303,7 @@ async def test_a_request_may_set_its_timeout(open_scene: Any, origin: Any) -> No
 
 
 async def test_the_number_of_workers_limits_concurrent_previews(
-    open_scene: Any, origin: Any, eventually: Any
+    open_scene: Any, origin: Origin, eventually: Any
 ) -> None:
     first = origin.commit(application("cart"))
     async with open_scene(workers=2) as scene:
@@ -323,7 +326,7 @@ async def test_the_number_of_workers_limits_concurrent_previews(
 
 
 async def test_an_unfinished_preview_is_built_after_a_restart(
-    open_scene: Any, origin: Any, eventually: Any
+    open_scene: Any, origin: Origin, eventually: Any
 ) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene:
@@ -342,7 +345,7 @@ async def test_an_unfinished_preview_is_built_after_a_restart(
     assert scene.plane.gate.count("ReportCommandHandled") == 1
 
 
-async def test_an_expired_request_is_rejected(open_scene: Any, origin: Any) -> None:
+async def test_an_expired_request_is_rejected(open_scene: Any, origin: Origin) -> None:
     first = origin.commit(application("cart"))
     async with open_scene(within=-100) as scene, scene.previewing():
         await scene.add("cart", deployed=first)
@@ -352,7 +355,7 @@ async def test_an_expired_request_is_rejected(open_scene: Any, origin: Any) -> N
 
 
 async def test_a_preview_waits_for_an_unavailable_control_plane(
-    open_scene: Any, origin: Any
+    open_scene: Any, origin: Origin
 ) -> None:
     first = origin.commit(application("cart"))
     question = "GetApplicationMostRecentDeployment"
@@ -370,7 +373,7 @@ async def test_a_preview_waits_for_an_unavailable_control_plane(
     assert [each.error for each in result.results] == [""]
 
 
-async def test_a_lost_report_is_repeated(open_scene: Any, origin: Any) -> None:
+async def test_a_lost_report_is_repeated(open_scene: Any, origin: Origin) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene:
         scene.plane.gate.lost_answers.add("ReportCommandHandled")

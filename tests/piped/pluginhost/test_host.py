@@ -31,7 +31,7 @@ OpenPlane = Callable[[], AbstractAsyncContextManager[Any]]
 
 @asynccontextmanager
 async def open_callbacks(plane: Any) -> AsyncGenerator[tuple[Callbacks, MetadataStore], None]:
-    async with plane.api() as api:
+    async with plane.piped.api() as api:
         metadata = MetadataStore(api)
         commands = CommandCache(api, interval=0.02)
         tools = ToolRegistry(plane.directory / "tools")
@@ -44,13 +44,13 @@ async def new_deployment(plane: Any) -> Deployment:
     from pipecd.proto.model.deployment_pb2 import Commit, DeploymentTrigger
     from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest
 
-    await plane.add_repository("site", "file:///nowhere")
-    application = await plane.application(await plane.add_application("cart"))
+    await plane.piped.add_repository("site", "file:///nowhere")
+    application = await plane.application(await plane.piped.add_application("cart"))
     made = Deployment(
         id=new_id(),
         application_id=application.id,
         application_name="cart",
-        piped_id=plane.registered.id,
+        piped_id=plane.piped.id,
         project_id=application.project_id,
         git_path=application.git_path,
         trigger=DeploymentTrigger(
@@ -58,12 +58,12 @@ async def new_deployment(plane: Any) -> Deployment:
             timestamp=1,
         ),
     )
-    await plane.cases.deployment_reports.create(made, by=plane.caller)
+    await plane.cases.deployment_reports.create(made, by=plane.piped.caller)
     stage = PipelineStage(id="s1", name="WAIT", created_at=1, updated_at=1)
     await plane.cases.deployment_reports.report_planned(
-        ReportDeploymentPlannedRequest(deployment_id=made.id, stages=[stage]), by=plane.caller
+        ReportDeploymentPlannedRequest(deployment_id=made.id, stages=[stage]), by=plane.piped.caller
     )
-    return await plane.cases.deployments.get(made.id, by=plane.caller)
+    return await plane.cases.deployments.get(made.id, by=plane.piped.caller)
 
 
 async def test_built_in_stage_plugins_need_no_configuration(
@@ -144,7 +144,7 @@ async def test_an_external_and_a_built_in_plugin_run_side_by_side(
                 answer = await registry.named("greeter").ExecuteStage(request)
             refreshing.cancel()
         assert answer.message == "Hello World"
-        kept = await plane.cases.deployments.get(made.id, by=plane.caller)
+        kept = await plane.cases.deployments.get(made.id, by=plane.piped.caller)
         assert dict(kept.stages[0].metadata) == {"greeted": "yes"}
 
 
@@ -173,7 +173,7 @@ async def test_metadata_exists_for_running_deployments_only(open_plane: OpenPlan
                 deployment_id=made.id, key="DeploymentNotification"
             )
             assert (await callbacks.GetDeploymentSharedMetadata(shared)).value == "{}"
-        kept = await plane.cases.deployments.get(made.id, by=plane.caller)
+        kept = await plane.cases.deployments.get(made.id, by=plane.piped.caller)
         assert dict(kept.stages[0].metadata) == {"k": ""}
         assert dict(kept.metadata_v2.plugins["p"].keyValues) == {"one": "one", "two": "two"}
 
@@ -203,7 +203,7 @@ async def test_the_analysis_result_of_a_v0_piped_is_read(open_plane: OpenPlane) 
         with pytest.raises(NotFound):
             await callbacks.GetApplicationSharedObject(ask)
         older = AnalysisResult(start_time=1_700_000_000)
-        await plane.cases.objects.put_analysis_result(application, older, by=plane.caller)
+        await plane.cases.objects.put_analysis_result(application, older, by=plane.piped.caller)
         found = (await callbacks.GetApplicationSharedObject(ask)).object
         assert found == b'{"start_time":1700000000}'
         await callbacks.PutApplicationSharedObject(

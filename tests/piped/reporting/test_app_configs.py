@@ -20,6 +20,8 @@ from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.reporting.app_configs import AppConfigReporter, reported_directory
 from pipecd.piped.source.configs import ApplicationConfigs
+from servers.control_plane import OpenControlPlane
+from servers.origin import Origin
 
 
 def app(name: str, extra: str = "") -> str:
@@ -29,7 +31,7 @@ def app(name: str, extra: str = "") -> str:
 @asynccontextmanager
 async def reporting(plane: Any, remote: str, **settings: Any) -> AsyncGenerator[AppConfigReporter]:
     async with (
-        plane.api() as api,
+        plane.piped.api() as api,
         open_mirrors(
             [Repository("site", remote, "main")],
             directory=plane.directory / "mirrors",
@@ -44,7 +46,7 @@ async def reporting(plane: Any, remote: str, **settings: Any) -> AsyncGenerator[
             configs=ApplicationConfigs(load_catalog()),
             commands=CommandCache(api, interval=0.03),
             schedule=RefreshSchedule(settings.pop("every", 1000.0)),
-            piped_id=plane.registered.id,
+            piped_id=plane.piped.id,
             **settings,
         )
         async with asyncio.TaskGroup() as loops:
@@ -61,7 +63,7 @@ async def unregistered(plane: Any) -> dict[str, tuple[str, str]]:
 
 
 async def test_unregistered_applications_are_reported(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     origin.commit(
         {
@@ -77,8 +79,8 @@ async def test_unregistered_applications_are_reported(
         }
     )
     async with open_plane() as plane:
-        await plane.add_repository("site", origin.remote)
-        await plane.add_application("cart")
+        await plane.piped.add_repository("site", origin.remote)
+        await plane.piped.add_application("cart")
         async with reporting(plane, origin.remote):
             await eventually(lambda: unregistered(plane))
             assert await unregistered(plane) == {
@@ -89,17 +91,17 @@ async def test_unregistered_applications_are_reported(
             }
             origin.commit({"new/app.pipecd.yaml": app("new")})
             await eventually(lambda: is_reported(plane, "new"))
-            await plane.add_application("new")
+            await plane.piped.add_application("new")
             await eventually(lambda: is_registered(plane, "new"))
 
 
 async def test_an_invalid_file_is_logged_once_with_every_error(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     broken = app("bad", "  labels: 3\n  pipeline: {stages: 5}\n")
     origin.commit({"bad/app.pipecd.yaml": broken, "nameless/app.pipecd.yaml": app('""')})
     async with open_plane() as plane:
-        await plane.add_repository("site", origin.remote)
+        await plane.piped.add_repository("site", origin.remote)
         with capture_logs() as logs:
             async with reporting(plane, origin.remote):
                 for name in ("one", "two"):
@@ -126,7 +128,7 @@ async def is_registered(plane: Any, name: str) -> bool:
 
 
 async def test_only_applications_with_the_labels_of_the_selector_are_reported(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     origin.commit(
         {
@@ -135,19 +137,19 @@ async def test_only_applications_with_the_labels_of_the_selector_are_reported(
         }
     )
     async with open_plane() as plane:
-        await plane.add_repository("site", origin.remote)
+        await plane.piped.add_repository("site", origin.remote)
         async with reporting(plane, origin.remote, selector={"env": "dev"}):
             await eventually(lambda: unregistered(plane))
         assert list(await unregistered(plane)) == ["one"]
 
 
 async def test_a_changed_name_label_or_description_is_reported_once(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": app("cart")})
     async with open_plane() as plane:
-        await plane.add_repository("site", origin.remote)
-        id_ = await plane.add_application("cart")
+        await plane.piped.add_repository("site", origin.remote)
+        id_ = await plane.piped.add_application("cart")
 
         async def facts() -> tuple[str, str, dict[str, str]]:
             a = await plane.application(id_)
@@ -168,20 +170,22 @@ async def test_a_changed_name_label_or_description_is_reported_once(
 
 
 async def test_a_list_that_the_control_plane_lost_is_sent_again(
-    open_plane: Any, origin: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
 ) -> None:
     origin.commit({"one/app.pipecd.yaml": app("one")})
     async with open_plane() as plane:
-        await plane.add_repository("site", origin.remote)
+        await plane.piped.add_repository("site", origin.remote)
         async with reporting(plane, origin.remote, every=0.05):
             name = "ReportUnregisteredApplicationConfigurations"
             await eventually(lambda: plane.gate.count(name) >= 3)
 
 
-async def test_an_empty_list_is_sent_once(open_plane: Any, origin: Any, eventually: Any) -> None:
+async def test_an_empty_list_is_sent_once(
+    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+) -> None:
     origin.commit({"README": ""})
     async with open_plane() as plane:
-        await plane.add_repository("site", origin.remote)
+        await plane.piped.add_repository("site", origin.remote)
         async with reporting(plane, origin.remote, every=0.02) as reporter:
             name = "ReportUnregisteredApplicationConfigurations"
             await eventually(lambda: plane.gate.count(name))

@@ -25,6 +25,7 @@ from pipecd.piped.source.required_paths import (
 )
 from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from servers.origin import NewOrigin, Origin
 
 CONFIG = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: web\n"
 OTHERS = {"apps/other/huge.yaml": "x", "docs/a.md": "x", "lib/log.sh": "log", "base/b.yaml": "b"}
@@ -33,7 +34,7 @@ Sourced = Callable[..., AbstractAsyncContextManager[Sources]]
 
 
 @pytest.fixture
-def sourced(origin: Any, tmp_path: Path) -> Sourced:
+def sourced(origin: Origin, tmp_path: Path) -> Sourced:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Sources]:
         repository = Repository("site", origin.remote, "main")
@@ -118,7 +119,7 @@ OWN = {"apps/web/app.pipecd.yaml"}
     ],
 )
 async def test_what_a_working_copy_contains(
-    origin: Any,
+    origin: Origin,
     sourced: Sourced,
     tmp_path: Path,
     files: dict[str, Any],
@@ -132,7 +133,7 @@ async def test_what_a_working_copy_contains(
 
 
 async def test_references_are_followed_from_file_to_file(
-    origin: Any, sourced: Sourced, tmp_path: Path
+    origin: Origin, sourced: Sourced, tmp_path: Path
 ) -> None:
     files = app({"kustomization.yaml": "- ../../overlays/dev"})
     files |= {"overlays/dev/kustomization.yaml": "- ../../base", "overlays/prod/x": "x"}
@@ -144,7 +145,7 @@ async def test_references_are_followed_from_file_to_file(
 
 
 async def test_files_of_parent_directories_and_the_shared_configuration_are_included(
-    origin: Any, sourced: Sourced, tmp_path: Path
+    origin: Origin, sourced: Sourced, tmp_path: Path
 ) -> None:
     above = {".sops.yaml": "a", "apps/defaults.yaml": "a", ".pipe/analysis.yaml": "cd .."}
     commit = origin.commit({**OTHERS, **above, **app({})})
@@ -155,7 +156,7 @@ async def test_files_of_parent_directories_and_the_shared_configuration_are_incl
 
 
 async def test_the_target_of_a_symbolic_link_is_included(
-    origin: Any, sourced: Sourced, tmp_path: Path
+    origin: Origin, sourced: Sourced, tmp_path: Path
 ) -> None:
     origin.commit({**OTHERS, **app({})})
     (origin.path / "apps/web/base").symlink_to("../../base")
@@ -174,7 +175,7 @@ async def test_the_target_of_a_symbolic_link_is_included(
     ],
 )
 async def test_an_unbounded_reference_requires_the_whole_repository(
-    origin: Any, sourced: Sourced, tmp_path: Path, files: dict[str, Any]
+    origin: Origin, sourced: Sourced, tmp_path: Path, files: dict[str, Any]
 ) -> None:
     commit = origin.commit({**OTHERS, **app(files)})
     async with sourced() as sources:
@@ -183,7 +184,7 @@ async def test_an_unbounded_reference_requires_the_whole_repository(
 
 
 async def test_an_application_at_the_root_gets_the_whole_repository(
-    origin: Any, sourced: Sourced, tmp_path: Path
+    origin: Origin, sourced: Sourced, tmp_path: Path
 ) -> None:
     commit = origin.commit({**OTHERS, "app.pipecd.yaml": CONFIG})
     async with sourced() as sources:
@@ -193,7 +194,7 @@ async def test_an_application_at_the_root_gets_the_whole_repository(
 
 
 async def test_whole_commits_share_files_and_applications_own_theirs(
-    origin: Any, sourced: Sourced, tmp_path: Path
+    origin: Origin, sourced: Sourced, tmp_path: Path
 ) -> None:
     first = origin.commit({**OTHERS, **app({"run.sh": "cd .."})})
     second = origin.commit({"base/b.yaml": "changed", "docs/a.md": None})
@@ -210,7 +211,7 @@ async def test_whole_commits_share_files_and_applications_own_theirs(
 
 
 async def test_writes_of_a_stage_reach_no_other_working_copy(
-    origin: Any, sourced: Sourced, tmp_path: Path
+    origin: Origin, sourced: Sourced, tmp_path: Path
 ) -> None:
     commit = origin.commit({**OTHERS, **app({"run.sh": "cd ..", "x.yaml": "as in Git"})})
     async with sourced() as sources:
@@ -225,7 +226,9 @@ async def test_writes_of_a_stage_reach_no_other_working_copy(
     assert (two.directory / "lib/log.sh").read_text() == "log"
 
 
-async def test_many_working_copies_at_once(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
+async def test_many_working_copies_at_once(
+    origin: Origin, sourced: Sourced, tmp_path: Path
+) -> None:
     apps = {f"apps/a{i}/app.pipecd.yaml": CONFIG for i in range(20)}
     scripts = {f"apps/a{i}/run.sh": "cd .." for i in range(0, 20, 5)}
     commit = origin.commit({**OTHERS, **apps, **scripts})
@@ -238,7 +241,7 @@ async def test_many_working_copies_at_once(origin: Any, sourced: Sourced, tmp_pa
 
 
 async def test_leftovers_of_a_killed_piped_are_removed(
-    origin: Any, sourced: Sourced, tmp_path: Path
+    origin: Origin, sourced: Sourced, tmp_path: Path
 ) -> None:
     commit = origin.commit({**OTHERS, **app({"run.sh": "cd .."})})
     async with sourced() as sources:
@@ -250,7 +253,7 @@ async def test_leftovers_of_a_killed_piped_are_removed(
 
 
 async def test_git_commands_of_a_stage_see_the_history(
-    origin: Any, sourced: Sourced, tmp_path: Path
+    origin: Origin, sourced: Sourced, tmp_path: Path
 ) -> None:
     first = origin.commit(app({"x": "1"}))
     second = origin.commit(app({"x": "2"}), "second")
@@ -270,7 +273,7 @@ def git(directory: Path, *arguments: str) -> list[str]:
     "script", [pytest.param("../../vendor/lib/x", id="named"), pytest.param("cd ..", id="climbing")]
 )
 async def test_a_referenced_submodule_is_included(
-    origin: Any, new_origin: Any, sourced: Sourced, tmp_path: Path, script: str
+    origin: Origin, new_origin: NewOrigin, sourced: Sourced, tmp_path: Path, script: str
 ) -> None:
     library = new_origin("library")
     pinned = library.commit({"lib/x": "1"})
@@ -284,7 +287,9 @@ async def test_a_referenced_submodule_is_included(
     assert (source.directory / "vendor" / "lib" / "x").read_text() == "1"
 
 
-async def test_old_whole_commits_are_evicted(origin: Any, sourced: Sourced, tmp_path: Path) -> None:
+async def test_old_whole_commits_are_evicted(
+    origin: Origin, sourced: Sourced, tmp_path: Path
+) -> None:
     commits = [origin.commit({**OTHERS, **app({"run.sh": f"cd .. # {i}"})}) for i in range(7)]
     async with sourced() as sources:
         for commit in commits:
@@ -299,7 +304,7 @@ def kept_commits(tmp_path: Path) -> set[str]:
 
 
 async def test_file_names_that_are_not_utf8_are_written_unchanged(
-    origin: Any, sourced: Sourced, tmp_path: Path
+    origin: Origin, sourced: Sourced, tmp_path: Path
 ) -> None:
     odd = b"apps/web/caf\xe9 \xff.yaml"
     origin.commit(app({}))

@@ -6,7 +6,6 @@ import traceback
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,6 +19,7 @@ from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.secrets import hybrid
 from pipecd.secrets.decrypter import Decrypter
+from servers.origin import Origin
 from servers.samples import CART
 
 
@@ -32,7 +32,7 @@ def keys(spec_dir: Path) -> tuple[bytes, bytes]:
 
 @asynccontextmanager
 async def sources_of(
-    origin: Any, tmp_path: Path, *, decrypt: Callable[[str], str] | None = None
+    origin: Origin, tmp_path: Path, *, decrypt: Callable[[str], str] | None = None
 ) -> AsyncGenerator[Sources]:
     repository = Repository("site", origin.remote, "main")
     async with open_mirrors(
@@ -46,7 +46,7 @@ def place(path: str = "cart", config_filename: str = "app.pipecd.yaml") -> Appli
     return ApplicationGitPath(repo=repo, path=path, config_filename=config_filename)
 
 
-async def test_a_source_has_the_paths_that_plugins_receive(origin: Any, tmp_path: Path) -> None:
+async def test_a_source_has_the_paths_that_plugins_receive(origin: Origin, tmp_path: Path) -> None:
     commit = origin.commit({"cart/app.pipecd.yaml": CART, "cart/x": "1", ".pipe/a.yaml": ""})
     async with sources_of(origin, tmp_path) as sources:
         source = await sources.at(place(), commit, into=tmp_path / "work" / "target")
@@ -61,7 +61,7 @@ async def test_a_source_has_the_paths_that_plugins_receive(origin: Any, tmp_path
     assert told.application_config_filename == "app.pipecd.yaml"
 
 
-async def test_an_older_commit_with_another_file_name(origin: Any, tmp_path: Path) -> None:
+async def test_an_older_commit_with_another_file_name(origin: Origin, tmp_path: Path) -> None:
     old = origin.commit({"cart/old.pipecd.yaml": CART})
     new = origin.commit({"cart/old.pipecd.yaml": None, "cart/app.pipecd.yaml": CART})
     async with sources_of(origin, tmp_path) as sources:
@@ -74,7 +74,7 @@ async def test_an_older_commit_with_another_file_name(origin: Any, tmp_path: Pat
 
 
 async def test_secrets_and_attachments_are_rendered(
-    origin: Any, tmp_path: Path, keys: tuple[bytes, bytes]
+    origin: Origin, tmp_path: Path, keys: tuple[bytes, bytes]
 ) -> None:
     private, public = keys
     secret = hybrid.encrypt(public, "pa$$")
@@ -113,7 +113,9 @@ async def test_secrets_and_attachments_are_rendered(
     assert "pa$$" not in repr(source)
 
 
-async def test_without_secret_management_nothing_is_decrypted(origin: Any, tmp_path: Path) -> None:
+async def test_without_secret_management_nothing_is_decrypted(
+    origin: Origin, tmp_path: Path
+) -> None:
     spec = "  encryption:\n    encryptedSecrets: {a: b}\n    decryptionTargets: [x]\n"
     commit = origin.commit(
         {"cart/app.pipecd.yaml": CART + spec, "cart/x": "{{ .encryptedSecrets.a }}"}
@@ -150,7 +152,7 @@ SECRETS = """\
     ],
 )
 async def test_an_error_with_secrets_names_the_file_and_never_the_value(
-    origin: Any, tmp_path: Path, template: str | None, told: str
+    origin: Origin, tmp_path: Path, template: str | None, told: str
 ) -> None:
     spec = SECRETS.format(text="a", pin="b")
     files = {"cart/app.pipecd.yaml": CART + spec, "cart/secret": template or ""}
@@ -165,7 +167,7 @@ async def test_an_error_with_secrets_names_the_file_and_never_the_value(
 
 
 async def test_a_secret_that_cannot_be_decrypted_is_named(
-    origin: Any, tmp_path: Path, keys: tuple[bytes, bytes]
+    origin: Origin, tmp_path: Path, keys: tuple[bytes, bytes]
 ) -> None:
     spec = SECRETS.format(text=hybrid.encrypt(keys[1], "hunter22"), pin="bm9uc2Vuc2U=")
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
@@ -176,7 +178,7 @@ async def test_a_secret_that_cannot_be_decrypted_is_named(
 
 
 async def test_an_unavailable_key_service_is_not_a_user_mistake(
-    origin: Any, tmp_path: Path
+    origin: Origin, tmp_path: Path
 ) -> None:
     spec = SECRETS.format(text="a", pin="b")
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
@@ -189,7 +191,7 @@ async def test_an_unavailable_key_service_is_not_a_user_mistake(
             await sources.at(place(), commit, into=tmp_path / "w")
 
 
-async def test_without_secrets_the_targets_are_left_alone(origin: Any, tmp_path: Path) -> None:
+async def test_without_secrets_the_targets_are_left_alone(origin: Origin, tmp_path: Path) -> None:
     spec = "  encryption: {encryptedSecrets: {}, decryptionTargets: [x, none]}\n"
     spec += "  attachment: {sources: {}, targets: [x, none]}\n"
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/x": "{{ nonsense }}"})
@@ -198,7 +200,7 @@ async def test_without_secrets_the_targets_are_left_alone(origin: Any, tmp_path:
     assert (source.application_directory / "x").read_text() == "{{ nonsense }}"
 
 
-async def test_a_target_of_both_sections_is_rendered_twice(origin: Any, tmp_path: Path) -> None:
+async def test_a_target_of_both_sections_is_rendered_twice(origin: Origin, tmp_path: Path) -> None:
     spec = SECRETS.format(text="a", pin="b") + ATTACH.replace("NOTE", "note")
     text = "{{ .encryptedSecrets.password }} {{ `{{ .attachment.note }}` }}"
     files = {
@@ -212,7 +214,9 @@ async def test_a_target_of_both_sections_is_rendered_twice(origin: Any, tmp_path
     assert (source.application_directory / "secret").read_text() == "aaaaa note"
 
 
-async def test_a_secret_too_short_to_be_masked_is_logged_once(origin: Any, tmp_path: Path) -> None:
+async def test_a_secret_too_short_to_be_masked_is_logged_once(
+    origin: Origin, tmp_path: Path
+) -> None:
     spec = SECRETS.format(text="long", pin="abc")
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
     with capture_logs() as logs:
@@ -252,7 +256,7 @@ ATTACH = "  attachment:\n    sources: {note: NOTE}\n    targets: [TARGET]\n"
     ],
 )
 async def test_template_errors(
-    origin: Any, tmp_path: Path, note: str, target: str, message: str
+    origin: Origin, tmp_path: Path, note: str, target: str, message: str
 ) -> None:
     (tmp_path / "outside").write_text("secret of piped")
     files = {
@@ -306,7 +310,7 @@ async def test_template_errors(
     ],
 )
 async def test_configuration_errors(
-    origin: Any, tmp_path: Path, at: ApplicationGitPath, kind: type[PipecdError], message: str
+    origin: Origin, tmp_path: Path, at: ApplicationGitPath, kind: type[PipecdError], message: str
 ) -> None:
     (tmp_path / "app.pipecd.yaml").write_text(CART)
     origin.commit({"cart/app.pipecd.yaml": CART, "cart/bad.yaml": "kind: [", "x": ""})

@@ -27,6 +27,8 @@ from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
+from servers.control_plane import OpenControlPlane
+from servers.origin import Origin
 
 LOOK_EVERY = 0.03
 
@@ -60,7 +62,7 @@ class Scene:
         """The triggering part of a piped; leaving the block kills it."""
         directory = self.plane.directory / "mirrors"
         async with (
-            self.plane.api() as api,
+            self.plane.piped.api() as api,
             open_mirrors(
                 repositories, directory=directory, credentials=GitCredentials()
             ) as mirrors,
@@ -98,7 +100,7 @@ class Scene:
 
     async def made(self, application_id: str = "") -> list[Deployment]:
         """The deployments that have not ended."""
-        async with self.plane.api() as api:
+        async with self.plane.piped.api() as api:
             answer = await api.list_not_completed_deployments(
                 piped_pb2.ListNotCompletedDeploymentsRequest()
             )
@@ -127,16 +129,18 @@ class Scene:
 
 
 @pytest.fixture
-def site(origin: Any) -> Repository:
+def site(origin: Origin) -> Repository:
     return Repository("site", origin.remote, "main")
 
 
 @pytest.fixture
-def open_scene(open_plane: Any, origin: Any) -> Callable[[], AbstractAsyncContextManager[Scene]]:
+def open_scene(
+    open_plane: OpenControlPlane, origin: Origin
+) -> Callable[[], AbstractAsyncContextManager[Scene]]:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Scene]:
         async with open_plane() as plane:
-            await plane.add_repository("site", origin.remote)
+            await plane.piped.add_repository("site", origin.remote)
             yield Scene(plane)
 
     return opened

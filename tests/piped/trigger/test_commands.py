@@ -16,6 +16,7 @@ from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS as SUCCESS
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
+from servers.origin import Origin
 from servers.samples import CART
 
 
@@ -24,12 +25,12 @@ def commits(deployments: list[Deployment]) -> set[str]:
 
 
 async def test_a_command_returns_the_deployment_it_triggered(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         async with scene.triggering(site):
             await eventually(scene.has_made(1))
             command = await plane.cases.applications.sync(
@@ -50,12 +51,12 @@ async def test_a_command_returns_the_deployment_it_triggered(
 
 
 async def test_a_command_deploys_the_newest_commit_once(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         async with scene.triggering(site):
             await eventually(scene.has_made(1))
             await scene.settle()
@@ -68,12 +69,12 @@ async def test_a_command_deploys_the_newest_commit_once(
 
 
 async def test_a_command_reported_late_is_not_handled_twice(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
         plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.UNAVAILABLE
         async with scene.triggering(site):
@@ -103,12 +104,12 @@ async def test_a_command_reported_late_is_not_handled_twice(
     ],
 )
 async def test_a_rejected_command_has_a_reason(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any, files: Any, reason: str
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any, files: Any, reason: str
 ) -> None:
     origin.commit(files)
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
         async with scene.triggering(site):
             handled = await eventually(lambda: scene.settled(command))
@@ -117,13 +118,13 @@ async def test_a_rejected_command_has_a_reason(
 
 
 async def test_a_disabled_command_does_not_hide_a_commit(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     spec = "  trigger:\n    onCommand: {disabled: true}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + spec})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         async with scene.triggering(site):
             await eventually(scene.has_made(1))
             await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
@@ -133,12 +134,12 @@ async def test_a_disabled_command_does_not_hide_a_commit(
 
 
 async def test_a_command_for_a_deleted_application_fails(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
         await plane.cases.applications.disable(id_, by=plane.admin)
         async with scene.triggering(site):
@@ -147,17 +148,17 @@ async def test_a_command_for_a_deleted_application_fails(
 
 
 async def test_drift_deploys_once_the_window_has_passed(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     spec = "  trigger:\n    onOutOfSync: {disabled: false, minWindow: 5m}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + spec})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         async with scene.triggering(site):
             (first,) = await eventually(scene.has_made(1))
             await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
-        async with plane.api() as api:
+        async with plane.piped.api() as api:
             await api.report_deployment_completed(
                 piped_pb2.ReportDeploymentCompletedRequest(
                     deployment_id=first.id, status=SUCCESS, completed_at=int(time.time())
@@ -179,7 +180,7 @@ async def test_drift_deploys_once_the_window_has_passed(
 
 
 async def test_a_chain_triggers_the_next_application(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     chain = "  postSync:\n    chain:\n      applications: [{name: shop}]\n"
     joins = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"
@@ -188,7 +189,10 @@ async def test_a_chain_triggers_the_next_application(
     )
     async with open_scene() as scene:
         plane = scene.plane
-        cart, shop = await plane.add_application("cart"), await plane.add_application("shop")
+        cart, shop = (
+            await plane.piped.add_application("cart"),
+            await plane.piped.add_application("shop"),
+        )
         async with scene.triggering(site):
             (first,) = await eventually(scene.has_made(1, cart))
             (second,) = await eventually(scene.has_made(1, shop))

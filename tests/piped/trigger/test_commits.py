@@ -10,6 +10,7 @@ import grpc
 from pipecd.git.mirror import Repository
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.origin import Origin
 from servers.samples import CART
 
 
@@ -18,7 +19,7 @@ def commits(deployments: list[Deployment]) -> set[str]:
 
 
 async def test_the_first_deployment_has_all_its_fields(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     spec = "  notification:\n    mentions: [{event: DEPLOYMENT_FAILED, slackusers: [U1]}]\n"
     commit = origin.commit(
@@ -27,7 +28,7 @@ async def test_the_first_deployment_has_all_its_fields(
     )
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         async with scene.triggering(site):
             (deployment,) = await eventually(scene.has_made(1))
             await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
@@ -50,12 +51,12 @@ async def test_the_first_deployment_has_all_its_fields(
 
 
 async def test_a_push_triggers_at_once(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        await plane.add_application("cart")
+        await plane.piped.add_application("cart")
         async with scene.triggering(site, every=1000):
             await eventually(scene.has_made(1))
             await scene.settle()
@@ -68,12 +69,15 @@ async def test_a_push_triggers_at_once(
 
 
 async def test_only_the_changed_application_is_deployed(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        cart, shop = await plane.add_application("cart"), await plane.add_application("shop")
+        cart, shop = (
+            await plane.piped.add_application("cart"),
+            await plane.piped.add_application("shop"),
+        )
         async with scene.triggering(site):
             await eventually(scene.has_made(2))
             commit = origin.commit({"cart/x": "1"})
@@ -87,12 +91,12 @@ async def test_only_the_changed_application_is_deployed(
 
 
 async def test_a_restart_neither_loses_nor_repeats_a_trigger(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        cart = await plane.add_application("cart")
+        cart = await plane.piped.add_application("cart")
         async with scene.triggering(site):
             await eventually(scene.has_made(1))
             await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
@@ -108,12 +112,12 @@ async def test_a_restart_neither_loses_nor_repeats_a_trigger(
 
 
 async def test_a_piped_killed_between_creation_and_report_does_not_deploy_twice(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         plane.gate.refusals["ReportApplicationMostRecentDeployment"] = grpc.StatusCode.UNAVAILABLE
         async with scene.triggering(site):
             (first,) = await eventually(scene.has_made(1))
@@ -131,12 +135,12 @@ async def test_a_piped_killed_between_creation_and_report_does_not_deploy_twice(
 
 
 async def test_a_lost_response_does_not_deploy_twice(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        await plane.add_application("cart")
+        await plane.piped.add_application("cart")
         plane.gate.lost_answers.add("CreateDeployment")
         async with scene.triggering(site):
             await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
@@ -146,12 +150,12 @@ async def test_a_lost_response_does_not_deploy_twice(
 
 
 async def test_a_revert_to_an_earlier_commit_is_deployed(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        cart = await plane.add_application("cart")
+        cart = await plane.piped.add_application("cart")
         async with scene.triggering(site):
             await eventually(scene.has_made(1))
             origin.commit({"cart/x": "bad"})
@@ -162,12 +166,12 @@ async def test_a_revert_to_an_earlier_commit_is_deployed(
 
 
 async def test_a_force_push_without_common_history_deploys(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        await plane.add_application("cart")
+        await plane.piped.add_application("cart")
         async with scene.triggering(site):
             await eventually(scene.has_made(1))
             await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
@@ -184,24 +188,24 @@ async def test_a_force_push_without_common_history_deploys(
 
 
 async def test_a_commit_without_message_author_and_date_is_deployed(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART}, "")
     async with open_scene() as scene:
         plane = scene.plane
-        await plane.add_application("cart")
+        await plane.piped.add_application("cart")
         async with scene.triggering(site):
             (deployment,) = await eventually(scene.has_made(1))
     assert deployment.trigger.commit.message == "(no message)"
 
 
 async def test_pushes_within_one_second_are_triggered_one_after_the_other(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     then = datetime(2026, 1, 1, tzinfo=UTC)
     pushed = [origin.commit({"cart/app.pipecd.yaml": CART})]
     async with open_scene() as scene:
-        await scene.plane.add_application("cart")
+        await scene.plane.piped.add_application("cart")
         async with scene.triggering(site, now=lambda: then):
             await eventually(scene.has_made(1))
             for number in (2, 3):

@@ -12,16 +12,17 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
+from servers.origin import Origin
 from servers.samples import CART
 
 
 async def test_an_invalid_configuration_is_reported_and_cleared_when_fixed(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART.replace("name: cart", "name: [1]")})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
 
         async def state() -> ApplicationSyncState:
             return (await plane.application(id_)).sync_state
@@ -45,13 +46,13 @@ async def test_an_invalid_configuration_is_reported_and_cleared_when_fixed(
 
 
 async def test_invalid_patterns_are_reported_and_do_not_block_commands(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     broken = CART + "  trigger:\n    onCommit: {ignores: ['docs/[']}\n"
     origin.commit({"cart/app.pipecd.yaml": broken})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
 
         async def state() -> ApplicationSyncState:
             return (await plane.application(id_)).sync_state
@@ -78,15 +79,15 @@ async def test_invalid_patterns_are_reported_and_do_not_block_commands(
 
 
 async def test_a_broken_repository_does_not_delay_others(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any, tmp_path: Path
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any, tmp_path: Path
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
         nowhere = f"file://{tmp_path}/nowhere"
-        await plane.add_repository("broken", nowhere)
-        cart = await plane.add_application("cart")
-        lost = await plane.add_application("lost", repository="broken")
+        await plane.piped.add_repository("broken", nowhere)
+        cart = await plane.piped.add_application("cart")
+        lost = await plane.piped.add_application("lost", repository="broken")
 
         async def reason() -> str:
             return (await plane.application(lost)).sync_state.reason
@@ -98,11 +99,11 @@ async def test_a_broken_repository_does_not_delay_others(
 
 
 async def test_an_application_of_an_unknown_repository_is_reported(
-    open_scene: Any, origin: Any, eventually: Any
+    open_scene: Any, origin: Origin, eventually: Any
 ) -> None:
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
 
         async def is_invalid() -> bool:
@@ -117,14 +118,14 @@ async def test_an_application_of_an_unknown_repository_is_reported(
 
 
 async def test_a_link_out_of_the_repository_is_reported_and_not_followed(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any, tmp_path: Path
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "outside.yaml").write_text(CART.replace("cart", "s3cret"))
     (origin.path / "cart").mkdir()
     (origin.path / "cart" / "app.pipecd.yaml").symlink_to(tmp_path / "outside.yaml")
     origin.commit()
     async with open_scene() as scene:
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.plane.piped.add_application("cart")
 
         async def reason() -> str:
             return (await scene.plane.application(id_)).sync_state.reason
@@ -136,11 +137,11 @@ async def test_a_link_out_of_the_repository_is_reported_and_not_followed(
 
 
 async def test_a_deleted_branch_is_reported_until_it_exists_again(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.plane.piped.add_application("cart")
 
         async def state() -> ApplicationSyncState:
             return (await scene.plane.application(id_)).sync_state
@@ -162,7 +163,7 @@ async def test_a_deleted_branch_is_reported_until_it_exists_again(
 
 
 async def test_a_rejection_is_logged_once_per_commit_and_reason(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     def told(logs: Any) -> list[str]:
         return [e["commit"] for e in logs if e["event"] == "application not triggered"]
@@ -175,7 +176,7 @@ async def test_a_rejection_is_logged_once_per_commit_and_reason(
     async with open_scene() as scene:
         gate = scene.plane.gate
         gate.refusals["CreateDeployment"] = grpc.StatusCode.INVALID_ARGUMENT
-        await scene.plane.add_application("cart")
+        await scene.plane.piped.add_application("cart")
         with structlog.testing.capture_logs() as logs:
             async with scene.triggering(site):
                 await is_tried_again()

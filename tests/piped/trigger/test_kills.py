@@ -9,6 +9,7 @@ import pytest
 from pipecd.git.mirror import Repository
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import SyncStrategy
+from servers.origin import Origin
 from servers.samples import CART
 
 IGNORES = CART + "  trigger:\n    onCommit: {ignores: [cart/README]}\n"
@@ -17,12 +18,12 @@ IGNORES = CART + "  trigger:\n    onCommit: {ignores: [cart/README]}\n"
 @pytest.mark.parametrize("amid", ["CreateDeployment", "ReportApplicationMostRecentDeployment"])
 @pytest.mark.parametrize("moved", [False, True], ids=["no push since", "a push since"])
 async def test_a_commit(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any, amid: str, moved: bool
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any, amid: str, moved: bool
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        cart = await plane.add_application("cart")
+        cart = await plane.piped.add_application("cart")
         plane.gate.held_answers.add(amid)
         async with scene.triggering(site):
             await eventually(lambda: plane.gate.count(f"{amid} done"))
@@ -45,12 +46,12 @@ async def test_a_commit(
     ["CreateDeployment", "ReportApplicationMostRecentDeployment", "ReportCommandHandled"],
 )
 async def test_a_command_and_a_push_while_piped_was_stopped(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any, amid: str
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any, amid: str
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        id_ = await plane.add_application("cart")
+        id_ = await plane.piped.add_application("cart")
         command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
         plane.gate.held_answers.add(amid)
         async with scene.triggering(site):
@@ -70,12 +71,12 @@ async def test_a_command_and_a_push_while_piped_was_stopped(
 
 
 async def test_a_commit_that_was_ignored_before_a_restart_hides_none_after_it(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": IGNORES})
     async with open_scene() as scene:
         plane = scene.plane
-        await plane.add_application("cart")
+        await plane.piped.add_application("cart")
         seen = plane.directory / "workspace" / "trigger" / "seen.json"
         async with scene.triggering(site):
             await eventually(scene.has_made(1))
@@ -88,12 +89,12 @@ async def test_a_commit_that_was_ignored_before_a_restart_hides_none_after_it(
 
 
 async def test_an_unreported_last_deployment_is_reported_before_the_next(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        cart = await plane.add_application("cart")
+        cart = await plane.piped.add_application("cart")
         refusals = plane.gate.refusals
         refusals["ReportApplicationMostRecentDeployment"] = grpc.StatusCode.PERMISSION_DENIED
         async with scene.triggering(site):
@@ -117,12 +118,15 @@ async def test_an_unreported_last_deployment_is_reported_before_the_next(
 
 
 async def test_an_outage_of_the_control_plane_only_delays(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
-        cart, shop = await plane.add_application("cart"), await plane.add_application("shop")
+        cart, shop = (
+            await plane.piped.add_application("cart"),
+            await plane.piped.add_application("shop"),
+        )
         async with scene.triggering(site) as trigger:
             trigger.api._chance = lambda: 0.0001
             await eventually(scene.has_made(2))

@@ -9,18 +9,19 @@ from pipecd.git.mirror import Repository
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.piped.notify.event import subject_of, text_field
+from servers.origin import Origin
 from servers.samples import CART
 
 BROKEN = CART.replace("name: cart", "name: [1]")
 
 
 async def test_a_trigger_is_notified_once_with_its_mentions(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     mentions = "  notification: {mentions: [{event: DEPLOYMENT_TRIGGERED, slackusers: [U1]}]}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + mentions})
     async with open_scene() as scene:
-        await scene.plane.add_application("cart")
+        await scene.plane.piped.add_application("cart")
         async with scene.triggering(site):
             (deployment,) = await eventually(scene.has_made(1))
             await scene.settle()
@@ -33,11 +34,11 @@ async def test_a_trigger_is_notified_once_with_its_mentions(
 
 
 async def test_a_trigger_whose_response_was_lost_is_notified(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
-        await scene.plane.add_application("cart")
+        await scene.plane.piped.add_application("cart")
         scene.plane.gate.lost_answers.add("CreateDeployment")
         async with scene.triggering(site):
             await eventually(lambda: scene.heard)
@@ -46,11 +47,11 @@ async def test_a_trigger_whose_response_was_lost_is_notified(
 
 
 async def test_an_invalid_configuration_is_notified_once_while_it_lasts(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     broken = origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken")
     async with open_scene() as scene:
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.plane.piped.add_application("cart")
 
         async def is_known() -> bool:
             application = await scene.plane.application(id_)
@@ -81,14 +82,14 @@ async def test_an_invalid_configuration_is_notified_once_while_it_lasts(
 
 
 async def test_a_rejected_deployment_is_notified_once(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     mentions = "  notification: {mentions: [{event: '*', slackgroups: [G1]}]}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + mentions})
     async with open_scene() as scene:
         gate = scene.plane.gate
         gate.refusals["CreateDeployment"] = grpc.StatusCode.INVALID_ARGUMENT
-        id_ = await scene.plane.add_application("cart")
+        id_ = await scene.plane.piped.add_application("cart")
         async with scene.triggering(site):
             await eventually(lambda: gate.count("CreateDeployment") >= 2)
             await scene.plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=scene.plane.admin)
@@ -100,13 +101,13 @@ async def test_a_rejected_deployment_is_notified_once(
 
 
 async def test_an_outage_of_the_control_plane_is_not_notified(
-    open_scene: Any, origin: Any, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         gate = scene.plane.gate
         gate.refusals["CreateDeployment"] = grpc.StatusCode.UNAVAILABLE
-        await scene.plane.add_application("cart")
+        await scene.plane.piped.add_application("cart")
         async with scene.triggering(site):
             await eventually(lambda: gate.count("CreateDeployment") >= 2)
             gate.refusals.clear()

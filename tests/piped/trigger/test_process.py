@@ -10,6 +10,7 @@ import pytest
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.origin import Origin
 from servers.piped import killed_piped, piped_config
 from servers.samples import WAITING_CART
 
@@ -25,7 +26,7 @@ AMID = (
 
 def write_config(plane: Any, remote: str) -> Path:
     file = plane.directory / "piped.yaml"
-    made, rest = plane.registered, "  syncInterval: 1s\n"
+    made, rest = plane.piped, "  syncInterval: 1s\n"
     text = piped_config(made.id, made.key, address=plane.address, remote=remote, rest=rest)
     file.write_text(text)
     return file
@@ -33,12 +34,12 @@ def write_config(plane: Any, remote: str) -> Path:
 
 @pytest.mark.timeout(180)
 async def test_each_push_is_deployed_once_by_any_process(
-    open_scene: Any, origin: Any, eventually: Any
+    open_scene: Any, origin: Origin, eventually: Any
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with open_scene() as scene:
         plane = scene.plane
-        await plane.add_application("cart")
+        await plane.piped.add_application("cart")
         config = write_config(plane, origin.remote)
 
         async def made() -> list[Deployment]:

@@ -22,6 +22,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.common_pb2 import ApplicationKind as ApplicationKindPb
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from servers.control_plane import StartControlPlane
 from servers.origin import Origin
 from servers.piped import piped_arguments, piped_config
 from servers.programs import OUR_PIPED
@@ -140,7 +141,7 @@ OpenInstallation = Callable[..., AbstractAsyncContextManager[Installation]]
 
 
 @pytest.fixture
-def installation(start_plane: Any, tmp_path: Path) -> OpenInstallation:
+def installation(start_plane: StartControlPlane, tmp_path: Path) -> OpenInstallation:
     """Opens a control plane with one application: `async with installation() as own`."""
 
     @asynccontextmanager

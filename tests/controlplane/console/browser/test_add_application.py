@@ -19,6 +19,7 @@ from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.control_plane import StartControlPlane
 from servers.origin import Origin
 from servers.piped import piped_config
 from servers.samples import WAITING_CART
@@ -52,7 +53,7 @@ async def running_piped(plane: Any, remote: str, workspace: Path) -> AsyncGenera
 
 
 async def test_a_pushed_application_is_found_added_and_deployed(
-    chromium: Browser, start_plane: Any, tmp_path: Path
+    chromium: Browser, start_plane: StartControlPlane, tmp_path: Path
 ) -> None:
     origin = Origin.begin(tmp_path / "origin")
     origin.commit({"README": "nothing yet"})
