@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from servers import control_plane
 from servers.control_plane import (
     LocalControlPlane,
     LocalPiped,
@@ -36,19 +37,10 @@ def open_plane(tmp_path: Path) -> OpenControlPlane:
     return partial(open_control_plane, tmp_path)
 
 
-@asynccontextmanager
-async def _running(*parts: Any) -> AsyncGenerator[None, None]:
-    async with asyncio.TaskGroup() as loops:
-        tasks = [loops.create_task(part.run()) for part in parts]
-        yield
-        for task in tasks:
-            task.cancel()
-
-
 @pytest.fixture
 def running() -> Callable[..., AbstractAsyncContextManager[None]]:
     """Runs components while a block runs; one that dies fails the test."""
-    return _running
+    return control_plane.running
 
 
 @pytest.fixture

@@ -260,6 +260,16 @@ async def running_piped(settings: PipedSettings) -> AsyncGenerator["asyncio.Task
             await asyncio.wait({task})
 
 
+@asynccontextmanager
+async def running(*components: Any) -> AsyncGenerator[None, None]:
+    """Runs components of a piped while a block runs; one that dies fails the test."""
+    async with asyncio.TaskGroup() as loops:
+        tasks = [loops.create_task(component.run()) for component in components]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
 @dataclass
 class GatedControlPlane(LocalControlPlane):
     """A control plane that serves one registered piped, behind a gate."""

@@ -2,8 +2,6 @@
 """Deployments from pending to their end, against a real control plane."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -11,8 +9,8 @@ import pytest
 from pipecd.controlplane.auth.subject import User
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
-
-OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
+from servers.control_plane import stage_statuses
+from servers.deployer import OpenStand
 
 RUNNING, ROLLING_BACK = DeploymentStatus.RUNNING, DeploymentStatus.ROLLING_BACK
 
@@ -66,7 +64,7 @@ async def test_stages_report_their_status_and_log(open_stand: OpenStand) -> None
     async with open_stand() as stand, stand.piped():
         id = await stand.trigger(stand.push(pipeline("skip", "fail/fail", "succeed")))
         done = await stand.finished(id)
-        assert stand.statuses(done) == [
+        assert stage_statuses(done) == [
             "ACT SKIPPED",
             "ACT FAILURE",
             "ACT NOT_STARTED_YET",
@@ -74,8 +72,11 @@ async def test_stages_report_their_status_and_log(open_stand: OpenStand) -> None
         ]
         assert done.stages[1].status_reason == "it did not work"
         assert list(done.stages[3].requires) == [done.stages[1].id]
-        assert await stand.lines_of(id, done.stages[1].id) == ["act 1: fail", "it did not work"]
-        assert (await stand.log_of(id, done.stages[1].id)).completed
+        assert await stand.plane.log_lines(id, done.stages[1].id) == [
+            "act 1: fail",
+            "it did not work",
+        ]
+        assert (await stand.plane.stage_log(id, done.stages[1].id)).completed
 
 
 async def test_the_last_success_is_the_running_commit_of_the_next_deployment(
@@ -105,17 +106,20 @@ async def test_a_user_cancels_a_running_stage(
 ) -> None:
     async with open_stand() as stand, stand.piped():
         id = await stand.trigger(stand.push(pipeline("hang/succeed", "succeed")))
-        await stand.told("act 0 begins")
-        command = await stand.settled(await stand.cancel(id, **how))
+        await stand.story.wait_for("act 0 begins")
+        command = await stand.plane.wait_for_command(await stand.cancel(id, **how))
         assert command.status == CommandStatus.SUCCEEDED
-        done = await stand.deployment(id)
+        done = await stand.plane.deployment(id)
         assert status(done) == "CANCELLED"
         assert done.status_reason == f"Cancelled by root while executing stage {done.stages[0].id}"
         assert StageStatus(done.stages[0].status) is StageStatus.CANCELLED
         assert stand.begun == (["act 0", "undo 0"] if rolls_back else ["act 0"])
         assert "act 0 is stopped" in stand.story
-        assert await stand.lines_of(id, done.stages[0].id) == ["act 0: hang", "Cancelled by root"]
-        assert (await stand.log_of(id, done.stages[0].id)).completed
+        assert await stand.plane.log_lines(id, done.stages[0].id) == [
+            "act 0: hang",
+            "Cancelled by root",
+        ]
+        assert (await stand.plane.stage_log(id, done.stages[0].id)).completed
 
 
 async def test_a_forced_rollback_without_rollback_stages_is_mentioned(
@@ -124,26 +128,26 @@ async def test_a_forced_rollback_without_rollback_stages_is_mentioned(
     async with open_stand() as stand, stand.piped():
         spec = pipeline("hang/succeed", more="  planner: {autoRollback: false}")
         id = await stand.trigger(stand.push(spec))
-        await stand.told("act 0 begins")
-        await stand.settled(await stand.cancel(id, rollback=True))
-        done = await stand.deployment(id)
-        assert stand.statuses(done) == ["ACT CANCELLED"]
+        await stand.story.wait_for("act 0 begins")
+        await stand.plane.wait_for_command(await stand.cancel(id, rollback=True))
+        done = await stand.plane.deployment(id)
+        assert stage_statuses(done) == ["ACT CANCELLED"]
         assert "there is no rollback, as planner.autoRollback is off" in done.status_reason
 
 
 async def test_no_stage_starts_after_a_cancel(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped() as deployer:
         id = await stand.trigger(stand.push(pipeline("hang/succeed", "succeed")))
-        await stand.told("act 0 begins")
+        await stand.story.wait_for("act 0 begins")
         # The stage ends by itself while its report waits for the control plane.
-        stand.gate.closed_for.add("ReportStageStatusChanged")
+        stand.plane.gate.close("ReportStageStatusChanged")
         stand.let_go("act 0")
         await stand.cancel(id)
         await has(deployer.context.commands)
-        stand.gate.closed_for.clear()
+        stand.plane.gate.open()
         done = await stand.finished(id)
         assert status(done) == "CANCELLED"
-        assert stand.statuses(done)[:2] == ["ACT SUCCESS", "ACT NOT_STARTED_YET"]
+        assert stage_statuses(done)[:2] == ["ACT SUCCESS", "ACT NOT_STARTED_YET"]
         assert done.status_reason == (
             f"Cancelled by root while executing the previous stage of {done.stages[1].id}"
         )
@@ -156,12 +160,12 @@ async def test_a_pending_deployment_is_cancelled_at_once(
     async with open_stand() as stand, stand.piped():
         commit = stand.push(pipeline("hang"))
         first = await stand.trigger(commit, when=1_700_000_000)
-        await stand.told("act 0 begins")
+        await stand.story.wait_for("act 0 begins")
         second = await stand.trigger(commit, when=1_700_000_001)
-        command = await stand.settled(await stand.cancel(second))
+        command = await stand.plane.wait_for_command(await stand.cancel(second))
         assert command.status == CommandStatus.SUCCEEDED
-        assert status(await stand.deployment(second)) == "CANCELLED"
-        assert status(await stand.deployment(first)) == "RUNNING"
+        assert status(await stand.plane.deployment(second)) == "CANCELLED"
+        assert status(await stand.plane.deployment(first)) == "RUNNING"
         assert (await stand.app()).deploying
         stand.let_go("act 0")
         assert status(await stand.finished(first)) == "SUCCESS"
@@ -169,15 +173,15 @@ async def test_a_pending_deployment_is_cancelled_at_once(
 
 async def test_a_deployment_is_cancelled_while_it_is_planned(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped() as deployer:
-        stand.gate.closed_for.add("GetApplicationMostRecentDeployment")
+        stand.plane.gate.close("GetApplicationMostRecentDeployment")
         id = await stand.trigger(stand.push(pipeline("succeed")))
         await has(deployer.context.deployments)
         command_id = await stand.cancel(id)
         await has(deployer.context.commands)
         await asyncio.sleep(0.05)
-        stand.gate.closed_for.clear()
-        assert (await stand.settled(command_id)).status == CommandStatus.SUCCEEDED
-        done = await stand.deployment(id)
+        stand.plane.gate.open()
+        assert (await stand.plane.wait_for_command(command_id)).status == CommandStatus.SUCCEEDED
+        done = await stand.plane.deployment(id)
         assert (status(done), stand.story) == ("CANCELLED", [])
         assert done.status_reason == "Deployment was cancelled by root while planning"
 
@@ -185,13 +189,13 @@ async def test_a_deployment_is_cancelled_while_it_is_planned(open_stand: OpenSta
 async def test_a_cancel_during_the_rollback_changes_nothing(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         id = await stand.trigger(stand.push(pipeline("fail/hang")))
-        await stand.told("undo 0 begins")
+        await stand.story.wait_for("undo 0 begins")
         command_id = await stand.cancel(id)
         await asyncio.sleep(0.05)
         stand.let_go("undo 0")
         done = await stand.finished(id)
-        assert (status(done), stand.statuses(done)[1]) == ("FAILURE", "ACT_ROLLBACK SUCCESS")
-        assert (await stand.settled(command_id)).status == CommandStatus.FAILED
+        assert (status(done), stage_statuses(done)[1]) == ("FAILURE", "ACT_ROLLBACK SUCCESS")
+        assert (await stand.plane.wait_for_command(command_id)).status == CommandStatus.FAILED
 
 
 @pytest.mark.parametrize(
@@ -207,9 +211,9 @@ async def test_a_stage_that_exceeds_its_timeout_fails(open_stand: OpenStand, spe
         done = await stand.finished(id)
         assert status(done) == "FAILURE"
         assert done.status_reason == f"Timed out while executing stage {done.stages[0].id}"
-        assert stand.statuses(done) == ["ACT FAILURE", "ACT_ROLLBACK SUCCESS"]
+        assert stage_statuses(done) == ["ACT FAILURE", "ACT_ROLLBACK SUCCESS"]
         assert stand.story[:3] == ["act 0 begins", "act 0 is stopped", "undo 0 begins"]
-        assert (await stand.lines_of(id, done.stages[0].id))[-1] == "Timed out after 500ms"
+        assert (await stand.plane.log_lines(id, done.stages[0].id))[-1] == "Timed out after 500ms"
 
 
 async def test_one_deployment_at_a_time_and_the_oldest_first(open_stand: OpenStand) -> None:
@@ -220,7 +224,7 @@ async def test_one_deployment_at_a_time_and_the_oldest_first(open_stand: OpenSta
         async with stand.piped():
             await stand.until(older, lambda d: d.status == RUNNING)
             await asyncio.sleep(0.05)
-            assert status(await stand.deployment(younger)) == "PENDING"
+            assert status(await stand.plane.deployment(younger)) == "PENDING"
             stand.let_go("act 0")
             assert status(await stand.finished(older)) == "SUCCESS"
             assert status(await stand.finished(younger)) == "SUCCESS"
@@ -232,17 +236,17 @@ async def test_a_stage_is_skipped_by_skip_on(open_stand: OpenStand) -> None:
     async with open_stand() as stand, stand.piped():
         spec = pipeline(f"succeed{skip}", "succeed")
         first = await stand.finished(await stand.trigger(stand.push(spec)))
-        assert stand.statuses(first) == ["ACT SUCCESS", "ACT SUCCESS"]
+        assert stage_statuses(first) == ["ACT SUCCESS", "ACT SUCCESS"]
         commit = stand.push(spec, "tidy up", **{"a.md": "words"})
         by_path = await stand.finished(await stand.trigger(commit, "tidy up"))
-        assert stand.statuses(by_path) == ["ACT SKIPPED", "ACT SUCCESS"]
+        assert stage_statuses(by_path) == ["ACT SKIPPED", "ACT SUCCESS"]
         assert by_path.stages[0].status_reason == (
             "Skipped because all changed files match skipOn.paths"
         )
         commit = stand.push(spec, "docs: more", code="x")
         by_message = await stand.finished(await stand.trigger(commit, "docs: more"))
-        assert stand.statuses(by_message) == ["ACT SKIPPED", "ACT SUCCESS"]
-        lines = await stand.lines_of(by_message.id, by_message.stages[0].id)
+        assert stage_statuses(by_message) == ["ACT SKIPPED", "ACT SUCCESS"]
+        lines = await stand.plane.log_lines(by_message.id, by_message.stages[0].id)
         assert lines == ['Skipped because the commit message starts with "docs:"']
 
 
@@ -282,11 +286,11 @@ async def test_a_stale_deploying_flag_is_cleared(
     open_stand: OpenStand,
 ) -> None:
     async with open_stand() as stand:
-        await stand.cases.application_reports.report_deploying(
-            stand.application.id, True, by=stand.caller
+        await stand.plane.cases.application_reports.report_deploying(
+            stand.application.id, True, by=stand.plane.piped.caller
         )
         async with stand.piped():
-            await stand.seen(stand.app, lambda application: not application.deploying)
+            await stand.plane.wait_for(stand.app, lambda application: not application.deploying)
 
 
 async def test_a_deployment_whose_application_was_deleted_is_cancelled(
@@ -295,7 +299,7 @@ async def test_a_deployment_whose_application_was_deleted_is_cancelled(
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("succeed")))
         admin = User(stand.application.project_id, "root", ("Admin",))
-        await stand.cases.applications.delete(stand.application.id, by=admin)
+        await stand.plane.cases.applications.delete(stand.application.id, by=admin)
         async with stand.piped():
             done = await stand.finished(id)
         assert status(done) == "CANCELLED"

@@ -5,8 +5,7 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from pipecd.config.piped import PluginSpec
 from pipecd.model.clock import utc_now
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus
 from pipecd.piped.deploy import run
-
-OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
+from servers.deployer import OpenStand
 
 ACT = "  pipeline: {stages: [{name: ACT}]}\n"
 
@@ -64,7 +62,7 @@ async def test_a_stage_completes_while_the_control_plane_is_unavailable(
 ) -> None:
     """More lines than fit into one report, and nobody to take them until long after the end."""
     async with open_stand() as stand:
-        mark = stand.directory / "over"
+        mark = stand.plane.directory / "over"
         run = f"echo first; while ! test -e {mark}; do sleep 0.01; done; seq 2500; echo last >> {mark}"
         async with stand.piped() as deployer:
             id = await stand.trigger(stand.push(script(run)))
@@ -72,21 +70,21 @@ async def test_a_stage_completes_while_the_control_plane_is_unavailable(
                 id, lambda d: bool(d.stages) and d.stages[0].status == StageStatus.RUNNING
             )
             stage_id = running.stages[0].id
-            await stand.seen(lambda: stand.lines_of(id, stage_id), bool)
-            stand.gate.closed = True
+            await stand.plane.wait_for(lambda: stand.plane.log_lines(id, stage_id), bool)
+            stand.plane.gate.close()
             mark.touch()
             journal = deployer.context.workspace / "deployments" / id / "journal.json"
             async with asyncio.timeout(30):
                 while not journal.exists():  # noqa: ASYNC110 - a file tells nobody
                     await asyncio.sleep(0.02)
             if piped == "goes on":
-                stand.gate.closed = False
+                stand.plane.gate.open()
                 await stand.finished(id)
-        stand.gate.closed = False
+        stand.plane.gate.open()
         async with stand.piped():
             done = await stand.finished(id)
         assert status(done) == "SUCCESS"
-        log = await stand.log_of(id, stage_id)
+        log = await stand.plane.stage_log(id, stage_id)
         lines = ["first", *(str(n) for n in range(1, 2501)), "The script succeeded"]
         assert [block.log for block in log.blocks] == lines
         assert log.completed
@@ -128,9 +126,9 @@ if __name__ == "__main__":
 
 def mortal(stand: Any, deaths: int) -> tuple[PluginSpec, Path]:
     """A plugin that dies so often, and where it counts that."""
-    lives = stand.directory / "lives"
+    lives = stand.plane.directory / "lives"
     lives.write_text(str(deaths))
-    program = stand.directory / "mortal"
+    program = stand.plane.directory / "mortal"
     program.write_text(MORTAL.format(python=sys.executable, lives=str(lives)))
     program.chmod(0o755)
     return PluginSpec(name="mortal", url=f"file://{program}"), lives
@@ -141,7 +139,7 @@ async def ended(stand: Any, stage: str) -> Any:
     id = await stand.trigger(stand.push(f"  pipeline: {{stages: [{stage}]}}\n"))
     async with asyncio.timeout(50):
         while True:
-            found = await stand.deployment(id)
+            found = await stand.plane.deployment(id)
             if DeploymentStatus(found.status).is_completed:
                 return found
             await asyncio.sleep(0.05)
@@ -164,7 +162,9 @@ async def test_a_stage_is_retried_when_its_plugin_dies(
             done = await ended(stand, "{name: MORTAL}")
         assert status(done) == ends
         (stage,) = done.stages
-        told = [line for line in await stand.lines_of(done.id, stage.id) if "exit code 3" in line]
+        told = [
+            line for line in await stand.plane.log_lines(done.id, stage.id) if "exit code 3" in line
+        ]
         assert told[0].startswith("plugin mortal ended with exit code 3")
         assert len(told) == min(deaths, 3)
         assert int(lives.read_text()) == deaths - min(deaths + 1, 3)

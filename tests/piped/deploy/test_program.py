@@ -3,18 +3,14 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 import pytest
 
 from pipecd.config.piped import PluginSpec
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.piped.pluginhost.remote import RemotePlugin
+from servers.deployer import OpenStand
 from servers.server import free_port
-
-OpenStand = Callable[..., AbstractAsyncContextManager[Any]]
 
 # A plugin that, as those of upstream do, sends its lines some time after they were written.
 PROGRAM = '''#!{python}
@@ -56,7 +52,7 @@ async def test_the_late_lines_of_a_stopped_program_are_not_lost(
     monkeypatch.setattr(RemotePlugin, "log_lag", 1.0)
     port = free_port()
     async with open_stand() as stand:
-        program = stand.directory / "slow"
+        program = stand.plane.directory / "slow"
         program.write_text(PROGRAM.format(python=sys.executable))
         program.chmod(0o755)
         spec = PluginSpec(name="slow", url=f"file://{program}", port=port)
@@ -65,10 +61,12 @@ async def test_the_late_lines_of_a_stopped_program_are_not_lost(
             id = await stand.trigger(stand.push(f"  pipeline: {{stages: {stages}}}\n"))
             running = await stand.until(id, lambda d: bool(d.stages) and d.stages[0].status == 1)
             stage_id = running.stages[0].id
-            await stand.seen(lambda: stand.lines_of(id, stage_id), bool)
-            await stand.settled(await stand.cancel(id))
-            done = await stand.deployment(id)
+            await stand.plane.wait_for(lambda: stand.plane.log_lines(id, stage_id), bool)
+            await stand.plane.wait_for_command(await stand.cancel(id))
+            done = await stand.plane.deployment(id)
             assert DeploymentStatus(done.status) is DeploymentStatus.CANCELLED
             async with asyncio.timeout(10):
-                await stand.seen(lambda: stand.log_of(id, stage_id), lambda log: log.completed)
-        assert await stand.lines_of(id, stage_id) == ["one", "two", "Cancelled by root"]
+                await stand.plane.wait_for(
+                    lambda: stand.plane.stage_log(id, stage_id), lambda log: log.completed
+                )
+        assert await stand.plane.log_lines(id, stage_id) == ["one", "two", "Cancelled by root"]

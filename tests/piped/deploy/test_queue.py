@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pending deployments report what they wait for, and are superseded by later commits."""
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus
-
-OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
+from servers.deployer import OpenStand
 
 HANG = "  pipeline: {stages: [{name: ACT, with: {do: hang}}]}\n"
 
@@ -24,7 +21,7 @@ async def test_a_pending_deployment_reports_what_it_waits_for(open_stand: OpenSt
     async with open_stand() as stand, stand.piped():
         commit = stand.push(HANG)
         first = await stand.trigger(commit, when=1_700_000_000)
-        await stand.told("act 0 begins")
+        await stand.story.wait_for("act 0 begins")
         second = await stand.trigger(commit, when=1_700_000_001)
         reason = f"Waiting for deployment {first} of the same application to end"
         waiting = await stand.until(second, lambda d: waits_for(d) == reason)
@@ -39,7 +36,7 @@ async def test_only_the_last_of_many_queued_commits_is_deployed(
 ) -> None:
     async with open_stand() as stand, stand.piped():
         first = await stand.trigger(stand.push(HANG), when=1_700_000_000)
-        await stand.told("act 0 begins")
+        await stand.story.wait_for("act 0 begins")
         commits = [stand.push(HANG, code=str(n)) for n in range(3)]
         queued = [
             await stand.trigger(commit, when=1_700_000_001 + n) for n, commit in enumerate(commits)
@@ -49,7 +46,7 @@ async def test_only_the_last_of_many_queued_commits_is_deployed(
         last = f"Superseded by deployment {queued[2]} of the newer commit {commits[2][:7]}"
         assert passed_over[0].status_reason.startswith("Superseded by deployment ")
         assert passed_over[1].status_reason == last
-        assert status(await stand.deployment(first)) == "RUNNING"
+        assert status(await stand.plane.deployment(first)) == "RUNNING"
         stand.let_go("act 0")
         assert status(await stand.finished(queued[2])) == "SUCCESS"
         assert stand.begun == ["act 0", "act 0"]

@@ -6,7 +6,6 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,8 +18,8 @@ from pipecd.piped.deploy.context import logs_directory
 from pipecd.piped.pluginhost.masking import LogMasker, SecretMasks
 from pipecd.piped.pluginhost.stage_logs import LogSpool
 from pipecd.proto.model.logblock_pb2 import LogBlock
-
-OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
+from servers.control_plane import stage_statuses
+from servers.deployer import OpenStand
 
 # Every call that carrying out a deployment makes, in the order of its first occurrence.
 CALLS = [
@@ -65,10 +64,10 @@ async def test_a_piped_that_stops_during_any_call_resumes(
 ) -> None:
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline(*stages)))
-        stand.gate.closed_for.add(call)
+        stand.plane.gate.close(call)
         async with stand.piped(), asyncio.timeout(10):
-            await stand.gate.refused.told(call)
-        stand.gate.closed_for.clear()
+            await stand.plane.gate.refused.wait_for(call)
+        stand.plane.gate.open()
         async with stand.piped():
             done = await stand.finished(id)
         assert status(done) == ends
@@ -82,17 +81,17 @@ async def test_a_running_stage_is_resumed_and_completed_ones_are_not_repeated(
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("succeed", "hang", "succeed")))
         async with stand.piped():
-            await stand.told("act 1 begins")
-        left = await stand.deployment(id)
+            await stand.story.wait_for("act 1 begins")
+        left = await stand.plane.deployment(id)
         assert status(left) == "RUNNING"
-        assert stand.statuses(left) == ["ACT SUCCESS", "ACT RUNNING", "ACT NOT_STARTED_YET"]
-        assert not (await stand.log_of(id, left.stages[1].id)).completed
+        assert stage_statuses(left) == ["ACT SUCCESS", "ACT RUNNING", "ACT NOT_STARTED_YET"]
+        assert not (await stand.plane.stage_log(id, left.stages[1].id)).completed
         stand.let_go("act 1")
         async with stand.piped():
             done = await stand.finished(id)
         assert status(done) == "SUCCESS"
         assert stand.begun == ["act 0", "act 1", "act 1", "act 2"]
-        lines = await stand.lines_of(id, left.stages[1].id)
+        lines = await stand.plane.log_lines(id, left.stages[1].id)
         assert lines == [
             "act 1: hang",
             "Piped was restarted and resumes this stage",
@@ -113,19 +112,20 @@ async def test_the_timeout_of_a_stage_continues_after_a_restart(
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(spec))
         async with stand.piped():
-            await stand.told("act 0 begins")
-        (stage,) = (await stand.deployment(id)).stages
+            await stand.story.wait_for("act 0 begins")
+        (stage,) = (await stand.plane.deployment(id)).stages
         async with stand.piped(now=later(40)):
-            await stand.seen(
-                lambda: stand.lines_of(id, stage.id), lambda lines: lines.count("act 0: hang") == 2
+            await stand.plane.wait_for(
+                lambda: stand.plane.log_lines(id, stage.id),
+                lambda lines: lines.count("act 0: hang") == 2,
             )
-        (resumed,) = (await stand.deployment(id)).stages
+        (resumed,) = (await stand.plane.deployment(id)).stages
         assert (resumed.status, resumed.completed_at) == (stage.status, stage.completed_at)
         async with stand.piped(now=later(61)):
             done = await stand.finished(id)
         assert (status(done), stand.begun) == ("FAILURE", ["act 0", "act 0"])
         assert done.status_reason == f"Timed out while executing stage {stage.id}"
-        assert (await stand.lines_of(id, stage.id))[-1] == "Timed out after 1h0m0s"
+        assert (await stand.plane.log_lines(id, stage.id))[-1] == "Timed out after 1h0m0s"
 
 
 @pytest.mark.parametrize("stages", [("hang",), ("succeed", "hang")])
@@ -136,7 +136,7 @@ async def test_the_timeout_of_a_deployment_continues_after_a_restart(
         id = await stand.trigger(stand.push("  timeout: 1h\n" + pipeline(*stages)))
         last = f"act {len(stages) - 1}"
         async with stand.piped():
-            await stand.told(f"{last} begins")
+            await stand.story.wait_for(f"{last} begins")
         async with stand.piped(now=later(61)):
             done = await stand.finished(id)
         assert (status(done), stand.begun.count(last)) == ("FAILURE", 1)
@@ -147,7 +147,7 @@ async def test_a_clock_that_was_set_back_does_not_shorten_a_timeout(open_stand: 
     async with open_stand() as stand:
         id = await stand.trigger(stand.push("  timeout: 1h\n" + pipeline("hang")))
         async with stand.piped(now=later(600)):
-            await stand.told("act 0 begins")
+            await stand.story.wait_for("act 0 begins")
         stand.let_go("act 0")
         async with stand.piped():
             done = await stand.finished(id)
@@ -160,11 +160,11 @@ async def test_unsent_log_lines_of_a_killed_piped_are_sent_after_the_restart(
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("hang")))
         async with stand.piped():
-            await stand.told("act 0 begins")
-        stage_id = (await stand.deployment(id)).stages[0].id
+            await stand.story.wait_for("act 0 begins")
+        stage_id = (await stand.plane.deployment(id)).stages[0].id
         stand.let_go("act 0")
         # It read two more lines and was killed amid keeping the third.
-        logs = logs_directory(stand.directory / "work", id)
+        logs = logs_directory(stand.plane.directory / "work", id)
         masks = SecretMasks()
         masks.add(id, ["hunter2"])
         spool = LogSpool(logs / stage_id, LogMasker(masks, id))
@@ -174,7 +174,7 @@ async def test_unsent_log_lines_of_a_killed_piped_are_sent_after_the_restart(
             file.write("CAMSBXRo")
         async with stand.piped():
             await stand.finished(id)
-        assert await stand.lines_of(id, stage_id) == [
+        assert await stand.plane.log_lines(id, stage_id) == [
             "act 0: hang",
             "one",
             "******",
@@ -190,11 +190,11 @@ async def test_an_interrupted_rollback_is_finished(open_stand: OpenStand, journa
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("succeed/succeed", "fail/hang")))
         async with stand.piped():
-            await stand.told("undo 1 begins")
-        left = await stand.deployment(id)
+            await stand.story.wait_for("undo 1 begins")
+        left = await stand.plane.deployment(id)
         assert status(left) == "ROLLING_BACK"
         if journal == "lost":
-            shutil.rmtree(stand.directory / "work")
+            shutil.rmtree(stand.plane.directory / "work")
         stand.let_go("undo 1")
         async with stand.piped():
             done = await stand.finished(id)
@@ -209,14 +209,16 @@ async def test_a_cancelled_rollback_ends_as_cancelled_after_a_restart(
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("hang/hang")))
         async with stand.piped():
-            await stand.told("act 0 begins")
+            await stand.story.wait_for("act 0 begins")
             command_id = await stand.cancel(id)
-            await stand.told("undo 0 begins")
-        shutil.rmtree(stand.directory / "work")
+            await stand.story.wait_for("undo 0 begins")
+        shutil.rmtree(stand.plane.directory / "work")
         stand.let_go("undo 0")
         async with stand.piped():
             done = await stand.finished(id)
-            assert (await stand.settled(command_id)).status == CommandStatus.SUCCEEDED
+            assert (
+                await stand.plane.wait_for_command(command_id)
+            ).status == CommandStatus.SUCCEEDED
         assert status(done) == "CANCELLED"
         assert done.status_reason == f"Cancelled by root while executing stage {done.stages[0].id}"
 
@@ -227,11 +229,11 @@ async def test_a_cancel_without_rollback_stays_without_rollback_after_a_restart(
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("hang/succeed")))
         async with stand.piped(), asyncio.timeout(10):
-            await stand.told("act 0 begins")
-            stand.gate.closed_for.add("ReportDeploymentCompleted")
+            await stand.story.wait_for("act 0 begins")
+            stand.plane.gate.close("ReportDeploymentCompleted")
             await stand.cancel(id, no_rollback=True)
-            await stand.gate.refused.told("ReportDeploymentCompleted")
-        stand.gate.closed_for.clear()
+            await stand.plane.gate.refused.wait_for("ReportDeploymentCompleted")
+        stand.plane.gate.open()
         async with stand.piped():
             assert status(await stand.finished(id)) == "CANCELLED"
         assert stand.begun == ["act 0"]
@@ -250,8 +252,8 @@ async def test_a_stage_during_the_shutdown_of_piped(
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline(do)))
         async with stand.piped():
-            await stand.told("act 0 begins")
-        assert status(await stand.deployment(id)) == "RUNNING"
+            await stand.story.wait_for("act 0 begins")
+        assert status(await stand.plane.deployment(id)) == "RUNNING"
         stand.let_go("act 0")
         async with stand.piped():
             assert status(await stand.finished(id)) == "SUCCESS"
@@ -262,24 +264,26 @@ async def test_a_cancel_while_piped_was_stopped(open_stand: OpenStand) -> None:
     async with open_stand() as stand:
         id = await stand.trigger(stand.push(pipeline("succeed/succeed", "hang")))
         async with stand.piped():
-            await stand.told("act 1 begins")
+            await stand.story.wait_for("act 1 begins")
         command_id = await stand.cancel(id)
         async with stand.piped():
-            assert (await stand.settled(command_id)).status == CommandStatus.SUCCEEDED
-        done = await stand.deployment(id)
+            assert (
+                await stand.plane.wait_for_command(command_id)
+            ).status == CommandStatus.SUCCEEDED
+        done = await stand.plane.deployment(id)
         assert status(done) == "CANCELLED"
         assert stand.begun[-1] == "undo 0"
 
 
 async def test_the_files_of_a_completed_deployment_are_removed(open_stand: OpenStand) -> None:
     async with open_stand() as stand:
-        work = stand.directory / "work" / "deployments"
+        work = stand.plane.directory / "work" / "deployments"
         leftover = work / "killed" / "sources" / "secret.txt"
         leftover.parent.mkdir(parents=True)
         leftover.write_text("decrypted")
         id = await stand.trigger(stand.push(pipeline("hang")))
         async with stand.piped():
-            await stand.told("act 0 begins")
+            await stand.story.wait_for("act 0 begins")
             assert (work / id / "sources").is_dir()
             assert not leftover.exists(), "what a killed piped left behind is removed at start"
         assert not (work / id / "sources").exists()

@@ -4,8 +4,6 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.piped.deploy import run
 from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model import chain_pb2
-
-OpenStand = Callable[[], AbstractAsyncContextManager[Any]]
+from servers.control_plane import stage_statuses
+from servers.deployer import OpenStand
 
 PIPELINE = """
   pipeline:
@@ -48,18 +46,20 @@ async def test_a_pipeline_of_real_stages_with_two_approvers(open_stand: OpenStan
         script, _, approval, _ = waiting.stages
         assert list(approval.authorized_operators) == ["root", "ann"]
         ids = [
-            await stand.cases.deployments.approve(
+            await stand.plane.cases.deployments.approve(
                 id, approval.id, by=User("shop", name, ("Admin",))
             )
             for name in ("root", "ann")
         ]
         done = await stand.finished(id)
         assert status(done) == "SUCCESS"
-        assert stand.statuses(done)[-1] == "SCRIPT_RUN_ROLLBACK NOT_STARTED_YET"
-        assert [(await stand.settled(c)).status for c in ids] == [CommandStatus.SUCCEEDED] * 2
+        assert stage_statuses(done)[-1] == "SCRIPT_RUN_ROLLBACK NOT_STARTED_YET"
+        assert [(await stand.plane.wait_for_command(c)).status for c in ids] == [
+            CommandStatus.SUCCEEDED
+        ] * 2
         shown = done.stages[2].metadata["pipecd/stage-display-metadata"]
         assert shown in ("Approved by: root, ann", "Approved by: ann, root")
-        assert await stand.lines_of(id, script.id) == [
+        assert await stand.plane.log_lines(id, script.id) == [
             f"cart at {commit}",
             "hello",
             "The script succeeded",
@@ -74,13 +74,13 @@ async def test_a_script_is_rolled_back_when_a_later_stage_fails(open_stand: Open
         )
         id = await stand.trigger(stand.push(spec, greeting=""))
         done = await stand.finished(id)
-        assert stand.statuses(done) == [
+        assert stage_statuses(done) == [
             "SCRIPT_RUN SUCCESS",
             "WAIT FAILURE",
             "WAIT_APPROVAL NOT_STARTED_YET",
             "SCRIPT_RUN_ROLLBACK SUCCESS",
         ]
-        assert "undone" in await stand.lines_of(id, done.stages[3].id)
+        assert "undone" in await stand.plane.log_lines(id, done.stages[3].id)
 
 
 async def test_a_stage_continues_while_the_control_plane_is_unavailable(
@@ -94,16 +94,16 @@ async def test_a_stage_continues_while_the_control_plane_is_unavailable(
             id, lambda d: bool(d.stages) and d.stages[0].status == StageStatus.RUNNING
         )
         stage_id = running.stages[0].id
-        await stand.seen(lambda: stand.lines_of(id, stage_id), bool)
-        stand.gate.closed = True
+        await stand.plane.wait_for(lambda: stand.plane.log_lines(id, stage_id), bool)
+        stand.plane.gate.close()
         async with asyncio.timeout(10):
-            await stand.gate.refused.told("ReportStageLogs")
-        stand.gate.closed = False
+            await stand.plane.gate.refused.wait_for("ReportStageLogs")
+        stand.plane.gate.open()
         done = await stand.finished(id)
         assert status(done) == "SUCCESS"
-        lines = await stand.lines_of(id, stage_id)
+        lines = await stand.plane.log_lines(id, stage_id)
         assert lines == [*(f"line {n}" for n in range(1, 41)), "The script succeeded"]
-        assert (await stand.log_of(id, stage_id)).completed
+        assert (await stand.plane.stage_log(id, stage_id)).completed
 
 
 @pytest.mark.parametrize(
@@ -120,19 +120,19 @@ async def test_a_deployment_of_a_chain_waits_for_the_block_before_it(
     async with open_stand() as stand, stand.piped():
         blocks = [chain_pb2.ChainBlock(status=chain_pb2.DEPLOYMENT_BLOCK_RUNNING), chain_pb2.ChainBlock()]  # fmt: skip
         chain = chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
-        await stand.stores.chains.add(chain)
+        await stand.plane.stores.chains.add(chain)
         commit = stand.push("  pipeline: {stages: [{name: ACT}]}\n")
         id = await stand.trigger(
             commit, deployment_chain_id="chain-1", deployment_chain_block_index=1
         )
-        while stand.gate.calls.count("InChainDeploymentPlannable") < 2:  # noqa: ASYNC110
+        while stand.plane.gate.calls.count("InChainDeploymentPlannable") < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert status(await stand.deployment(id)) == "PENDING"
+        assert status(await stand.plane.deployment(id)) == "PENDING"
 
         def end_block(stored: Any) -> None:
             stored.blocks[0].status = before
 
-        await stand.stores.chains.update("chain-1", end_block)
+        await stand.plane.stores.chains.update("chain-1", end_block)
         done = await stand.finished(id)
         assert status(done) == ends
         if ends == "CANCELLED":
@@ -144,7 +144,7 @@ async def test_a_deployment_that_waits_for_its_chain_can_be_cancelled(
 ) -> None:
     async with open_stand() as stand, stand.piped():
         blocks = [chain_pb2.ChainBlock(), chain_pb2.ChainBlock()]
-        await stand.stores.chains.add(
+        await stand.plane.stores.chains.add(
             chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
         )
         id = await stand.trigger(
@@ -152,10 +152,10 @@ async def test_a_deployment_that_waits_for_its_chain_can_be_cancelled(
             deployment_chain_id="chain-1",
             deployment_chain_block_index=1,
         )
-        while "InChainDeploymentPlannable" not in stand.gate.calls:  # noqa: ASYNC110
+        while "InChainDeploymentPlannable" not in stand.plane.gate.calls:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await stand.settled(await stand.cancel(id))
-        assert status(await stand.deployment(id)) == "CANCELLED"
+        await stand.plane.wait_for_command(await stand.cancel(id))
+        assert status(await stand.plane.deployment(id)) == "CANCELLED"
 
 
 async def test_a_wakeup_continues_a_deployment_whose_chain_reached_its_block(
@@ -164,7 +164,7 @@ async def test_a_wakeup_continues_a_deployment_whose_chain_reached_its_block(
     monkeypatch.setattr(run, "RETRY_AFTER", 3600)
     async with open_stand() as stand, stand.piped() as deployer:
         blocks = [chain_pb2.ChainBlock(), chain_pb2.ChainBlock()]
-        await stand.stores.chains.add(
+        await stand.plane.stores.chains.add(
             chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
         )
         id = await stand.trigger(
@@ -172,13 +172,13 @@ async def test_a_wakeup_continues_a_deployment_whose_chain_reached_its_block(
             deployment_chain_id="chain-1",
             deployment_chain_block_index=1,
         )
-        while "InChainDeploymentPlannable" not in stand.gate.calls:  # noqa: ASYNC110
+        while "InChainDeploymentPlannable" not in stand.plane.gate.calls:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
         def end_block(stored: Any) -> None:
             stored.blocks[0].status = chain_pb2.DEPLOYMENT_BLOCK_SUCCESS
 
-        await stand.stores.chains.update("chain-1", end_block)
+        await stand.plane.stores.chains.update("chain-1", end_block)
         # What the wake-up stream does when a block of a chain has ended.
         deployer.context.deployments.schedule.wake()
         assert status(await stand.finished(id)) == "SUCCESS"
@@ -192,7 +192,7 @@ async def test_a_secret_in_the_output_of_a_script_is_masked(open_stand: OpenStan
         id = await stand.trigger(stand.push(spec))
         deployer.context.callbacks.masks.add(id, ["hunter22"])
         done = await stand.finished(id)
-        assert (await stand.lines_of(id, done.stages[0].id))[0] == "my ******"
+        assert (await stand.plane.log_lines(id, done.stages[0].id))[0] == "my ******"
         assert done.stages[0].status_reason == "The script exited with code 1: my ******"
         assert "hunter22" not in done.status_reason
 
@@ -208,9 +208,9 @@ async def test_a_log_line_is_visible_within_a_moment(open_stand: OpenStand) -> N
             id, lambda d: bool(d.stages) and d.stages[0].status == StageStatus.RUNNING
         )
         seen: dict[str, float] = {}
-        async with asyncio.timeout(30), stand.cases.bus.subscribe() as signals:
+        async with asyncio.timeout(30), stand.plane.cases.bus.subscribe() as signals:
             async for _ in signals:
-                for line in await stand.lines_of(id, running.stages[0].id):
+                for line in await stand.plane.log_lines(id, running.stages[0].id):
                     seen.setdefault(line, time.time())
                 if len(seen) >= 15:
                     break

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: G004 - a stage log takes whole lines, it is no logger
+"""The deployer of a piped between a control plane and a repository, and stages that act on cue."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipecd.config.catalog import load_catalog
+from pipecd.config.piped import PluginSpec
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.mirror import Repository, open_mirrors
+from pipecd.model.clock import Now, utc_now
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy
+from pipecd.model.ids import new_id
+from pipecd.piped.cache.applications import ApplicationCache
+from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.cache.deployments import DeploymentCache
+from pipecd.piped.deploy.context import DeploymentContext, logs_directory
+from pipecd.piped.deploy.deployer import Deployer
+from pipecd.piped.pluginhost.callbacks import Callbacks
+from pipecd.piped.pluginhost.host import PluginHost
+from pipecd.piped.pluginhost.local import builtin_plugins
+from pipecd.piped.pluginhost.metadata_store import MetadataStore
+from pipecd.piped.pluginhost.process import PluginTimeouts
+from pipecd.piped.pluginhost.tool_registry import ToolRegistry
+from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.sources import Sources
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
+from pipecd.sdk import PlannedStage, Spec, Stage, StageContext, StagePlugin, StageResult
+from servers.control_plane import GatedControlPlane, open_control_plane, running
+from servers.gate import Trace
+from servers.notifier import RecordingNotifier
+from servers.origin import Origin
+from servers.samples import CART
+
+LOOK_EVERY = 0.03
+
+
+class ActOptions(Spec):
+    """What a stage of the tests does: a word, see `ActPlugin`."""
+
+    do: str = "succeed"
+    undo: str = ""
+
+
+class ActPlugin(StagePlugin):
+    """Stages that do as they are told and remember that they ran."""
+
+    stages = (Stage("ACT", ActOptions), Stage("ACT_ROLLBACK"))
+
+    def __init__(self, story: Trace, release: dict[str, asyncio.Event]) -> None:
+        self._story, self._release = story, release
+
+    async def plan_stage(self, requested: Any, *, rollback: bool) -> Sequence[PlannedStage]:
+        options = requested.options(ActOptions)
+        planned = PlannedStage("ACT", requested.index, requested.description)
+        undo = PlannedStage("ACT_ROLLBACK", requested.index, is_rollback=True)
+        return (planned, undo) if rollback and options.undo else (planned,)
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        options = stage.options(ActOptions)
+        what = options.undo if stage.is_rollback else options.do
+        me = f"{'undo' if stage.is_rollback else 'act'} {stage.index}"
+        await self._story.write(f"{me} begins")
+        stage.log.info(f"{me}: {what}")
+        try:
+            result = await self._act(what, me)
+        except asyncio.CancelledError:
+            await self._story.write(f"{me} is stopped")
+            if what == "stubborn":
+                result = StageResult.succeeded("it was too late to stop")
+            elif what == "offended":
+                return StageResult.failed("stopped")
+            else:
+                raise
+        await self._story.write(f"{me} ends")
+        return result
+
+    async def _act(self, what: str, me: str) -> StageResult:
+        match what:
+            case "succeed":
+                return StageResult.succeeded()
+            case "fail":
+                return StageResult.failed("it did not work")
+            case "raise":
+                raise ZeroDivisionError("a bug in the plugin")
+            case "exit":
+                return StageResult.exited("nothing left to do")
+            case "skip":
+                return StageResult.skipped("not needed")
+            case _:  # "hang", "stubborn", "offended": until released
+                await self._release.setdefault(me, asyncio.Event()).wait()
+                return StageResult.succeeded("released")
+
+
+@dataclass
+class Stand:
+    """A control plane with one application, and the deployer of its piped."""
+
+    plane: GatedControlPlane
+    origin: Origin
+    application: Application
+    story: Trace = field(default_factory=Trace)
+    heard: RecordingNotifier = field(default_factory=RecordingNotifier)
+    release: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+
+    def push(self, spec: str, message: str = "a change", **files: str) -> str:
+        """Commits the application's configuration and other files of its directory."""
+        text = f"{CART}{spec}"
+        written = {"app.pipecd.yaml": text, **files}
+        return self.origin.commit({f"cart/{n}": content for n, content in written.items()}, message)
+
+    async def trigger(self, commit: str, message: str = "a change", **changes: Any) -> str:
+        """Creates a deployment as the trigger of a piped would."""
+        strategy = changes.pop("strategy", SyncStrategy.AUTO)
+        when = changes.pop("when", 1_700_000_000)
+        deployment = Deployment(
+            id=new_id(),
+            application_id=self.application.id,
+            application_name="cart",
+            piped_id=self.plane.piped.id,
+            project_id=self.application.project_id,
+            git_path=self.application.git_path,
+            trigger=DeploymentTrigger(
+                commit=Commit(hash=commit, message=message, author="ann", branch="main", created_at=when),
+                timestamp=when,
+                sync_strategy=strategy,
+                strategy_summary="as told" if strategy else "",
+            ),
+            **changes,
+        )  # fmt: skip
+        await self.plane.cases.deployment_reports.create(deployment, by=self.plane.piped.caller)
+        return deployment.id
+
+    async def until(self, id: str, matches: Callable[[Deployment], object]) -> Deployment:
+        """Returns the deployment once it matches."""
+        return await self.plane.wait_for(lambda: self.plane.deployment(id), matches)
+
+    async def finished(self, id: str) -> Deployment:
+        return await self.until(id, lambda d: DeploymentStatus(d.status).is_completed)
+
+    async def app(self) -> Application:
+        return await self.plane.application(self.application.id)
+
+    async def cancel(self, id: str, *, rollback: bool = False, no_rollback: bool = False) -> str:
+        cancel = self.plane.cases.deployments.cancel
+        return await cancel(id, rollback, no_rollback, by=self.plane.admin)
+
+    @property
+    def begun(self) -> list[str]:
+        """The stages in the order they began, each as often as it did."""
+        return [line.removesuffix(" begins") for line in self.story if line.endswith(" begins")]
+
+    def let_go(self, me: str) -> None:
+        self.release.setdefault(me, asyncio.Event()).set()
+
+    @asynccontextmanager
+    async def piped(
+        self, specs: Sequence[PluginSpec] = (), *, now: Now = utc_now
+    ) -> AsyncGenerator[Deployer, None]:
+        """The deploying part of a piped; leaving the block ends it as SIGTERM would."""
+        repository = Repository("site", self.origin.remote, "main")
+        async with (
+            self.plane.piped.api() as api,
+            open_mirrors(
+                [repository],
+                directory=self.plane.directory / "mirrors",
+                credentials=GitCredentials(),
+            ) as mirrors,
+        ):
+            commands = CommandCache(api, interval=LOOK_EVERY)
+            metadata = MetadataStore(api)
+            tools = ToolRegistry(self.plane.directory / "tools")
+            callbacks = Callbacks(
+                api,
+                commands=commands,
+                metadata=metadata,
+                tools=tools,
+                logs=partial(logs_directory, self.plane.directory / "work"),
+            )
+            act = {"act": lambda: ActPlugin(self.story, self.release)}
+            async with PluginHost.start(
+                specs,
+                callbacks=callbacks,
+                builtins={**builtin_plugins(), **act},
+                timeouts=PluginTimeouts(grace=1),
+            ) as plugins:
+                context = DeploymentContext(
+                    api=api,
+                    deployments=DeploymentCache(api, interval=LOOK_EVERY),
+                    commands=commands,
+                    sources=Sources(mirrors, ApplicationConfigs(load_catalog())),
+                    plugins=plugins,
+                    callbacks=callbacks,
+                    metadata=metadata,
+                    notifier=self.heard,
+                    workspace=self.plane.directory / "work",
+                    now=now,
+                )
+                deployer = Deployer(
+                    context=context,
+                    applications=ApplicationCache(api, interval=LOOK_EVERY),
+                )
+                async with running(context.deployments, commands, deployer.applications, deployer):
+                    yield deployer
+
+
+OpenStand = Callable[[], AbstractAsyncContextManager[Stand]]
+
+
+@asynccontextmanager
+async def open_deployer(directory: Path) -> AsyncGenerator[Stand, None]:
+    """Opens a control plane with the application `cart`."""
+    origin = Origin.begin(directory / "origin")
+    async with open_control_plane(directory) as plane:
+        await plane.piped.add_repository("site", origin.remote)
+        application = await plane.application(await plane.piped.add_application("cart"))
+        yield Stand(plane, origin, application)
