@@ -11,7 +11,11 @@ from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.datastore.applications import ApplicationFilter, Applications
 from pipecd.controlplane.datastore.database import Database, OutcomeUnknown, Transaction
 from pipecd.controlplane.datastore.deployments import DeploymentFilter, Deployments
-from pipecd.controlplane.datastore.documents import MOST_CHARACTERS, DocumentCache, PageRequest
+from pipecd.controlplane.datastore.documents import (
+    MAX_CACHED_CHARACTERS,
+    DocumentCache,
+    PageRequest,
+)
 from pipecd.controlplane.datastore.expressions import NO_VALUES, AnySelect, Row, Values
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.query import Selection
@@ -146,10 +150,10 @@ def test_whoever_gets_a_known_document_may_change_it(application: Make) -> None:
 def test_what_is_known_does_not_grow_without_end(application: Make) -> None:
     cache = DocumentCache(Application)
     for number in range(30):
-        document = application(description="x" * (MOST_CHARACTERS // 10), name=str(number))
+        document = application(description="x" * (MAX_CACHED_CHARACTERS // 10), name=str(number))
         cache.written(bytes([number]), to_json(document), document)
     assert len(cache._by_text) < 10
-    assert cache._characters == sum(map(len, cache._by_text)) <= MOST_CHARACTERS
+    assert cache._characters == sum(map(len, cache._by_text)) <= MAX_CACHED_CHARACTERS
 
 
 class CountingObserver:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.controlplane.datastore.limits import MOST_BYTES
+from pipecd.controlplane.datastore.limits import MAX_BYTES
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import UserMistake
@@ -30,10 +30,8 @@ Make = Callable[..., Application]
         pytest.param({"description": "a\0b"}, r"zero byte", id="a zero byte"),
         pytest.param({"description": "\\\\\0"}, r"zero byte", id="one after a backslash"),
         pytest.param({"labels": {"a\0": "b"}}, r"zero byte", id="a zero byte in a label"),
-        pytest.param({"description": "x" * MOST_BYTES}, r"more than \d+", id="a huge text"),
-        pytest.param(
-            {"description": "é" * (MOST_BYTES // 2)}, r"more than \d+", id="huge in bytes"
-        ),
+        pytest.param({"description": "x" * MAX_BYTES}, r"more than \d+", id="a huge text"),
+        pytest.param({"description": "é" * (MAX_BYTES // 2)}, r"more than \d+", id="huge in bytes"),
     ],
 )
 async def test_a_document_that_does_not_fit_is_refused(
@@ -137,6 +135,6 @@ async def test_an_id_that_does_not_fit_has_no_log(stores: Stores, run: StageRun)
 
 
 async def test_a_block_of_a_log_has_a_limit(stores: Stores) -> None:
-    block = LogBlock(index=1, log="\x01" * (MOST_BYTES // 6 + 1))
+    block = LogBlock(index=1, log="\x01" * (MAX_BYTES // 6 + 1))
     with pytest.raises(UserMistake, match="larger than"):
         await stores.stage_logs.append(StageRun("d", "s"), [block])

@@ -88,7 +88,7 @@ async def test_a_label_of_many_is_looked_for_as_one_of_few(
         labels = {"env": "dev", "team": str(number % 2)}
         await stores.applications.add(application(name=str(number), labels=labels))
     for few in (0, 3, 6):
-        monkeypatch.setattr(documents, "FEW", few)
+        monkeypatch.setattr(documents, "RARE_LABEL_LIMIT", few)
         for labels, names in (
             ({"env": "dev"}, "012345"),
             ({"env": "dev", "team": "1"}, "135"),

@@ -97,7 +97,7 @@ async def test_pages_of_a_filtered_list_put_together_are_the_whole(
     filters: dict[str, Any],
     few: int,
 ) -> None:
-    monkeypatch.setattr(documents, "FEW", 0)
+    monkeypatch.setattr(documents, "RARE_LABEL_LIMIT", 0)
     monkeypatch.setattr(mysql_sql, "FEW_ENTRIES", few)
     for number in range(24):
         await stores.deployments.add(

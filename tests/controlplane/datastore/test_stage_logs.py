@@ -250,7 +250,7 @@ async def test_a_server_killed_in_a_checkpoint_loses_nothing(
 async def test_a_checkpoint_waits_for_that_of_another_server(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipecd.controlplane.datastore.stage_logs.PAUSE_BETWEEN_TRIES", 0.001)
+    monkeypatch.setattr("pipecd.controlplane.datastore.stage_logs.LEASE_RETRY_SECONDS", 0.001)
     assert await stores.leases.acquire(log_path(RUN), "another server", seconds=5)
     with pytest.raises(Unavailable, match="another server is transaction"):
         await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)

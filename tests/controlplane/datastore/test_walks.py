@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 
-from pipecd.controlplane.datastore.documents import PART
+from pipecd.controlplane.datastore.documents import BATCH_SIZE
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import chain_pb2 as pb
@@ -33,12 +33,12 @@ async def test_nothing_is_lost_or_repeated_between_two_parts(
 ) -> None:
     # Many end in the same second, so that a part ends in the middle of it.
     ids: set[str] = set()
-    for number in range(PART + 3):
-        one = deployment(completed_at=100 + number // PART, status=SUCCESS)
+    for number in range(BATCH_SIZE + 3):
+        one = deployment(completed_at=100 + number // BATCH_SIZE, status=SUCCESS)
         ids.add(one.id)
         await stores.deployments.add(one)
     parts = [part async for part in stores.deployments.iterate_completed(1, 200)]
-    assert [len(part) for part in parts] == [PART, 3]
+    assert [len(part) for part in parts] == [BATCH_SIZE, 3]
     assert {d.id for part in parts for d in part} == ids
 
 

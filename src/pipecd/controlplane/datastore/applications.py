@@ -76,4 +76,4 @@ class Applications(Documents[Application]):
 
     def iterate_all(self) -> AsyncIterator[tuple[Application, ...]]:
         """Iterates over the applications of all projects, deleted ones included, oldest first."""
-        return self.parts_of((), OLDEST)
+        return self.batches_of((), OLDEST)

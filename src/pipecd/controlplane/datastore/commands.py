@@ -22,7 +22,7 @@ class Commands(Documents[Command]):
 
     async def list_unhandled(self, piped_id: str) -> tuple[Command, ...]:
         """Returns the commands that this piped has not handled yet, oldest first."""
-        return await self.few_of(_unhandled(piped_id))
+        return await self.lookup_of(_unhandled(piped_id))
 
     async def list_unhandled_before(self, created_before: int) -> tuple[Command, ...]:
         """Returns the commands created before that time and not handled yet, oldest first."""

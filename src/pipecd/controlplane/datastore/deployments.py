@@ -60,7 +60,7 @@ class Deployments(Documents[Deployment]):
 
     async def list_not_completed(self, piped_id: str) -> tuple[Deployment, ...]:
         """Returns the deployments that this piped has not completed yet, oldest first."""
-        return await self.few_of(_not_completed(piped_id))
+        return await self.lookup_of(_not_completed(piped_id))
 
     async def list(
         self, filter: DeploymentFilter, page: PageRequest = EVERYTHING
@@ -88,7 +88,7 @@ class Deployments(Documents[Deployment]):
         """
         # A deployment that has not ended has no such time, so there is always a lower bound.
         within = (*at_least("CompletedAt", max(start, 1)), *below("CompletedAt", end + 1))
-        return self.parts_of(within, FIRST_COMPLETED)
+        return self.batches_of(within, FIRST_COMPLETED)
 
 
 @lru_cache(CACHED_PIPEDS)

@@ -14,7 +14,7 @@ from sqlalchemy import Table, delete, insert, select, update
 from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode_cursor
 from pipecd.controlplane.datastore.database import Database, Duplicate, OutcomeUnknown, Transaction
 from pipecd.controlplane.datastore.expressions import Row, SameDocument, Values, given
-from pipecd.controlplane.datastore.limits import check_fits, label_text
+from pipecd.controlplane.datastore.limits import check_limits, label_text
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
     OLDEST,
@@ -35,18 +35,18 @@ M = TypeVar("M", bound=Message)
 
 # Longer lists are parsed on a thread, so that the event loop is not held up.
 MAX_PARSED_ON_LOOP = 100
-# How many documents are read at a time when all of them are wanted.
-PART = 500
+# How many documents are read at a time when all of them are requested.
+BATCH_SIZE = 500
 # Some engines take very long to make a plan for a long list.
-IDS_AT_ONCE = 512
+IDS_PER_QUERY = 512
 # As many documents with a label are better looked at one by one.
-FEW = 1024
+RARE_LABEL_LIMIT = 1024
 # The fields behind the columns of times.
 TIMES = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
 
 # Of the texts; their parsed forms take about as much again.
-MOST_CHARACTERS = 1_000_000
-MOST_ROWS = 1000
+MAX_CACHED_CHARACTERS = 1_000_000
+MAX_CACHED_ROWS = 1000
 
 ADD_LABEL = insert(EXT_LABEL).values(
     Kind=given("kind"),
@@ -116,14 +116,14 @@ class _Update(Generic[M]):
     id: str
     change: Callable[[M], None]
     now: int
-    in_doubt: str = ""
+    unconfirmed: str = ""
 
 
 @dataclass(frozen=True)
-class _Swap(Generic[M]):
+class _CompareAndSwap(Generic[M]):
     """The text a document should have, the one that replaces it, and the document of that."""
 
-    known: str
+    expected: str
     text: str
     after: M
 
@@ -141,21 +141,21 @@ class DocumentCache(Generic[M]):
     def parsed(self, text: str) -> M:
         """The document of a text, for the caller to keep and to change."""
         with self._lock:
-            found = self._by_text.get(text)
-            if found is not None:
+            document = self._by_text.get(text)
+            if document is not None:
                 self._by_text.move_to_end(text)
-        if found is None:
-            found = from_json(text, self._message)
-            self._keep(text, found)
-        return self._copy(found)
+        if document is None:
+            document = from_json(text, self._message)
+            self._store(text, document)
+        return self._copy(document)
 
     def written(self, row: bytes, text: str, document: M) -> None:
         """Remembers what a row holds now, or soon."""
-        self._keep(text, self._copy(document))
+        self._store(text, self._copy(document))
         with self._lock:
             self._latest[row] = text
             self._latest.move_to_end(row)
-            if len(self._latest) > MOST_ROWS:
+            if len(self._latest) > MAX_CACHED_ROWS:
                 self._latest.popitem(last=False)
 
     def latest(self, row: bytes) -> str | None:
@@ -167,13 +167,13 @@ class DocumentCache(Generic[M]):
         copy.CopyFrom(document)
         return copy
 
-    def _keep(self, text: str, document: M) -> None:
+    def _store(self, text: str, document: M) -> None:
         with self._lock:
             if text not in self._by_text:
                 self._characters += len(text)
             self._by_text[text] = document
             self._by_text.move_to_end(text)
-            while self._characters > MOST_CHARACTERS:
+            while self._characters > MAX_CACHED_CHARACTERS:
                 dropped, _ = self._by_text.popitem(last=False)
                 self._characters -= len(dropped)
 
@@ -195,7 +195,7 @@ class Documents(Generic[M]):
         self._insert = insert(table).values(Id=id, Data=given("data"))
         # The name of a column may not serve as the name of a parameter here.
         self._update = update(table).where(table.c.Id == id).values(Data=given("data"))
-        self._swap = self._update.where(SameDocument(table.c.Data, given("known")))
+        self._swap = self._update.where(SameDocument(table.c.Data, given("expected")))
         self._cache = DocumentCache(kind.message)
 
     async def get(self, id: str) -> M:
@@ -205,13 +205,13 @@ class Documents(Generic[M]):
 
     async def get_many(self, ids: tuple[str, ...]) -> dict[str, M]:
         """Returns those of the documents that exist, by id."""
-        wanted = tuple({row_id(id): None for id in ids})
-        found: dict[str, M] = {}
-        for start in range(0, len(wanted), IDS_AT_ONCE):
-            among = any_of("Id", *wanted[start : start + IDS_AT_ONCE])
+        row_ids = tuple({row_id(id): None for id in ids})
+        documents: dict[str, M] = {}
+        for start in range(0, len(row_ids), IDS_PER_QUERY):
+            among = any_of("Id", *row_ids[start : start + IDS_PER_QUERY])
             for document in await self.all_of(among, OLDEST):
-                found[_stored(document).id] = document
-        return found
+                documents[_stored(document).id] = document
+        return documents
 
     async def add(self, document: M) -> None:
         """Stores a new document, or raises AlreadyExists; fills in its times if they are 0."""
@@ -239,7 +239,7 @@ class Documents(Generic[M]):
         """Every document that meets the conditions."""
         return await self._select(Selection(self._kind.table.name, tuple(conditions), order))
 
-    async def few_of(self, selection: Selection) -> tuple[M, ...]:
+    async def lookup_of(self, selection: Selection) -> tuple[M, ...]:
         """Every document of a selection of which an index finds a few at once."""
         rows = await self._database.lookup(selection.statement, selection.values)
         return self._parsed(rows)
@@ -256,36 +256,36 @@ class Documents(Generic[M]):
             # One more than asked for tells whether anything follows.
             limit=size + 1 if size else 0,
         )
-        found = await self._select(selection)
-        if not size or len(found) <= size:
-            return Page(found)
-        last = _stored(found[size - 1])
+        documents = await self._select(selection)
+        if not size or len(documents) <= size:
+            return Page(documents)
+        last = _stored(documents[size - 1])
         cursor = encode_cursor(Position(last.id, last.updated_at), order.column)
-        return Page(found[:size], cursor)
+        return Page(documents[:size], cursor)
 
-    async def parts_of(
-        self, conditions: Iterable[Condition], order: Order, *, size: int = PART
+    async def batches_of(
+        self, conditions: Iterable[Condition], order: Order, *, size: int = BATCH_SIZE
     ) -> AsyncIterator[tuple[M, ...]]:
         """Every document that meets the conditions, some at a time, by a column of times."""
         selection = Selection(self._kind.table.name, tuple(conditions), order, limit=size)
-        while found := await self._select(selection):
-            yield found
-            if len(found) < size:
+        while documents := await self._select(selection):
+            yield documents
+            if len(documents) < size:
                 return
-            last = found[-1]
+            last = documents[-1]
             value: int = getattr(last, TIMES[order.column])
             selection = replace(selection, after=Position(_stored(last).id, value))
 
     async def first_of(self, conditions: Iterable[Condition], order: Order) -> M | None:
         """The first document that meets the conditions."""
         selection = Selection(self._kind.table.name, tuple(conditions), order, limit=1)
-        found = await self._select(selection)
-        return found[0] if found else None
+        documents = await self._select(selection)
+        return documents[0] if documents else None
 
     async def _select(self, selection: Selection) -> tuple[M, ...]:
         if project := selection.project_by_label:
             await self._database.refresh_labels(self._kind.table.name, project)
-        if (narrowed := await self._narrowed(selection)) is None:
+        if (narrowed := await self._narrow_by_label(selection)) is None:
             return ()
         rows = await self._database.select(narrowed)
         if len(rows) > MAX_PARSED_ON_LOOP:
@@ -295,18 +295,23 @@ class Documents(Generic[M]):
     def _parsed(self, rows: Sequence[Row]) -> tuple[M, ...]:
         return tuple(self._cache.parsed(data) for (data,) in rows)
 
-    async def _narrowed(self, selection: Selection) -> Selection | None:
+    async def _narrow_by_label(self, selection: Selection) -> Selection | None:
         """Names the documents with a rare label, since no engine knows which ones are rare.
 
         A list is walked in its order until a page is full. That is soon with a label that many
         have; with one of few it would take the whole table. None when no document has the label.
         """
         for key, value in selection.labels:
-            values = {"kind": self._kind.table.name, "key": key, "value": value, "limit": FEW + 1}
+            values = {
+                "kind": self._kind.table.name,
+                "key": key,
+                "value": value,
+                "limit": RARE_LABEL_LIMIT + 1,
+            }
             rows = await self._database.query(LABELLED, values)
             if not rows:
                 return None
-            if len(rows) <= FEW:
+            if len(rows) <= RARE_LABEL_LIMIT:
                 among = any_of("Id", *(id for (id,) in rows))
                 return replace(selection, conditions=(*among, *selection.conditions))
         return selection
@@ -331,7 +336,7 @@ class Documents(Generic[M]):
             self._only_text(transaction.query(self._get_locked, {"id": row}))
         )
         # Some engines store a text in a form of their own.
-        if update.in_doubt and before == self._cache.parsed(update.in_doubt):
+        if update.unconfirmed and before == self._cache.parsed(update.unconfirmed):
             return before
         after = self._changed(before, update)
         text = self._checked_change(before, after)
@@ -342,16 +347,16 @@ class Documents(Generic[M]):
         self._cache.written(row, text, after)
         return after
 
-    def _swap_of(self, update: "_Update[M]") -> "_Swap[M] | None":
+    def _swap_of(self, update: "_Update[M]") -> "_CompareAndSwap[M] | None":
         """A compare-and-swap against the cached document; None when there is nothing to compare.
 
         It loses as few updates as a lock does, and a document that is changed again and again, such
         as a running deployment, does not have to be read each time.
         """
-        known = self._cache.latest(row_id(update.id))
-        if known is None:
+        expected = self._cache.latest(row_id(update.id))
+        if expected is None:
             return None
-        before = self._cache.parsed(known)
+        before = self._cache.parsed(expected)
         try:
             after = self._changed(before, update)
             text = self._checked_change(before, after)
@@ -360,15 +365,15 @@ class Documents(Generic[M]):
             return None
         if self._kind.labelled and _labels(before) != _labels(after):
             return None
-        return _Swap(known, text, after)
+        return _CompareAndSwap(expected, text, after)
 
-    async def _swapped(self, update: "_Update[M]", swap: "_Swap[M]") -> bool:
+    async def _swapped(self, update: "_Update[M]", swap: "_CompareAndSwap[M]") -> bool:
         row = row_id(update.id)
-        values = {"id": row, "known": swap.known, "data": swap.text}
+        values = {"id": row, "expected": swap.expected, "data": swap.text}
         try:
             done = await self._database.execute(self._swap, values) > 0
         except OutcomeUnknown:
-            update.in_doubt = swap.text
+            update.unconfirmed = swap.text
             return False
         if done:
             self._cache.written(row, swap.text, swap.after)
@@ -396,7 +401,7 @@ class Documents(Generic[M]):
         """The stored form of a document that is valid and that every engine can hold."""
         check(document)
         text = self._text(document)
-        check_fits(self._kind.table, document, text, extra=self._kind.extra)
+        check_limits(self._kind.table, document, text, extra=self._kind.extra)
         return text
 
     def _checked_change(self, before: M, after: M) -> str:

@@ -54,10 +54,10 @@ class Events(Documents[Event]):
             equal("Name", name),
             equal("EventKey", event_key),
         )
-        found = await self.first_of(conditions, NEWEST)
-        if found is None:
+        event = await self.first_of(conditions, NEWEST)
+        if event is None:
             raise NotFound("no events found")
-        return found
+        return event
 
     async def list_by_creation(
         self, filter: EventFilter, *, descending: bool = False

@@ -45,9 +45,9 @@ class Leases:
 
 
 def _acquire(transaction: Transaction, values: Values, now_millis: int) -> bool:
-    found = transaction.query(FIND, {"name": values["name"]})
-    if found:
-        holder, expires = found[0]
+    rows = transaction.query(FIND, {"name": values["name"]})
+    if rows:
+        holder, expires = rows[0]
         if holder != values["holder"] and expires > now_millis:
             return False
         transaction.execute(RENEW, values)

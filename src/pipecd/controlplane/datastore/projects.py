@@ -99,9 +99,9 @@ class WebhookSecrets:
         """Replaces the secret under a lock; `change` may run more than once."""
 
         def replace(transaction: Transaction) -> None:
-            found = _one(transaction.query(FIND_AND_LOCK, {"project": project}))
-            values: Values = {"project": project, **asdict(change(found))}
-            transaction.execute(REPLACE if found else ADD, values)
+            current = _one(transaction.query(FIND_AND_LOCK, {"project": project}))
+            values: Values = {"project": project, **asdict(change(current))}
+            transaction.execute(REPLACE if current else ADD, values)
 
         await self._database.write(replace)
 

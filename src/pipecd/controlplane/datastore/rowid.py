@@ -9,17 +9,17 @@ from pipecd.model.ids import row_uuid
 
 def row_id(id: str) -> bytes:
     """The sixteen bytes under which the document with this id is stored."""
-    plain = _usual(id) or row_uuid(id).bytes
+    plain = _uuid_bytes(id) or row_uuid(id).bytes
     return plain[6:8] + plain[4:6] + plain[0:4] + plain[8:]
 
 
-def _usual(id: str) -> bytes:
+def _uuid_bytes(id: str) -> bytes:
     """The bytes of a UUID as ids are made; nothing for any other text."""
     if len(id) != 36 or id[8] + id[13] + id[18] + id[23] != "----":
         return b""
     try:
-        found = bytes.fromhex(id.replace("-", ""))
+        raw = bytes.fromhex(id.replace("-", ""))
     except ValueError:
         return b""
     # White space is taken for nothing.
-    return found if len(found) == 16 else b""
+    return raw if len(raw) == 16 else b""

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Table, and_, delete, false, insert, select
 from pipecd.controlplane.datastore.database import Database, Duplicate, OutcomeUnknown, Transaction
 from pipecd.controlplane.datastore.expressions import Value, Values, given
 from pipecd.controlplane.datastore.leases import Leases
-from pipecd.controlplane.datastore.limits import MOST_BYTES
+from pipecd.controlplane.datastore.limits import MAX_BYTES
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_STAGE_LOG
 from pipecd.controlplane.filestore import Files
 from pipecd.model.document import from_json, to_json
@@ -27,12 +27,12 @@ from pipecd.model.ids import new_id
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
 LEASE_SECONDS = 30
-TRIES_FOR_THE_LEASE = 40
-PAUSE_BETWEEN_TRIES = 0.05
+LEASE_ATTEMPTS = 40
+LEASE_RETRY_SECONDS = 0.05
 FIRST_INDEX = -(2**63)
 # The last line of the file of a completed log.
 END = b"EOL"
-LONGEST_DEPLOYMENT, LONGEST_STAGE = 64, 255
+MAX_DEPLOYMENT_ID, MAX_STAGE_ID = 64, 255
 
 
 def _of_run(table: Table) -> ColumnElement[bool]:
@@ -81,10 +81,10 @@ ADD_TO_OPEN_LOG = insert(EXT_LOG_BLOCK).from_select(
     .where(_of_run(EXT_STAGE_LOG), EXT_STAGE_LOG.c.Completed == false())
     .with_for_update(),
 )
-BLOCKS_AT_ONCE = 64
+BLOCKS_PER_DELETE = 64
 REMOVE_BLOCKS = delete(EXT_LOG_BLOCK).where(
     _of_run(EXT_LOG_BLOCK),
-    EXT_LOG_BLOCK.c.BlockIndex.in_([given(f"index_{i}") for i in range(BLOCKS_AT_ONCE)]),
+    EXT_LOG_BLOCK.c.BlockIndex.in_([given(f"index_{i}") for i in range(BLOCKS_PER_DELETE)]),
 )
 
 
@@ -133,8 +133,8 @@ class StageLogs:
         self._files = files
         self._leases = leases
         self._holder = new_id()
-        self._turns: dict[StageRun, asyncio.Lock] = {}
-        self._takers: Counter[StageRun] = Counter()
+        self._locks: dict[StageRun, asyncio.Lock] = {}
+        self._lock_users: Counter[StageRun] = Counter()
 
     async def append(self, run: StageRun, blocks: Sequence[LogBlock]) -> None:
         """Adds the blocks whose index is new; raises Conflict when the log is completed."""
@@ -143,7 +143,7 @@ class StageLogs:
         if not await self._database.write(lambda transaction: _append(transaction, run, blocks)):
             file = await self._file(run)
             await self._database.write(
-                lambda transaction: _begin(transaction, run, file or LogFile())
+                lambda transaction: _ensure_head(transaction, run, file or LogFile())
             )
             await self._database.write(lambda transaction: _append(transaction, run, blocks))
 
@@ -151,27 +151,29 @@ class StageLogs:
         self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool
     ) -> None:
         """Adds the blocks whose index is new and moves all blocks to the filestore."""
-        async with self._turn(run):
+        async with self._exclusive(run):
             file = await self._file(run)
             before = file or LogFile()
             # Repeating the last checkpoint, whose answer was perhaps lost, is no mistake.
-            if before.completed and _has_news(before, blocks):
+            if before.completed and _has_new_blocks(before, blocks):
                 raise already_completed()
             waiting = await self._database.write(
-                lambda transaction: _gather(transaction, run, before, blocks, close=completed)
+                lambda transaction: _collect_blocks(
+                    transaction, run, before, blocks, close=completed
+                )
             )
             log = LogFile(merge_blocks(before.blocks, waiting.blocks), waiting.completed)
             if file is None or log != before:
                 content = await asyncio.to_thread(format_log, log)
                 await self._files.put(log_path(run), content)
             await self._database.write(
-                lambda transaction: _forget(transaction, run, log, waiting.blocks)
+                lambda transaction: _remove_saved(transaction, run, log, waiting.blocks)
             )
 
     async def read(self, run: StageRun, *, from_index: int = 0) -> StageLogPart:
         """Returns the blocks from that index on; raises NotFound when nothing was ever logged."""
         head, waiting = await self._database.read(
-            lambda transaction: _look(transaction, run, from_index)
+            lambda transaction: _read_rows(transaction, run, from_index)
         )
         if head is not None and head.last_index_in_file < from_index:
             return StageLogPart(waiting, head.completed)
@@ -199,24 +201,24 @@ class StageLogs:
         return await asyncio.to_thread(parse_log, content, path)
 
     @asynccontextmanager
-    async def _turn(self, run: StageRun) -> AsyncIterator[None]:
+    async def _exclusive(self, run: StageRun) -> AsyncIterator[None]:
         """Lets one checkpoint of a log happen at a time, in this process and among replicas."""
-        turn = self._turns.setdefault(run, asyncio.Lock())
-        self._takers[run] += 1
+        lock = self._locks.setdefault(run, asyncio.Lock())
+        self._lock_users[run] += 1
         try:
-            async with turn, self._lease(log_path(run)):
+            async with lock, self._lease(log_path(run)):
                 yield
         finally:
-            self._takers[run] -= 1
-            if not self._takers[run]:
-                del self._takers[run], self._turns[run]
+            self._lock_users[run] -= 1
+            if not self._lock_users[run]:
+                del self._lock_users[run], self._locks[run]
 
     @asynccontextmanager
     async def _lease(self, name: str) -> AsyncIterator[None]:
-        for _ in range(TRIES_FOR_THE_LEASE):
+        for _ in range(LEASE_ATTEMPTS):
             if await self._leases.acquire(name, self._holder, seconds=LEASE_SECONDS):
                 break
-            await asyncio.sleep(PAUSE_BETWEEN_TRIES)
+            await asyncio.sleep(LEASE_RETRY_SECONDS)
         else:
             raise Unavailable(f"another server is transaction {name}", hint="try again later")
         try:
@@ -229,13 +231,13 @@ def already_completed() -> Conflict:
     return Conflict("could not append the logs because the stage was already completed")
 
 
-def _has_news(log: LogFile, blocks: Sequence[LogBlock]) -> bool:
-    known = {block.index for block in log.blocks}
-    return any(block.index not in known for block in blocks)
+def _has_new_blocks(log: LogFile, blocks: Sequence[LogBlock]) -> bool:
+    saved = {block.index for block in log.blocks}
+    return any(block.index not in saved for block in blocks)
 
 
 def _run_values(run: StageRun) -> dict[str, Value]:
-    if len(run.deployment_id) > LONGEST_DEPLOYMENT or len(run.stage_id) > LONGEST_STAGE:
+    if len(run.deployment_id) > MAX_DEPLOYMENT_ID or len(run.stage_id) > MAX_STAGE_ID:
         raise UserMistake("the id of a deployment or stage is too long to have a log")
     return {
         "deployment": run.deployment_id,
@@ -254,13 +256,13 @@ def _blocks(transaction: Transaction, run: StageRun, low: int) -> tuple[LogBlock
     return tuple(from_json(data, LogBlock) for (data,) in rows)
 
 
-def _look(
+def _read_rows(
     transaction: Transaction, run: StageRun, low: int
 ) -> tuple[Head | None, tuple[LogBlock, ...]]:
     return _head(transaction, run), _blocks(transaction, run, low)
 
 
-def _begin(transaction: Transaction, run: StageRun, file: LogFile) -> Head:
+def _ensure_head(transaction: Transaction, run: StageRun, file: LogFile) -> Head:
     """The head of the log, made from its file when there is none yet."""
     head = _head(transaction, run, locked=True)
     if head is not None:
@@ -271,7 +273,7 @@ def _begin(transaction: Transaction, run: StageRun, file: LogFile) -> Head:
 
 
 def _append(transaction: Transaction, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
-    """Adds rows for new blocks; False when the log is not known here yet."""
+    """Adds rows for new blocks; False when the log is not saved here yet."""
     head = _head(transaction, run, locked=True)
     if head is None:
         return False
@@ -281,7 +283,7 @@ def _append(transaction: Transaction, run: StageRun, blocks: Sequence[LogBlock])
     return True
 
 
-def _gather(
+def _collect_blocks(
     transaction: Transaction,
     run: StageRun,
     file: LogFile,
@@ -290,7 +292,7 @@ def _gather(
     close: bool,
 ) -> LogFile:
     """Adds rows for new blocks, closes the log for later ones, and gives all that wait."""
-    head = _begin(transaction, run, file)
+    head = _ensure_head(transaction, run, file)
     completed = head.completed or file.completed or close
     _add_blocks(transaction, run, blocks)
     values = {**_run_values(run), "done": completed, "last": head.last_index_in_file}
@@ -315,20 +317,20 @@ def _add_blocks(transaction: Transaction, run: StageRun, blocks: Sequence[LogBlo
 
 def _block_text(block: LogBlock) -> str:
     text = to_json(block)
-    if len(text.encode()) > MOST_BYTES:
-        raise UserMistake(f"block {block.index} of the log is larger than {MOST_BYTES} bytes")
+    if len(text.encode()) > MAX_BYTES:
+        raise UserMistake(f"block {block.index} of the log is larger than {MAX_BYTES} bytes")
     return text
 
 
-def _forget(
+def _remove_saved(
     transaction: Transaction, run: StageRun, log: LogFile, blocks: Sequence[LogBlock]
 ) -> None:
     """Removes the rows that the file holds now; blocks that came later stay."""
     values = _run_values(run)
-    for start in range(0, len(blocks), BLOCKS_AT_ONCE):
-        part = blocks[start : start + BLOCKS_AT_ONCE]
+    for start in range(0, len(blocks), BLOCKS_PER_DELETE):
+        part = blocks[start : start + BLOCKS_PER_DELETE]
         # The last one fills the places that are left over.
-        padded = [part[min(i, len(part) - 1)].index for i in range(BLOCKS_AT_ONCE)]
+        padded = [part[min(i, len(part) - 1)].index for i in range(BLOCKS_PER_DELETE)]
         indexes = {f"index_{i}": index for i, index in enumerate(padded)}
         transaction.execute(REMOVE_BLOCKS, {**values, **indexes})
     transaction.execute(SET_HEAD, {**values, "done": log.completed, "last": log.last_index})

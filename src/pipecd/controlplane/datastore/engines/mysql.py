@@ -414,11 +414,11 @@ def _place(place: str) -> tuple[str, int, str]:
 
 
 def _tls(word: str) -> Tls:
-    known = {"0": Tls.OFF, "1": Tls.ON} | {tls.value: tls for tls in Tls}
+    values = {"0": Tls.OFF, "1": Tls.ON} | {tls.value: tls for tls in Tls}
     try:
-        return known[word.lower()]
+        return values[word.lower()]
     except KeyError as e:
-        raise _malformed(f"tls={word} is not one of {', '.join(known)}") from e
+        raise _malformed(f"tls={word} is not one of {', '.join(values)}") from e
 
 
 def _seconds(given: Mapping[str, str], key: str, default: float) -> float:

@@ -216,10 +216,10 @@ def _compare(
         return (), ()
     indexed: dict[bytes, dict[str, str]] = defaultdict(dict)
     ids = [id for id, _, _ in batch]
-    known = transaction.query(
+    entries = transaction.query(
         _indexed(_parameter_count(len(ids))), {"kind": table, **_id_values(ids)}
     )
-    for id, key, value in known:
+    for id, key, value in entries:
         indexed[id][key] = value
     stale = [
         id
