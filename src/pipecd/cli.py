@@ -7,8 +7,8 @@ Each sub-command lives in its room and is imported only when it is asked for.
 import sys
 from pathlib import Path
 
+from pipecd.commandline.lazy_group import LazyGroup
 from pipecd.commandline.main import run
-from pipecd.commandline.tree import CommandTree
 
 _SERVER = ("pipecd.controlplane.command:server", "Run the control plane.")
 _OPS = ("pipecd.controlplane.command:ops", "Run the upkeep of a control plane.")
@@ -31,14 +31,14 @@ def main() -> None:
         "launcher": _LAUNCHER,
     }
     help_text = "One continuous-delivery system for every kind of application."
-    sys.exit(run(CommandTree(name, branches, help_text)))
+    sys.exit(run(LazyGroup(name, branches, help_text)))
 
 
 def piped_main() -> None:
     branches = {"run": _PIPED_V1, "piped": _PIPED_V0}
-    sys.exit(run(CommandTree("piped", branches, "The agent that carries out deployments.")))
+    sys.exit(run(LazyGroup("piped", branches, "The agent that carries out deployments.")))
 
 
 def launcher_main() -> None:
     branches = {"launcher": _LAUNCHER}
-    sys.exit(run(CommandTree("launcher", branches, "Runs a piped and keeps it up to date.")))
+    sys.exit(run(LazyGroup("launcher", branches, "Runs a piped and keeps it up to date.")))

@@ -5,8 +5,8 @@ import click
 import pytest
 
 from pipecd.commandline import flags
+from pipecd.commandline.lazy_group import LazyGroup
 from pipecd.commandline.main import run
-from pipecd.commandline.tree import CommandTree
 from pipecd.model.errors import Unavailable, UserMistake
 
 seen: dict[str, object] = {}
@@ -103,7 +103,7 @@ def test_help_and_the_commands_of_every_program(
     line: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     branches = {"thing": (f"{__name__}:thing", "Things.")}
-    assert run(CommandTree("tree", branches, "A tree."), line.split()) == 0
+    assert run(LazyGroup("tree", branches, "A tree."), line.split()) == 0
     shown = capsys.readouterr()
     assert words in shown.out
     assert shown.err == ""

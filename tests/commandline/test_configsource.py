@@ -126,7 +126,7 @@ def test_what_aws_refuses_is_told(aws: Any, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UserMistake, match=r"the secret .* is not base64"):
         configsource.from_aws_secret(new_secret(SecretString="kind: Piped"))()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(Unavailable, match="AWS did not answer about the parameter a"):
+    with pytest.raises(Unavailable, match="AWS did not respond to the request for the parameter a"):
         configsource.from_aws_ssm_parameter("a")()
 
 

@@ -9,7 +9,7 @@ import pytest
 from pipecd.config.piped import PluginSpec
 from pipecd.piped.pluginhost.host import PluginDownloads
 from pipecd.sdk.conformance import Trial, Verdict, try_plugin
-from pipecd.wire.download.machine import machine
+from pipecd.wire.program_store import host_platform
 from servers.registry import OciRegistry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -36,7 +36,7 @@ async def test_what_upstreams_pipectl_pushes_is_what_our_piped_runs(
     upstream_pipectl: Path, upstream_plugins: Path, registry: OciRegistry, tmp_path: Path
 ) -> None:
     program = upstream_plugins / "wait"
-    files = f"--files={'/'.join(machine())}={program}"
+    files = f"--files={'/'.join(host_platform())}={program}"
     where = (f"--registry={registry.host}", "--repository=team/wait", "--tag=v1", "--insecure")
     pushing = await asyncio.create_subprocess_exec(
         upstream_pipectl,

@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 import pytest
 
 from pipecd.commandline.configsource import from_file
-from pipecd.launcher.desired import Desired
+from pipecd.launcher.desired_version import DesiredVersion, DesiredVersionWatcher
 from pipecd.launcher.identity import Identity
 from pipecd.launcher.launch import Launcher, LaunchSettings
-from pipecd.launcher.listen import Listener
-from pipecd.launcher.plan import Record
+from pipecd.launcher.plan import LaunchHistory
 from pipecd.launcher.release import open_releases
 from pipecd.model.errors import PipecdError, Unavailable, Unsupported
 from pipecd.observe.version import build_version
@@ -92,7 +91,7 @@ class Scene:
     def launcher(self, *, trial: float = 0.3, every: float = 0.05, **settings: Any) -> Launcher:
         return Launcher(
             self.load,
-            Desired(insecure=True, default="v1").version,
+            DesiredVersion(insecure=True, default="v1").version,
             open_releases(f"{self.server.address}/files/piped_{{version}}", self.home),
             LaunchSettings(
                 home=self.home, grace_period=5, trial=trial, check_interval=every, **settings
@@ -100,7 +99,7 @@ class Scene:
         )
 
 
-Part = TypeVar("Part", Launcher, Listener)
+Part = TypeVar("Part", Launcher, DesiredVersionWatcher)
 
 
 @asynccontextmanager
@@ -120,7 +119,7 @@ async def scene(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncGenerator[Scene]:
     monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
-    monkeypatch.setattr(Record, "pause_before", lambda *_: 0.01)
+    monkeypatch.setattr(LaunchHistory, "pause_before", lambda *_: 0.01)
     async with start_plane() as plane:
         made = await plane.running.cases.pipeds.register("dev", "", by=plane.admin)
         (tmp_path / "key").write_text(made.key)
@@ -279,9 +278,11 @@ async def test_a_control_plane_that_is_away_ends_only_a_launcher_that_begins(
 
 async def test_a_new_wish_is_heard_of_without_waiting_for_the_next_check(scene: Scene) -> None:
     scene.offer("v2", living(scene.trace, "v2"))
-    desired = Desired(insecure=True, default="v1")
+    desired = DesiredVersion(insecure=True, default="v1")
     launcher = scene.launcher(every=1000.0)
-    listener = Listener(launcher.identity, desired.changes, launcher.look_soon, pause=0.01)
+    listener = DesiredVersionWatcher(
+        launcher.identity, desired.changes, launcher.check_soon, pause=0.01
+    )
     async with running(listener), running(launcher):
         await until(has_come_up(launcher, "v1"))
         await scene.desire("v2")
@@ -297,7 +298,7 @@ async def test_a_control_plane_without_a_stream_is_not_asked_again_and_again(sce
         yield
 
     launcher = scene.launcher()
-    listener = Listener(launcher.identity, changes, launcher.look_soon, pause=0.01)
+    listener = DesiredVersionWatcher(launcher.identity, changes, launcher.check_soon, pause=0.01)
     async with running(listener), running(launcher):
         await until(has_come_up(launcher, "v1"))
     assert [piped.piped for piped in asked] == [scene.piped_id]

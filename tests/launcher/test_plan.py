@@ -3,9 +3,16 @@
 
 import pytest
 
-from pipecd.launcher.plan import CHANCES, Record, Running, Wanted, forwarded, why_relaunch
+from pipecd.launcher.plan import (
+    MAX_TRIAL_FAILURES,
+    LaunchHistory,
+    LaunchSpec,
+    Running,
+    piped_arguments,
+    relaunch_reason,
+)
 
-V1, V2, V3 = (Wanted(version, b"a") for version in ("v1", "v2", "v3"))
+V1, V2, V3 = (LaunchSpec(version, b"a") for version in ("v1", "v2", "v3"))
 
 
 @pytest.mark.parametrize(
@@ -16,18 +23,18 @@ V1, V2, V3 = (Wanted(version, b"a") for version in ("v1", "v2", "v3"))
         pytest.param(Running(V1, 1), V1, "piped ended with exit code 1", id="the piped ended"),
         pytest.param(Running(V1, 0), V1, "piped ended with exit code 0", id="the piped was asked to restart"),
         pytest.param(Running(V1, None), V2, "version v2 is wanted instead of v1", id="another version"),
-        pytest.param(Running(V1, None), Wanted("v1", b"b"), "the configuration changed", id="another configuration"),
+        pytest.param(Running(V1, None), LaunchSpec("v1", b"b"), "the configuration changed", id="another configuration"),
     ],
 )  # fmt: skip
-def test_a_piped_is_started_anew(running: Running | None, wanted: Wanted, reason: str) -> None:
-    assert why_relaunch(running, wanted) == reason
+def test_a_piped_is_started_anew(running: Running | None, wanted: LaunchSpec, reason: str) -> None:
+    assert relaunch_reason(running, wanted) == reason
 
 
-def after(good: Wanted | None, **failures: int) -> Record:
-    record = Record(good)
+def after(good: LaunchSpec | None, **failures: int) -> LaunchHistory:
+    record = LaunchHistory(good)
     for version, times in failures.items():
         for _ in range(times):
-            record = record.failed(Wanted(version, b"a"))
+            record = record.failed(LaunchSpec(version, b"a"))
     return record
 
 
@@ -37,20 +44,20 @@ def after(good: Wanted | None, **failures: int) -> Record:
         pytest.param(after(None), [V2, V3], id="what is wanted comes first"),
         pytest.param(after(V1), [V2, V1, V3], id="what came up before is better than what is installed"),
         pytest.param(after(V2), [V2, V3], id="nothing is named twice"),
-        pytest.param(after(V1, v2=CHANCES - 1), [V2, V1, V3], id="one that ended may try again"),
-        pytest.param(after(V1, v2=CHANCES), [V1, V3, V2], id="one that used up its chances makes room"),
-        pytest.param(after(V1, v2=CHANCES, v1=CHANCES), [V3, V2, V1], id="so does the one before it"),
-        pytest.param(after(V1, v2=CHANCES, v1=CHANCES, v3=CHANCES), [V2, V1, V3], id="when all of them fail, what is wanted has its chances again"),
-        pytest.param(after(V1, v2=CHANCES).lived(V2), [V2, V3], id="whoever lives is good"),
+        pytest.param(after(V1, v2=MAX_TRIAL_FAILURES - 1), [V2, V1, V3], id="one that ended may try again"),
+        pytest.param(after(V1, v2=MAX_TRIAL_FAILURES), [V1, V3, V2], id="one that used up its chances makes room"),
+        pytest.param(after(V1, v2=MAX_TRIAL_FAILURES, v1=MAX_TRIAL_FAILURES), [V3, V2, V1], id="so does the one before it"),
+        pytest.param(after(V1, v2=MAX_TRIAL_FAILURES, v1=MAX_TRIAL_FAILURES, v3=MAX_TRIAL_FAILURES), [V2, V1, V3], id="when all of them fail, what is wanted has its chances again"),
+        pytest.param(after(V1, v2=MAX_TRIAL_FAILURES).lived(V2), [V2, V3], id="whoever lives is good"),
     ],
 )  # fmt: skip
-def test_what_to_run(record: Record, order: list[Wanted]) -> None:
+def test_what_to_run(record: LaunchHistory, order: list[LaunchSpec]) -> None:
     assert record.ranked(V2, V3) == order
 
 
 def test_another_configuration_gets_a_chance_with_a_version_that_failed() -> None:
-    corrected = Wanted("v2", b"corrected")
-    assert after(V1, v2=CHANCES).ranked(corrected, V3)[0] == corrected
+    corrected = LaunchSpec("v2", b"corrected")
+    assert after(V1, v2=MAX_TRIAL_FAILURES).ranked(corrected, V3)[0] == corrected
 
 
 def test_each_failure_is_followed_by_a_longer_pause_up_to_a_minute() -> None:
@@ -72,4 +79,4 @@ def test_each_failure_is_followed_by_a_longer_pause_up_to_a_minute() -> None:
     ],
 )  # fmt: skip
 def test_arguments_for_piped(given: str, kept: list[str]) -> None:
-    assert forwarded(given.split()) == kept
+    assert piped_arguments(given.split()) == kept

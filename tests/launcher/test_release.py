@@ -11,10 +11,10 @@ import pytest
 from pipecd.launcher.release import LAYER_TYPE, open_releases
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.version import build_version
-from pipecd.wire.download.machine import machine
 from pipecd.wire.oci.manifest import Platform
 from pipecd.wire.oci.reference import parse_reference
 from pipecd.wire.oci.registry import Registry
+from pipecd.wire.program_store import host_platform
 from servers.registry import OciRegistry
 
 
@@ -59,7 +59,7 @@ async def test_a_version_comes_from_a_registry(registry: OciRegistry, tmp_path: 
     (tmp_path / "piped").write_bytes(b"#!/bin/sh\n# seven\n")
     reference = parse_reference(f"oci://{registry.host}/team/piped:v7")
     async with Registry.open(reference) as opened:
-        files = [(Platform(*machine()), tmp_path / "piped")]
+        files = [(Platform(*host_platform()), tmp_path / "piped")]
         await opened.push(files, layer_type=LAYER_TYPE, artifact_type="application/x")
     releases = open_releases(f"oci://{registry.host}/team/piped:{{version}}", tmp_path / "home")
     path, word = await releases.program("v7", is_v0=True)

@@ -13,7 +13,7 @@ from pipecd.commandline.main import run
 from pipecd.config.piped import PluginSpec
 from pipecd.pipectl.cli import tree
 from pipecd.piped.pluginhost.host import PluginDownloads
-from pipecd.wire.download.machine import machine
+from pipecd.wire.program_store import host_platform
 from servers.registry import OciRegistry
 
 Shown = tuple[int, str, str]
@@ -163,7 +163,7 @@ async def test_what_is_pushed_is_what_piped_runs(
     typed: Typed, registry: OciRegistry, tmp_path: Path
 ) -> None:
     path = program(tmp_path, "#!/bin/sh\n")
-    files = f"{'/'.join(machine())}={path},plan9/386={path}"
+    files = f"{'/'.join(host_platform())}={path},plan9/386={path}"
     where = ("--registry", registry.host, "--repository", "team/odd", "--tag", "v1")
     code, out, err = await asyncio.to_thread(typed, "push", "--files", files, *where)
     assert code == 0, err

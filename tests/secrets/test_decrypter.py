@@ -186,15 +186,15 @@ def test_what_aws_refuses_is_told(aws: Any, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UserMistake, match="does not decrypt RSAES_OAEP_SHA_256; create it with"):
         open_decrypter(service("AWS_KMS", aws_key("SIGN_VERIFY")))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(Unavailable, match="AWS did not answer about the key"):
+    with pytest.raises(Unavailable, match="AWS did not respond to the request for the key"):
         open_decrypter(service("AWS_KMS", "k"))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(UserMistake, match="there are no credentials to ask AWS for the key k"):
+    with pytest.raises(UserMistake, match="no AWS credentials to read the key k"):
         open_decrypter(service("AWS_KMS", "k"))
     monkeypatch.delenv("AWS_REGION")
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    with pytest.raises(UserMistake, match="not known which region of AWS to ask; set AWS_REGION"):
+    with pytest.raises(UserMistake, match="no AWS region is configured; set AWS_REGION"):
         open_decrypter(service("AWS_KMS", "k"))
 
 

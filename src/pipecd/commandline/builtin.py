@@ -11,7 +11,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_common(group: click.Group) -> None:
-    """Adds them to the top of a tree of commands."""
+    """Adds these commands to the top-level group."""
     for command in (_version(), _help(group), _completion(group)):
         group.add_command(command)
 

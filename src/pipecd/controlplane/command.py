@@ -10,7 +10,7 @@ import click
 import structlog
 
 from pipecd.commandline import flags
-from pipecd.commandline.longrunning import run_until_signal
+from pipecd.commandline.signals import run_until_signal
 from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.config.read import read_control_plane
 from pipecd.controlplane.app import (

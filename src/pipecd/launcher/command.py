@@ -12,11 +12,10 @@ from typing import Any
 import click
 
 from pipecd.commandline import flags
-from pipecd.commandline.longrunning import run_until_signal
-from pipecd.launcher.desired import Desired
+from pipecd.commandline.signals import run_until_signal
+from pipecd.launcher.desired_version import DesiredVersion, DesiredVersionWatcher
 from pipecd.launcher.launch import Launcher, LaunchSettings
-from pipecd.launcher.listen import Listener
-from pipecd.launcher.plan import forwarded
+from pipecd.launcher.plan import piped_arguments
 from pipecd.launcher.release import open_releases
 from pipecd.launcher.source import open_source
 from pipecd.observe.admin import Page, admin_server, standard_pages
@@ -67,17 +66,17 @@ def launcher(**given: Any) -> None:
     configure(given["log_level"], given["log_encoding"], program="launcher")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = Path(given["home_dir"] or cache / "piped-launcher").absolute()
-    desired = Desired(given["insecure"], given["cert_file"], given["default_version"])
+    desired = DesiredVersion(given["insecure"], given["cert_file"], given["default_version"])
     settings = LaunchSettings(
         home=home,
-        arguments=forwarded(sys.argv[1:]),
+        arguments=piped_arguments(sys.argv[1:]),
         check_interval=given["check_interval"],
         grace_period=given["grace_period"],
     )
     run_until_signal(_run(given, desired, settings))
 
 
-async def _run(given: dict[str, Any], desired: Desired, settings: LaunchSettings) -> None:
+async def _run(given: dict[str, Any], desired: DesiredVersion, settings: LaunchSettings) -> None:
     async with AsyncExitStack() as opened:
         load = await opened.enter_async_context(open_source(given, home=settings.home))
         releases = open_releases(given["piped_release"], settings.home)
@@ -85,7 +84,7 @@ async def _run(given: dict[str, Any], desired: Desired, settings: LaunchSettings
         if admin_port := given["launcher_admin_port"]:
             pages = {**standard_pages(None), "/status": Page(keeper.status, "application/json")}
             await opened.enter_async_context(admin_server(pages, host="", port=admin_port))
-        listener = Listener(keeper.identity, desired.changes, keeper.look_soon)
+        listener = DesiredVersionWatcher(keeper.identity, desired.changes, keeper.check_soon)
         async with asyncio.TaskGroup() as parts:
             parts.create_task(listener.run(), name="changes of what is desired")
             await keeper.run()

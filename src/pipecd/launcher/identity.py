@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher itself needs of the configuration of a piped.
+"""The part of the piped configuration that the launcher reads itself.
 
-The rest is left unread: it may be meant for a version of piped that knows more than this one.
+The rest is ignored: it may be written for a newer version of piped.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _FILE = "piped configuration"
 
 @dataclass(frozen=True)
 class Identity:
-    """Who the piped is, whom it talks to, and the generation of its configuration."""
+    """The ids and the key of a piped, its control plane, and the version of its configuration."""
 
     project: str
     piped: str
@@ -28,7 +28,7 @@ class Identity:
 
 
 def identity_of(config: bytes) -> Identity:
-    """Reads the little that matters here; a mistake is told as piped tells it."""
+    """Reads the identity from a piped configuration; mistakes are reported as piped does."""
     named = read_kind(config, file=_FILE, kind=PIPED, to=IdentitySpec)
     envelope = open_envelope(config, file=_FILE, unknown=Level.IGNORED)
     if named is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps one piped running: the version and the configuration that are wanted now.
+"""Keeps one piped running, with the desired version and configuration.
 
-What is wanted is fetched before what runs is stopped. One that ends again and again during its
-trial makes room for the last one that did not, until something else is wanted.
+A new version is downloaded before the running piped is stopped. A version that ends repeatedly
+during its trial is replaced by the last good one, until another version or configuration is set.
 """
 
 import asyncio
@@ -15,7 +15,13 @@ from pathlib import Path
 import structlog
 
 from pipecd.launcher.identity import Identity, identity_of
-from pipecd.launcher.plan import CHANCES, Record, Running, Wanted, why_relaunch
+from pipecd.launcher.plan import (
+    MAX_TRIAL_FAILURES,
+    LaunchHistory,
+    LaunchSpec,
+    Running,
+    relaunch_reason,
+)
 from pipecd.launcher.release import Releases
 from pipecd.launcher.source import Load
 from pipecd.model.errors import PipecdError
@@ -32,7 +38,7 @@ _STANDARD_ERROR = 2
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """How the piped is kept; whoever runs as long as `trial` has come up."""
+    """Settings of the launcher; a piped that runs for `trial` seconds counts as good."""
 
     home: Path
     arguments: Sequence[str] = ()
@@ -43,9 +49,9 @@ class LaunchSettings:
 
 @dataclass
 class _Started:
-    """A piped that was started, and until when it is on trial; None when that is over."""
+    """A running piped and the end of its trial; None once the trial is over."""
 
-    wanted: Wanted
+    wanted: LaunchSpec
     program: die_with_parent.ChildProcess
     ending: asyncio.Task[int]
     trial_until: float | None
@@ -56,23 +62,23 @@ class _Started:
 
 
 class Launcher:
-    """Starts the piped, and starts it anew when it ends or something else is wanted."""
+    """Starts piped, and restarts it when it ends or its version or configuration changes."""
 
     def __init__(
         self, load: Load, version_of: VersionOf, releases: Releases, settings: LaunchSettings
     ) -> None:
         self._load, self._version_of, self._releases = load, version_of, releases
         self._settings = settings
-        self._wanted: Wanted | None = None
+        self._wanted: LaunchSpec | None = None
         self._started: _Started | None = None
-        self._record = Record()
+        self._record = LaunchHistory()
         self._trouble = ""
         self._is_known = asyncio.Event()
         self._soon = asyncio.Event()
 
     async def run(self) -> None:
         """Checks at once, where a failure ends the launcher, and then at every interval."""
-        self._record = Record(await self._last_good())
+        self._record = LaunchHistory(await self._last_good())
         try:
             self._wanted = await self._ask()
             self._is_known.set()
@@ -85,14 +91,14 @@ class Launcher:
             await asyncio.to_thread(self._config_file.unlink, missing_ok=True)
 
     async def identity(self) -> Identity:
-        """Who the piped is, once its configuration was loaded."""
+        """Returns the identity of the piped, once its configuration is loaded."""
         await self._is_known.wait()
         if self._wanted is None:
             raise RuntimeError("the configuration is known and is not there")
         return identity_of(self._wanted.config)
 
-    def look_soon(self) -> None:
-        """Asks for a check without waiting for it."""
+    def check_soon(self) -> None:
+        """Requests a check without waiting for it."""
         self._soon.set()
 
     def status(self) -> bytes:
@@ -141,9 +147,9 @@ class Launcher:
             self._record = self._record.failed(started.wanted)
             times, version = self._record.times(started.wanted), started.wanted.version
             log.warning(
-                "piped did not come up", version=version, code=started.exit_code, times=times
+                "piped ended during its trial", version=version, code=started.exit_code, times=times
             )
-            if times % CHANCES:
+            if times % MAX_TRIAL_FAILURES:
                 await asyncio.sleep(self._record.pause_before(started.wanted))
 
     async def _check(self) -> None:
@@ -151,38 +157,48 @@ class Launcher:
             self._wanted = await self._ask()
             self._trouble = ""
         except PipecdError as e:
-            log.warning("check failed, keeping what is known", error=str(e))
+            log.warning(
+                "desired version or configuration cannot be read, keeping the last one",
+                error=str(e),
+            )
             self._trouble = str(e)
         if self._wanted is None:
             return
         try:
             await self._follow(self._wanted)
         except PipecdError as e:
-            log.warning("piped was not started anew", error=str(e))
+            log.warning("piped not restarted", error=str(e))
             self._trouble = str(e)
 
-    async def _ask(self) -> Wanted:
+    async def _ask(self) -> LaunchSpec:
         config = await self._load()
-        return Wanted(await self._version_of(identity_of(config)), config)
+        return LaunchSpec(await self._version_of(identity_of(config)), config)
 
-    async def _follow(self, wanted: Wanted) -> None:
+    async def _follow(self, wanted: LaunchSpec) -> None:
         """Starts what is wanted, or the next best, unless it runs already."""
-        ranked = self._record.ranked(wanted, Wanted(build_version(), wanted.config))
+        ranked = self._record.ranked(wanted, LaunchSpec(build_version(), wanted.config))
         running = self._running()
         if running is not None and running.exit_code is None:
-            # Whatever runs is better than what cannot be fetched.
+            # A running piped is not replaced by a fallback.
             ranked = ranked[:1]
         for number, choice in enumerate(ranked, start=1):
-            if not (reason := why_relaunch(running, choice)):
+            if not (reason := relaunch_reason(running, choice)):
                 return
-            if self._record.times(wanted) >= CHANCES and choice != wanted:
-                log.error("going back to what came up before", wanted=wanted.version)
+            if self._record.times(wanted) >= MAX_TRIAL_FAILURES and choice != wanted:
+                log.error(
+                    "version failed repeatedly, rolling back to the last good one",
+                    wanted=wanted.version,
+                )
             try:
                 await self._start(choice, reason)
             except PipecdError as e:
                 if number == len(ranked):
                     raise
-                log.warning("trying another version", version=choice.version, error=str(e))
+                log.warning(
+                    "version cannot be started, trying another one",
+                    version=choice.version,
+                    error=str(e),
+                )
                 self._trouble = str(e)
             else:
                 return
@@ -190,7 +206,7 @@ class Launcher:
     def _running(self) -> Running | None:
         return Running(self._started.wanted, self._started.exit_code) if self._started else None
 
-    async def _start(self, wanted: Wanted, reason: str) -> None:
+    async def _start(self, wanted: LaunchSpec, reason: str) -> None:
         is_v0 = identity_of(wanted.config).is_v0
         program = await self._releases.program(wanted.version, is_v0=is_v0)
         log.info("starting piped", reason=reason, version=wanted.version)
@@ -200,7 +216,7 @@ class Launcher:
             *program, f"--config-file={self._config_file}",
             f"--launcher-version={build_version()}", *self._settings.arguments,
         )  # fmt: skip
-        # Files that the configuration names are meant from where the launcher was started.
+        # Relative paths in the configuration start at the working directory of the launcher.
         process = await die_with_parent.start(
             argv, cwd=Path.cwd(), env=None, output=_STANDARD_ERROR
         )
@@ -230,9 +246,9 @@ class Launcher:
     def _remember_good(self, version: str) -> None:
         write_atomic(self._good_file, version.encode())
 
-    async def _last_good(self) -> Wanted | None:
+    async def _last_good(self) -> LaunchSpec | None:
         """The version that an earlier launcher saw come up; its configuration is asked for."""
         with suppress(OSError, PipecdError):
             version = await asyncio.to_thread(self._good_file.read_text)
-            return Wanted(version.strip(), await self._load())
+            return LaunchSpec(version.strip(), await self._load())
         return None

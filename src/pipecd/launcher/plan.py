@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher runs and why: what is wanted, unless that was tried and did not live; pure."""
+"""Decides which version of piped runs: the desired one, unless it failed to start; pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-# Flags of the launcher itself; everything else is meant for piped.
+# Flags of the launcher itself; everything else is passed to piped.
 OWN_VALUES = frozenset(
     {
         "config-file", "config-data", "gcp-secret-id", "aws-secret-id", "aws-ssm-parameter",
@@ -21,14 +21,14 @@ OWN_SWITCHES = frozenset(
 )  # fmt: skip
 _COMMAND = "launcher"
 
-# So often in a row one may end during its trial before another one gets a chance.
-CHANCES = 3
+# After this many failures in a row during its trial another version is launched.
+MAX_TRIAL_FAILURES = 3
 _PAUSE, _LONGEST_PAUSE = 5.0, 60.0
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What should run: a version of piped with a configuration."""
+class LaunchSpec:
+    """What to launch: a version of piped and its configuration."""
 
     version: str
     config: bytes = field(repr=False)
@@ -36,47 +36,47 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Running:
-    """What was started, and whether it has ended by itself."""
+    """What was launched, and the exit code if it has ended."""
 
-    wanted: Wanted
+    wanted: LaunchSpec
     exit_code: int | None
 
 
 @dataclass(frozen=True)
-class Record:
-    """How those that were started fared: the last that lived, and how often others did not."""
+class LaunchHistory:
+    """The outcome of launches: the last good one, and the failures of others in a row."""
 
-    good: Wanted | None = None
-    failures: Mapping[Wanted, int] = field(default_factory=dict[Wanted, int])
+    good: LaunchSpec | None = None
+    failures: Mapping[LaunchSpec, int] = field(default_factory=dict[LaunchSpec, int])
 
-    def lived(self, started: Wanted) -> "Record":
-        """It ran longer than one that does not come up."""
+    def lived(self, started: LaunchSpec) -> "LaunchHistory":
+        """Records that a launch survived its trial."""
         left = {one: count for one, count in self.failures.items() if one != started}
-        return Record(started, left)
+        return LaunchHistory(started, left)
 
-    def failed(self, started: Wanted) -> "Record":
-        """It ended before it could be trusted."""
+    def failed(self, started: LaunchSpec) -> "LaunchHistory":
+        """Records that a launch ended during its trial."""
         return replace(self, failures={**self.failures, started: self.times(started) + 1})
 
-    def times(self, started: Wanted) -> int:
+    def times(self, started: LaunchSpec) -> int:
         return self.failures.get(started, 0)
 
-    def ranked(self, wanted: Wanted, *others: Wanted) -> list[Wanted]:
-        """What to run, the best first: what is wanted, if it did not use up its chances.
+    def ranked(self, wanted: LaunchSpec, *others: LaunchSpec) -> list[LaunchSpec]:
+        """Returns what to launch by preference: the desired one, unless it failed too often.
 
-        Those that did come behind those that did not; when all of them fail, as they do while the
-        control plane is away, each gets its chances again and again.
+        When all of them fail, as they do while the control plane is unavailable, each is tried
+        again and again.
         """
         known = [wanted, *([self.good] if self.good else []), *others]
-        return sorted(dict.fromkeys(known), key=lambda one: self.times(one) // CHANCES)
+        return sorted(dict.fromkeys(known), key=lambda one: self.times(one) // MAX_TRIAL_FAILURES)
 
-    def pause_before(self, wanted: Wanted) -> float:
-        """Seconds to wait before one is started that ended during its trial."""
+    def pause_before(self, wanted: LaunchSpec) -> float:
+        """Returns the seconds to wait before a failed launch is retried."""
         return min(_LONGEST_PAUSE, _PAUSE * self.times(wanted))
 
 
-def why_relaunch(running: Running | None, wanted: Wanted) -> str:
-    """The reason to start a piped, or an empty text when the running one is right."""
+def relaunch_reason(running: Running | None, wanted: LaunchSpec) -> str:
+    """Returns the reason to launch a piped; empty when the running one is up to date."""
     if running is None:
         return "no piped was started yet"
     if running.exit_code is not None:
@@ -88,8 +88,8 @@ def why_relaunch(running: Running | None, wanted: Wanted) -> str:
     return ""
 
 
-def forwarded(arguments: Sequence[str]) -> list[str]:
-    """The arguments meant for piped: those of the launcher and their values are left out."""
+def piped_arguments(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments for piped, without the flags of the launcher."""
     kept: list[str] = []
     rest = list(arguments)
     while rest:

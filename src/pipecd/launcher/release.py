@@ -15,8 +15,7 @@ import structlog
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.version import build_version
 from pipecd.program.run import run
-from pipecd.wire.download.machine import machine
-from pipecd.wire.download.store import Download, ProgramStore
+from pipecd.wire.program_store import Download, ProgramStore, host_platform
 
 log = structlog.get_logger()
 
@@ -79,7 +78,7 @@ class _Programs:
         self._template, self._directory = template, directory
 
     async def program(self, version: str, *, is_v0: bool) -> Sequence[str]:
-        system, architecture = machine()
+        system, architecture = host_platform()
         url = self._template
         for name, value in (("version", version), ("os", system), ("arch", architecture)):
             url = url.replace(f"{{{name}}}", value)

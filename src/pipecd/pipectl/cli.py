@@ -3,8 +3,8 @@
 
 import sys
 
+from pipecd.commandline.lazy_group import LazyGroup
 from pipecd.commandline.main import run
-from pipecd.commandline.tree import CommandTree
 
 _COMMANDS = {
     "application": ("pipecd.pipectl.application:application", "Work with applications."),
@@ -27,8 +27,8 @@ _COMMANDS = {
 }
 
 
-def tree() -> CommandTree:
-    return CommandTree("pipectl", _COMMANDS, "The command line of a PipeCD control plane.")
+def tree() -> LazyGroup:
+    return LazyGroup("pipectl", _COMMANDS, "The command line of a PipeCD control plane.")
 
 
 def main() -> None:

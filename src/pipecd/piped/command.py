@@ -10,7 +10,7 @@ import click
 
 from pipecd.commandline import configsource, flags
 from pipecd.commandline.configsource import Read
-from pipecd.commandline.longrunning import run_until_signal
+from pipecd.commandline.signals import run_until_signal
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped_v0 import with_default_kubernetes
 from pipecd.config.read import PipedConfig, read_piped

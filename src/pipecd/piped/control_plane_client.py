@@ -23,7 +23,7 @@ from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS, RpcRetryPolicy
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
-from pipecd.wire.admission import Admission
+from pipecd.wire.authorization import RenewableAuthorization
 from pipecd.wire.channel import open_channel, watch_wakeups
 from pipecd.wire.credentials import bearer, piped_token
 from pipecd.wire.status import from_rpc_error
@@ -73,11 +73,11 @@ class ControlPlaneClient:
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        admission: Admission,
+        authorization: RenewableAuthorization,
         *,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._admission = admission
+        self._authorization_source = authorization
         self._watch = watch_wakeups(channel)
         self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             OTLP_EXPORT_METHOD
@@ -160,20 +160,22 @@ class ControlPlaneClient:
         cert_file: str = "",
     ) -> AsyncGenerator["ControlPlaneClient", None]:
         """Connects with the key of a piped; waits while the control plane is unavailable."""
-        admission = Admission(lambda: piped_token(project, piped, key()), _key_refused)
+        authorization = RenewableAuthorization(
+            lambda: piped_token(project, piped, key()), _key_refused
+        )
         async with open_channel(
             address,
-            authorization=admission.authorization,
+            authorization=authorization.authorization,
             insecure=insecure,
             cert_file=cert_file,
             connect_within=None,
         ) as channel:
-            yield cls(channel, admission)
+            yield cls(channel, authorization)
 
     async def watch_wakeups(self) -> AsyncGenerator[Wakeup, None]:
         """Yields hints about what to poll, until the stream ends or fails."""
-        self._admission.check()
-        authorization = self._admission.authorization()
+        self._authorization_source.check()
+        authorization = self._authorization_source.authorization()
         call = self._watch(WatchWakeupsRequest())
         try:
             async for wakeup in call:
@@ -186,7 +188,7 @@ class ControlPlaneClient:
 
     async def export_traces(self, request: bytes) -> bytes:
         """Sends spans once to the collector behind the control plane."""
-        authorization = self._admission.authorization()
+        authorization = self._authorization_source.authorization()
         metadata = (("authorization", bearer(authorization)),)
         try:
             return await self._export(request, metadata=metadata, timeout=ONCE.deadline)
@@ -220,8 +222,8 @@ class ControlPlaneClient:
             await self._wait(pause)
 
     async def _attempt(self, rpc: Rpc[RequestT, ResponseT], request: RequestT) -> ResponseT:
-        self._admission.check()
-        authorization = self._admission.authorization()
+        self._authorization_source.check()
+        authorization = self._authorization_source.authorization()
         try:
             return await rpc.method(request, timeout=rpc.policy.deadline)
         except grpc.aio.AioRpcError as e:
@@ -230,14 +232,14 @@ class ControlPlaneClient:
     async def _error(self, error: grpc.aio.AioRpcError, authorization: str) -> PipecdError:
         if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
             return from_rpc_error(error)
-        refusal = await self._admission.refused(authorization)
+        refusal = await self._authorization_source.rejected(authorization)
         return refusal or Unavailable("the key of this piped was just replaced")
 
     def _limit(self, error: PipecdError, policy: RpcRetryPolicy) -> int | None:
         """Returns how often a call that fails with this error is made in all."""
         if isinstance(error, Unauthenticated):
             # A key that was accepted before may be accepted again: the piped was disabled.
-            waits = policy.when_unavailable is None and self._admission.was_granted
+            waits = policy.when_unavailable is None and self._authorization_source.was_accepted
             return None if waits else 1
         if not isinstance(error, Unavailable):
             return 1
@@ -253,7 +255,7 @@ class ControlPlaneClient:
         await asyncio.sleep(self._chance() * min(_SPREAD, pause))
 
     def _was_answered(self) -> None:
-        self._admission.granted()
+        self._authorization_source.accepted()
         self._answered.set()
         self._answered = asyncio.Event()
 

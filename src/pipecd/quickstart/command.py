@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pipecd.commandline import flags
-from pipecd.commandline.longrunning import run_until_signal
+from pipecd.commandline.signals import run_until_signal
 from pipecd.observe.log import configure
 from pipecd.quickstart.app import run_quickstart
 from pipecd.quickstart.terminal import Terminal

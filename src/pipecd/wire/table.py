@@ -7,9 +7,11 @@ admit, decode, validate, call the part and measure it, map errors, log.
 """
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
 import grpc
@@ -17,11 +19,11 @@ import grpc.aio
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from pipecd.model.errors import PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.wire import validation
 from pipecd.wire.credentials import Metadata
-from pipecd.wire.roster import Stream, StreamMethod, Unary, stream_rpcs, unary_rpcs
 from pipecd.wire.status import INTERNAL, to_status
 
 log = structlog.get_logger()
@@ -31,6 +33,28 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 # Gateways rewrite the first prefix to the second for old clients; a table answers both by itself.
 FORMER_PREFIX, PREFIX = "pipe.api.service.", "grpc.service."
+
+Method = Callable[[Any, Any], Awaitable[Message]]
+StreamMethod = Callable[[Any, Any], AsyncIterator[Message]]
+
+
+@dataclass(frozen=True)
+class Unary:
+    """An RPC with one answer."""
+
+    name: str
+    request_type: type[Message]
+    response_type: type[Message]
+    method: Method
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An RPC with many answers."""
+
+    name: str
+    request_type: type[Message]
+    method: StreamMethod
 
 
 class RpcObserver(Protocol):
@@ -300,3 +324,56 @@ def _decoded(rpc: Unary | Stream, request: bytes) -> Message:
 def _refuse_undecodable(rpc: Unary | Stream, cause: DecodeError) -> NoReturn:
     name = rpc.request_type.DESCRIPTOR.name
     raise UserMistake(f"invalid request: the bytes are not a {name} message") from cause
+
+
+def unary_rpcs(
+    service: ServiceDescriptor, parts: Sequence[object], not_yet: frozenset[str]
+) -> Mapping[str, Unary]:
+    """Pairs every RPC of the descriptor with the one method that answers it."""
+    methods = _methods_of(parts)
+    declared = {rpc.name: rpc for rpc in service.methods if not rpc.server_streaming}
+    faults = [
+        *(f"{n} is missing" for n in sorted(declared.keys() - methods.keys() - not_yet)),
+        *(f"{n} is not an RPC of the service" for n in sorted(methods.keys() - declared.keys())),
+        *(f"{n} is in not_yet and is no RPC" for n in sorted(not_yet - declared.keys())),
+        *(f"{n} is in not_yet and exists" for n in sorted(not_yet & methods.keys())),
+        *(f"{n} is answered twice" for n in sorted(methods) if len(methods[n]) > 1),
+        *(
+            f"{n} is not an async method"
+            for n in sorted(methods)
+            if not all(inspect.iscoroutinefunction(m) for m in methods[n])
+        ),
+    ]
+    if faults:
+        raise TypeError(f"{service.full_name}: {'; '.join(faults)}")
+    return {
+        name: Unary(
+            name=name,
+            request_type=GetMessageClass(declared[name].input_type),
+            response_type=GetMessageClass(declared[name].output_type),
+            method=found[0],
+        )
+        for name, found in methods.items()
+    }
+
+
+def stream_rpcs(
+    service: ServiceDescriptor, streams: Mapping[str, tuple[type[Message], StreamMethod]]
+) -> Mapping[str, Stream]:
+    """The streaming methods, those of the descriptor and those beside it."""
+    for rpc in service.methods:
+        if rpc.server_streaming and rpc.name not in streams:
+            raise TypeError(f"{service.full_name}: {rpc.name} is missing in streams")
+        if not rpc.server_streaming and rpc.name in streams:
+            raise TypeError(f"{service.full_name}: {rpc.name} is an RPC with one answer")
+    return {name: Stream(name, request, method) for name, (request, method) in streams.items()}
+
+
+def _methods_of(parts: Sequence[object]) -> dict[str, list[Method]]:
+    """The methods named like RPCs, that is in upper camel case."""
+    found: dict[str, list[Method]] = {}
+    for part in parts:
+        for name in dir(part):
+            if name[0].isupper() and callable(method := getattr(part, name)):
+                found.setdefault(name, []).append(cast("Method", method))
+    return found

@@ -10,11 +10,11 @@ import pytest
 from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.piped.pluginhost.host import PluginDownloads
-from pipecd.wire.download import store as store_module
-from pipecd.wire.download.machine import machine
+from pipecd.wire import program_store as store_module
 from pipecd.wire.oci.manifest import PLUGIN_LAYER, Platform
 from pipecd.wire.oci.reference import parse_reference
 from pipecd.wire.oci.registry import Registry
+from pipecd.wire.program_store import host_platform
 from servers.registry import OciRegistry
 
 SCRIPT = b"#!/bin/sh\nexit 0\n"
@@ -153,7 +153,7 @@ async def test_a_local_program_is_used_in_place(tmp_path: Path) -> None:
 async def push(registry: OciRegistry, path: Path, tag: str = "v1") -> str:
     reference = parse_reference(f"oci://{registry.host}/team/plugin:{tag}")
     async with Registry.open(reference) as opened:
-        files = [(Platform(*machine()), path)]
+        files = [(Platform(*host_platform()), path)]
         return await opened.push(files, layer_type=PLUGIN_LAYER, artifact_type="application/x")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from pipecd.gotemplate.template import render
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.program.run import run
-from pipecd.wire.download.machine import machine
+from pipecd.wire.program_store import host_platform
 
 # A script that hangs must not block every deployment that needs the tool.
 _INSTALL_TIMEOUT = 600.0
@@ -50,7 +50,7 @@ class ToolRegistry:
         await asyncio.to_thread(self._directory.mkdir, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._directory, prefix=".install-") as temporary:
             out = Path(temporary, "tool")
-            system, architecture = machine()
+            system, architecture = host_platform()
             values = {
                 "Name": tool.name,
                 "Version": tool.version,

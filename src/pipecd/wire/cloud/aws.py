@@ -15,9 +15,9 @@ from botocore.exceptions import (
 )
 
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
-from pipecd.wire.cloud.refusal import Refusal
+from pipecd.wire.cloud.client import CloudRefusal
 
-# A thread cannot be told to stop, so that every call must end by itself.
+# A thread cannot be cancelled, so every call needs timeouts.
 _CONFIG = Config(connect_timeout=3, read_timeout=10, retries={"max_attempts": 3})
 _MISSING = frozenset({"ResourceNotFoundException", "ParameterNotFound", "NotFoundException"})
 _DENIED = frozenset(
@@ -34,7 +34,7 @@ _BUSY = frozenset({"ThrottlingException", "Throttling", "TooManyRequestsExceptio
 
 
 class AwsApi:
-    """Asks a service and tells its errors by who must act."""
+    """Calls operations of a service; errors say who must act: user, operator or nobody."""
 
     def __init__(self, service: str, region: str) -> None:
         self._name = service
@@ -45,27 +45,27 @@ class AwsApi:
             self._client = session.client(service, region_name=region or None, config=_CONFIG)
         except NoRegionError as e:
             raise UserMistake(
-                "it is not known which region of AWS to ask",
+                "no AWS region is configured",
                 hint="set AWS_REGION, or the region in the profile",
             ) from e
         except BotoCoreError as e:
-            raise UserMistake(f"the settings for AWS cannot be used: {e}") from e
+            raise UserMistake(f"invalid AWS settings: {e}") from e
 
     def __call__(self, operation: str, *, about: str, **parameters: object) -> dict[str, Any]:
         try:
             return getattr(self._client, operation)(**parameters)
         except ClientError as e:
-            raise _told(e, about) from e
+            raise _to_error(e, about) from e
         except (NoCredentialsError, PartialCredentialsError) as e:
             raise UserMistake(
-                f"there are no credentials to ask AWS for {about}",
+                f"no AWS credentials to read {about}",
                 hint="give the machine or pod a role, or set AWS_ACCESS_KEY_ID and its companions",
             ) from e
         except BotoCoreError as e:
-            raise Unavailable(f"AWS did not answer about {about}: {e}") from e
+            raise Unavailable(f"AWS did not respond to the request for {about}: {e}") from e
 
 
-def _told(error: ClientError, about: str) -> PipecdError:
+def _to_error(error: ClientError, about: str) -> PipecdError:
     answer: Any = error.response
     code, why = answer["Error"].get("Code", ""), answer["Error"].get("Message", "")
     if code in _MISSING:
@@ -77,4 +77,4 @@ def _told(error: ClientError, about: str) -> PipecdError:
         )
     if code in _BUSY or answer["ResponseMetadata"]["HTTPStatusCode"] >= 500:
         return Unavailable(f"AWS cannot answer about {about} now: {why or code}")
-    return Refusal(f"AWS refused {about}: {why or code}", code=code)
+    return CloudRefusal(f"AWS refused {about}: {why or code}", code=code)

@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens clients of clouds, whose drivers are installed by those who use them."""
+"""Clients of AWS and Google Cloud; their libraries are optional extras."""
 
 import warnings
 from typing import Any, Protocol
 
-from pipecd.model.errors import NoDriver
+from pipecd.model.errors import NoDriver, UserMistake
+
+
+class CloudRefusal(UserMistake):
+    """The cloud understood the request and refused it; `code` is the error code of the cloud."""
+
+    def __init__(self, message: str, *, code: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class AwsCall(Protocol):
-    """Asks one service of AWS; `about` names what is asked for in errors."""
+    """Calls an operation of one AWS service; `about` names the resource in errors."""
 
     def __call__(self, operation: str, *, about: str, **parameters: object) -> dict[str, Any]: ...
 
 
 class GoogleCall(Protocol):
-    """Asks one API of Google with a GET, or with a POST if there is a body."""
+    """Calls one Google API with GET, or with POST if there is a body."""
 
     def __call__(
         self, path: str, *, about: str, body: dict[str, Any] | None = None
@@ -22,7 +30,7 @@ class GoogleCall(Protocol):
 
 
 def open_aws(service: str, *, region: str = "") -> AwsCall:
-    """A client with the credentials and the region that AWS's own tools would take."""
+    """Returns a client with the default credentials and region of the AWS SDKs."""
     try:
         from pipecd.wire.cloud.aws import AwsApi  # noqa: PLC0415
     except ModuleNotFoundError as e:
@@ -31,7 +39,7 @@ def open_aws(service: str, *, region: str = "") -> AwsCall:
 
 
 def open_google(service: str, *, credentials_file: str = "") -> GoogleCall:
-    """A client with the given service account, or with the application default credentials."""
+    """Returns a client with a service account, or with application default credentials."""
     try:
         with warnings.catch_warnings():
             # The driver asks for a package that would only help it with gRPC.

@@ -13,15 +13,15 @@ from requests import Response
 from requests.exceptions import RequestException
 
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
-from pipecd.wire.cloud.refusal import Refusal
+from pipecd.wire.cloud.client import CloudRefusal
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-# A thread cannot be told to stop, so that every call must end by itself.
+# A thread cannot be cancelled, so every call needs timeouts.
 _CONNECT_SECONDS, _ANSWER_SECONDS = 3, 10
 
 
 class GoogleApi:
-    """Asks an API and tells its errors by who must act."""
+    """Calls an API; errors say who must act: user, operator or nobody."""
 
     def __init__(self, service: str, credentials_file: str) -> None:
         # The variable by which Google's own command line is told of another endpoint.
@@ -41,14 +41,16 @@ class GoogleApi:
             )
             answer: dict[str, Any] = reply.json() if reply.content else {}
         except (RequestException, TransportError) as e:
-            raise Unavailable(f"Google Cloud did not answer about {about}: {e}") from e
+            raise Unavailable(
+                f"Google Cloud did not respond to the request for {about}: {e}"
+            ) from e
         except GoogleAuthError as e:
             raise Denied(
                 f"Google does not accept the credentials to ask for {about}: {e}",
                 hint="check the service account and its key",
             ) from e
         if not reply.ok:
-            raise _told(reply.status_code, answer.get("error", {}), about)
+            raise _to_error(reply.status_code, answer.get("error", {}), about)
         return answer
 
 
@@ -79,7 +81,7 @@ def _service_account(file: str) -> Any:
         raise UserMistake(f"{file} has no key of a service account") from e
 
 
-def _told(status: int, error: dict[str, Any], about: str) -> PipecdError:
+def _to_error(status: int, error: dict[str, Any], about: str) -> PipecdError:
     code, why = error.get("status", str(status)), error.get("message", f"HTTP {status}")
     if status == 404:
         return NotFound(f"{about} does not exist", hint="check its full resource name")
@@ -90,4 +92,4 @@ def _told(status: int, error: dict[str, Any], about: str) -> PipecdError:
         )
     if status == 429 or status >= 500:
         return Unavailable(f"Google Cloud cannot answer about {about} now: {why}")
-    return Refusal(f"Google Cloud refused {about}: {why}", code=code)
+    return CloudRefusal(f"Google Cloud refused {about}: {why}", code=code)

@@ -4,6 +4,7 @@
 import asyncio
 import hashlib
 import os
+import platform
 import re
 import sys
 import tempfile
@@ -20,7 +21,6 @@ import httpx2
 import structlog
 
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.wire.download.machine import machine
 from pipecd.wire.oci.login import docker_login
 from pipecd.wire.oci.manifest import Platform
 from pipecd.wire.oci.reference import parse_reference
@@ -155,7 +155,7 @@ async def _download(wanted: Download, file: IO[bytes]) -> None:
         reference = parse_reference(wanted.url)
         login = await asyncio.to_thread(docker_login, reference.host)
         async with Registry.open(reference, login=login) as registry:
-            await registry.pull(Platform(*machine()), layer_type=wanted.layer_type, into=file)
+            await registry.pull(Platform(*host_platform()), layer_type=wanted.layer_type, into=file)
         return
     try:
         async with (
@@ -232,10 +232,10 @@ def _discard(file: IO[bytes]) -> None:
 
 
 def _problem(path: Path) -> str:
-    """What a file is instead of a program for this machine, or nothing."""
+    """What a file is instead of a program for this host_platform, or nothing."""
     with path.open("rb") as file:
         head = file.read(20)
-    system, architecture = machine()
+    system, architecture = host_platform()
     if head.startswith(b"\x7fELF"):
         wanted = _ELF.get(architecture)
         is_other = wanted is not None and int.from_bytes(head[18:20], "little") != wanted
@@ -257,3 +257,12 @@ def _shown(url: str) -> str:
     """The address without what may be secret in it."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+
+_ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+def host_platform() -> tuple[str, str]:
+    """The operating system and the architecture of this host_platform, in the words of Go."""
+    name = platform.machine().lower()
+    return platform.system().lower(), _ARCHITECTURES.get(name, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program that goes on until it is told to stop."""
+"""Runs a server until SIGINT or SIGTERM."""
 
 import asyncio
 import os
@@ -14,9 +14,9 @@ log = structlog.get_logger()
 
 
 def run_until_signal(work: Coroutine[object, object, None], *, grace: float | None = None) -> None:
-    """Runs the work; SIGINT and SIGTERM cancel it and count as a clean end.
+    """Runs the coroutine; SIGINT and SIGTERM cancel it and count as a clean exit.
 
-    Work that has not ended `grace` seconds later is abandoned, and so is everything it waits for.
+    If it has not ended `grace` seconds later, the process exits with code 1.
     """
     asyncio.run(_supervised(work, grace))
 
@@ -47,8 +47,8 @@ async def _supervised(work: Coroutine[object, object, None], grace: float | None
 
 
 def _abandon(grace: float) -> None:
-    """Ends the process in spite of those who do not end."""
-    log.error("the end took too long, what is left is abandoned", grace=grace)
+    """Exits although tasks are still running."""
+    log.error("shutdown exceeded the grace period, exiting", grace=grace)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

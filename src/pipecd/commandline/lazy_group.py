@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree of commands whose branches are imported only when they are asked for."""
+"""A click group whose subcommands are imported only when they are run."""
 
 import importlib
 from collections.abc import Mapping
@@ -7,29 +7,29 @@ from collections.abc import Mapping
 import click
 
 
-class CommandTree(click.Group):
+class LazyGroup(click.Group):
     """A group whose sub-commands are named as `module:attribute` and a one-line help."""
 
-    def __init__(self, name: str, branches: Mapping[str, tuple[str, str]], help: str) -> None:
+    def __init__(self, name: str, commands: Mapping[str, tuple[str, str]], help: str) -> None:
         super().__init__(
             name=name, help=help, context_settings={"help_option_names": ["-h", "--help"]}
         )
-        self._branches = branches
+        self._commands_by_name = commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *self._branches]
+        return [*super().list_commands(ctx), *self._commands_by_name]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._branches:
+        if cmd_name not in self._commands_by_name:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self._branches[cmd_name][0].partition(":")
+        module, _, attribute = self._commands_by_name[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}:{attribute} is not a command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, text) for name, (_, text) in self._branches.items()]
+        rows = [(name, text) for name, (_, text) in self._commands_by_name.items()]
         rows += [(n, c.get_short_help_str()) for n, c in self.commands.items() if not c.hidden]
         with formatter.section("Commands"):
             formatter.write_dl(sorted(rows))

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Programs that are fetched from elsewhere: plugins, and releases of piped."""
