@@ -12,13 +12,10 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.application import SyncStatus
-from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
-from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
-from servers.control_plane import RunPiped, StartControlPlane
+from pipecd.proto.model.deployment_pb2 import DeployTargets
+from servers.control_plane import RunPiped, ServedControlPlane, StartControlPlane
 from servers.directory_plugin import CART_ON_SHELF, contents, piped_entry
 from servers.origin import Origin
 from servers.server import free_port
@@ -36,13 +33,11 @@ def more(tmp_path: Path) -> str:
 class Scene:
     """One application, and what a test asks about it."""
 
-    plane: Any
+    plane: ServedControlPlane
     file: Path
 
     async def state(self) -> ApplicationSyncState:
-        wanted = ApplicationFilter(project="demo", name="cart")
-        found = await self.plane.cases.applications.list(wanted, by=self.plane.admin)
-        return found.items[0].sync_state
+        return (await self.plane.application_named("cart")).sync_state
 
     def is_in(self, status: SyncStatus) -> Any:
         """A question for `eventually`."""
@@ -52,14 +47,6 @@ class Scene:
             return state if state.status == status else None
 
         return ask
-
-    async def ended(self) -> list[Deployment]:
-        """The deployments that are over, in their order."""
-        listed = await self.plane.cases.deployments.list(
-            DeploymentFilter(project="demo"), by=self.plane.admin
-        )
-        over = (d for d in listed.items if DeploymentStatus(d.status).is_completed)
-        return sorted(over, key=lambda d: d.created_at)
 
 
 @pytest.mark.slow
@@ -85,7 +72,7 @@ async def test_drift_made_by_hand_is_told_and_explained_within_a_moment(
         assert took < 2
         scene.file.write_text("1")
         await eventually(scene.is_in(SyncStatus.SYNCED))
-        assert len(await scene.ended()) == 1
+        assert len(await plane.completed_deployments()) == 1
 
 
 @pytest.mark.slow
@@ -103,14 +90,14 @@ async def test_drift_is_deployed_away_where_an_application_wants_it(
         await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
         scene = Scene(plane, tmp_path / "shelf" / "cart" / "a")
         await eventually(scene.is_in(SyncStatus.SYNCED), 30)
-        (first,) = await scene.ended()
+        (first,) = await plane.completed_deployments()
         await eventually(lambda: time.time() > first.completed_at + 2)
         scene.file.write_text("by hand")
         begun = time.perf_counter()
         await eventually(lambda: contents(scene.file.parent) == {"a": "1"})
         took = time.perf_counter() - begun
         await eventually(scene.is_in(SyncStatus.SYNCED))
-        _, second = await scene.ended()
+        _, second = await plane.completed_deployments()
         assert second.trigger.commit.hash == first.trigger.commit.hash
         assert took < 4
 

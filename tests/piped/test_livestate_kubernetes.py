@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.model.application import SyncStatus
-from pipecd.model.errors import NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
-from servers.control_plane import RunPiped, StartControlPlane
+from servers.control_plane import RunPiped, ServedControlPlane, StartControlPlane
 from servers.kubernetes import Kubernetes
 from servers.origin import Origin
 
@@ -52,7 +50,7 @@ DEPLOYMENT = {
 class Scene:
     """One application on a cluster, and what a test asks about it."""
 
-    plane: Any
+    plane: ServedControlPlane
     cluster: Kubernetes
     namespace: str
 
@@ -63,9 +61,7 @@ class Scene:
         self.cluster.ask("PATCH", path, {"spec": {"replicas": replicas}}, form=form)
 
     async def application(self) -> Application:
-        wanted = ApplicationFilter(project="demo", name="web")
-        found = await self.plane.cases.applications.list(wanted, by=self.plane.admin)
-        return found.items[0]
+        return await self.plane.application_named("web")
 
     def is_in(self, status: SyncStatus) -> Any:
         """A question for `eventually`."""
@@ -80,12 +76,12 @@ class Scene:
         """A question for `eventually`: does the control plane know of so many healthy pods?"""
 
         async def ask() -> ApplicationLiveStateSnapshot | None:
-            id_ = (await self.application()).id
-            try:
-                found = await self.plane.cases.livestate.get(id_, by=self.plane.admin)
-            except NotFound:
+            found = await self.plane.live_state((await self.application()).id)
+            if found is None:
                 return None
-            kinds = [(r.kind, r.health_status) for r in found.kubernetes.resources]
+            kinds: list[tuple[str, int]] = [
+                (r.kind, r.health_status) for r in found.kubernetes.resources
+            ]
             second = found.application_live_state.resources
             kinds += [(r.resource_type, r.health_status) for r in second]
             return found if kinds.count(("Pod", 1)) == count else None

@@ -15,14 +15,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
-from pipecd.model.deployment import DeploymentStatus
 from pipecd.observe import debug, tracing
 from pipecd.observe.deployments import trace_id
 from pipecd.piped.reporting import heartbeat
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.wire.server import grpc_server
 from servers.collector import TraceCollector
-from servers.control_plane import RunPiped, StartControlPlane
+from servers.control_plane import LocalPiped, RunPiped, ServedControlPlane, StartControlPlane
 from servers.origin import Origin
 from servers.server import free_port
 
@@ -43,16 +42,13 @@ spec:
 class Scene:
     """A control plane in front of a collector, and a piped with one application."""
 
-    plane: Any
-    piped: Any
+    plane: ServedControlPlane
+    piped: LocalPiped
     collector: TraceCollector
 
     async def deployment(self) -> Deployment | None:
         """The deployment, once it has ended."""
-        listed = await self.plane.cases.deployments.list(
-            DeploymentFilter(project="demo"), by=self.plane.admin
-        )
-        ended = [d for d in listed.items if DeploymentStatus(d.status).is_completed]
+        ended = await self.plane.completed_deployments()
         return ended[0] if ended else None
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of a piped that looks at what runs, between a control plane, Git and a shelf."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from pipecd.config.piped import DeployTargetSpec, PluginSpec
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.application import SyncStatus
-from pipecd.model.errors import NotFound
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
@@ -25,8 +23,6 @@ from pipecd.piped.livestate.notifications import HealthNotifier, SyncStatusNotif
 from pipecd.piped.livestate.reader import LiveStateReader
 from pipecd.piped.livestate.reporter import LiveStateReporter
 from pipecd.piped.livestate.watcher import WatcherContext, WatchIntervals
-from pipecd.piped.notify.event import NotificationEvent
-from pipecd.piped.notify.notifier import Notifier, PipedIdentity
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.metadata_store import MetadataStore
@@ -37,8 +33,9 @@ from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult
-from servers.control_plane import OpenControlPlane
+from servers.control_plane import GatedControlPlane, OpenControlPlane, running
 from servers.directory_plugin import DirectoryPlugin
+from servers.notifier import RecordingNotifier
 from servers.origin import Origin
 
 MIRROR_EVERY = 0.05
@@ -61,17 +58,6 @@ def config(name: str, more: str = "") -> str:
     return CONFIG.replace("NAME", name) + more
 
 
-class RecordingNotifier(Notifier):
-    """Records events instead of sending them."""
-
-    def __init__(self) -> None:
-        super().__init__(PipedIdentity("", "", ""))
-        self.events: list[NotificationEvent] = []
-
-    def notify(self, event: NotificationEvent) -> None:
-        self.events.append(event)
-
-
 class Pause(StagePlugin):
     """A plugin of stages only, which cannot tell what runs."""
 
@@ -85,7 +71,7 @@ class Pause(StagePlugin):
 class Scene:
     """A control plane, a repository and a shelf."""
 
-    plane: Any
+    plane: GatedControlPlane
     origin: Origin
     directory: Path
     shelf: DirectoryPlugin = field(default_factory=DirectoryPlugin)
@@ -130,10 +116,7 @@ class Scene:
         return ask
 
     async def snapshot(self, application_id: str) -> ApplicationLiveStateSnapshot | None:
-        try:
-            return await self.plane.cases.livestate.get(application_id, by=self.plane.admin)
-        except NotFound:
-            return None
+        return await self.plane.live_state(application_id)
 
     def has_file(self, application_id: str, name: str, content: str) -> Any:
         """A question for `eventually`: does the control plane know that this runs?"""
@@ -204,12 +187,8 @@ class Scene:
                     ),
                 )
                 callbacks.on_live_state_changed = reporter.changed
-                async with asyncio.TaskGroup() as loops:
-                    parts = (applications, deployments, heads, states, reporter)
-                    tasks = [loops.create_task(part.run()) for part in parts]
+                async with running(applications, deployments, heads, states, reporter):
                     yield reporter
-                    for task in tasks:
-                        task.cancel()
 
 
 @pytest.fixture

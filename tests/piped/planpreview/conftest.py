@@ -55,7 +55,7 @@ from pipecd.sdk import (
 )
 from pipecd.sdk.serving import PluginServer
 from pipecd.sdk.testing import MemoryHost
-from servers.control_plane import OpenControlPlane
+from servers.control_plane import GatedControlPlane, OpenControlPlane, running
 from servers.origin import Origin
 
 LOOK_EVERY = 0.02
@@ -115,7 +115,7 @@ def _tag(source: Any) -> str:
 class Scene:
     """A control plane, a repository, and a piped of which only the previews run."""
 
-    plane: Any
+    plane: GatedControlPlane
     origin: Origin
     platform: Platform = field(default_factory=Platform)
     targets: tuple[str, ...] = ("dev",)
@@ -164,13 +164,10 @@ class Scene:
             )
             await previewer.builder.baselines.load()
             parts = (previewer.commands, previewer.builder.applications, previewer)
-            async with asyncio.TaskGroup() as loops:
-                tasks = [loops.create_task(part.run()) for part in parts]
+            async with running(*parts):
                 self.applications = previewer.builder.applications
                 yield previewer
                 self.applications = None
-                for task in tasks:
-                    task.cancel()
 
     def _plugins(self) -> PluginRegistry:
         entry = PluginEntry("platform", {}, tuple(DeployTarget(t, {}, {}) for t in self.targets))
@@ -246,12 +243,7 @@ class Scene:
 
     async def result(self, command: str, at_most: float = 15) -> PlanPreviewCommandResult:
         """What pipectl is told, once there is something."""
-        async with asyncio.timeout(at_most):
-            while True:
-                stored = await self.plane.cases.commands.get(command, by=self.plane.admin)
-                if stored.status:
-                    break
-                await asyncio.sleep(0.005)
+        stored = await self.plane.wait_for_command(command, within=at_most)
         try:
             [result] = await self.plane.cases.plan_previews.results([command], by=self.plane.admin)
         except NotFound as e:

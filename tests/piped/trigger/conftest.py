@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,37 +19,25 @@ from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.command_handlers import UnknownApplicationHandler
-from pipecd.piped.notify.event import NotificationEvent
-from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
-from servers.control_plane import OpenControlPlane
+from servers.control_plane import GatedControlPlane, OpenControlPlane, running
+from servers.notifier import RecordingNotifier
 from servers.origin import Origin
 
 LOOK_EVERY = 0.03
-
-
-class Heard(list[NotificationEvent]):
-    """What people were told, in order."""
-
-    def notify(self, event: NotificationEvent) -> None:
-        self.append(event)
-
-    @property
-    def names(self) -> list[str]:
-        return [event.type.name for event in self]
 
 
 @dataclass
 class Scene:
     """A control plane that knows one repository, and what a test asks about it."""
 
-    plane: Any
-    heard: Heard = field(default_factory=Heard)
+    plane: GatedControlPlane
+    heard: RecordingNotifier = field(default_factory=RecordingNotifier)
 
     @property
     def seen_file(self) -> Path:
@@ -78,7 +66,7 @@ class Scene:
                 mirrors=mirrors,
                 configs=ApplicationConfigs(load_catalog()),
                 baselines=Baselines(IgnoredCommits(self.seen_file)),
-                notifier=cast("Notifier", self.heard),
+                notifier=self.heard,
                 states=SyncStates(api, applications, deployments, now=now),
                 interval=every,
                 now=now,
@@ -92,11 +80,8 @@ class Scene:
                 trigger,
                 UnknownApplicationHandler(trigger.commands, applications),
             )
-            async with asyncio.TaskGroup() as loops:
-                tasks = [loops.create_task(component.run()) for component in components]
+            async with running(*components):
                 yield trigger
-                for task in tasks:
-                    task.cancel()
 
     async def made(self, application_id: str = "") -> list[Deployment]:
         """The deployments that have not ended."""

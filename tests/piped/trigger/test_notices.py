@@ -28,7 +28,7 @@ async def test_a_trigger_is_notified_once_with_its_mentions(
         async with scene.triggering(site):
             await scene.settle()
     assert scene.heard.names == ["DEPLOYMENT_TRIGGERED"]
-    facts: Any = scene.heard[0].metadata
+    facts: Any = scene.heard.events[0].metadata
     assert facts.deployment.id == deployment.id
     assert list(facts.mentioned_accounts) == ["U1"]
 
@@ -41,9 +41,9 @@ async def test_a_trigger_whose_response_was_lost_is_notified(
         await scene.plane.piped.add_application("cart")
         scene.plane.gate.lost_answers.add("CreateDeployment")
         async with scene.triggering(site):
-            await eventually(lambda: scene.heard)
+            await eventually(lambda: scene.heard.events)
             await scene.settle()
-    assert len({notice.key for notice in scene.heard}) == 1
+    assert len({notice.key for notice in scene.heard.events}) == 1
 
 
 async def test_an_invalid_configuration_is_notified_once_while_it_lasts(
@@ -58,7 +58,7 @@ async def test_an_invalid_configuration_is_notified_once_while_it_lasts(
             return application.sync_state.status == SyncStatus.INVALID_CONFIG
 
         async with scene.triggering(site):
-            await eventually(lambda: scene.heard)
+            await eventually(lambda: scene.heard.events)
             origin.commit({"README": "1"}, "something else")
             await scene.settle()
             # A restart knows from the control plane what was told.
@@ -66,15 +66,15 @@ async def test_an_invalid_configuration_is_notified_once_while_it_lasts(
         async with scene.triggering(site):
             await scene.settle()
             origin.commit({"cart/app.pipecd.yaml": CART}, "mended")
-            await eventually(lambda: len(scene.heard) == 2)
+            await eventually(lambda: len(scene.heard.events) == 2)
             origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken again")
-            await eventually(lambda: len(scene.heard) == 3)
+            await eventually(lambda: len(scene.heard.events) == 3)
     assert scene.heard.names == [
         "DEPLOYMENT_TRIGGER_FAILED",
         "DEPLOYMENT_TRIGGERED",
         "DEPLOYMENT_TRIGGER_FAILED",
     ]
-    facts = scene.heard[0].metadata
+    facts = scene.heard.events[0].metadata
     assert text_field(facts, "commit_hash") == broken
     assert text_field(facts, "commit_message") == "broken"
     assert "cart/app.pipecd.yaml:4" in text_field(facts, "reason")
@@ -95,7 +95,7 @@ async def test_a_rejected_deployment_is_notified_once(
             await scene.plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=scene.plane.admin)
             await eventually(lambda: gate.count("ReportCommandHandled"))
     assert scene.heard.names == ["DEPLOYMENT_TRIGGER_FAILED"]
-    facts: Any = scene.heard[0].metadata
+    facts: Any = scene.heard.events[0].metadata
     assert "the gate says" in facts.reason
     assert list(facts.mentioned_groups) == ["G1"]
 
@@ -112,5 +112,5 @@ async def test_an_outage_of_the_control_plane_is_not_notified(
             await eventually(lambda: gate.count("CreateDeployment") >= 2)
             gate.refusals.clear()
             await eventually(scene.has_made(1))
-            await eventually(lambda: scene.heard)
+            await eventually(lambda: scene.heard.events)
     assert scene.heard.names == ["DEPLOYMENT_TRIGGERED"]
