@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands `pipecd` (also installed as `controlplane`), `piped` and `launcher`.
 
-Each sub-command lives in its room and is imported only when it is asked for.
+Each sub-command is defined in its package, which is imported only when the command runs.
 """
 
 import sys

@@ -146,7 +146,7 @@ async def test_every_piped_of_the_repository_answers_and_one_that_is_away_is_tol
     previewed: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(previews, "RETURN", timedelta())
+    monkeypatch.setattr(previews, "RECONNECT", timedelta())
     names = {"cart": "dev", "shop": "prod"}
     files = {f"{n}/app.pipecd.yaml": SCRIPT.replace("NAME", n) for n in names}
     first = origin.commit({**files, **{f"{n}/words": "hello" for n in names}})

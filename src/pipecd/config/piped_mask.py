@@ -56,8 +56,7 @@ def masked(spec: PipedSpec) -> dict[str, Any]:
     """
     written = plain(spec)
     plugins = [_plugin(plugin) for plugin in written.pop("plugins")]
-    webhooks = written["notifications"]["receivers"]
-    for receiver in webhooks:
+    for receiver in written["notifications"]["receivers"]:
         if webhook := receiver.get("webhook"):
             webhook["url"] = webhook["url"] and MASK
     shown = {key: {} for key in _ALWAYS_SHOWN} | _hide(written, _CONFIDENTIAL.__contains__)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a deployment and its stages can be in, and what may follow what.
+"""Statuses of a deployment and its stages, and which transitions are legal.
 
-Start here: these are the nouns that every other room uses. The numbers are those of the wire; a
+Start here: these are the nouns that every other package uses. The numbers are those of the wire; a
 test compares each enum with its descriptor.
 """
 

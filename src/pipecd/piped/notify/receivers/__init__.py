@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Those who can be told, one module each: how a letter looks to them and how it gets there."""
+"""Notification receivers, one module each: the body of a message and how it is sent."""
