@@ -64,6 +64,16 @@ def test_no_module_is_named_utils() -> None:
     assert vague == []
 
 
+def test_class_names_are_unique_within_a_package() -> None:
+    by_package: dict[tuple[str, str], list[str]] = {}
+    for path in PRODUCT_FILES:
+        package = name_of(path.parent)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                by_package.setdefault((package, node.name), []).append(name_of(path))
+    assert {key: paths for key, paths in by_package.items() if len(paths) > 1} == {}
+
+
 def test_every_file_opens_with_its_licence_and_a_docstring() -> None:
     wrong = [
         name_of(path)

@@ -39,12 +39,12 @@ _FOR = re.compile(r"\{\s*for\b")
 def replace_hcl(text: str, path: str, value: str) -> str:
     """The text with a new value at a path; strings stay strings, and numbers numbers."""
     steps = parse_path(path)
-    root = _Parser(text).parse()
+    root = _HclParser(text).parse()
     return set_field(text, [root], path, steps, value)
 
 
 @dataclass
-class _Parser:
+class _HclParser:
     """A recursive-descent parser that records where values are."""
 
     text: str

@@ -28,12 +28,12 @@ _WORD = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]
 def replace_json(text: str, path: str, value: str) -> str:
     """The text with a new value at a path; strings stay strings, and numbers numbers."""
     steps = parse_path(path)
-    root = _Parser(text).parse()
+    root = _JsonParser(text).parse()
     return set_field(text, [root], path, steps, value)
 
 
 @dataclass
-class _Parser:
+class _JsonParser:
     """A recursive-descent parser that records where values are."""
 
     text: str

@@ -51,7 +51,7 @@ def replace_yaml(text: str, path: str, value: str) -> str:
 def _documents(text: str) -> list[Node]:
     parser = yaml.CSafeLoader(text.encode())
     try:
-        return list(_Parser(text, parser).documents())
+        return list(_YamlParser(text, parser).documents())
     except yaml.MarkedYAMLError as e:
         line = f" in line {e.problem_mark.line + 1}" if e.problem_mark else ""
         raise UserMistake(f"it is not valid YAML: {e.problem or e.context}{line}") from e
@@ -62,7 +62,7 @@ def _documents(text: str) -> list[Node]:
 
 
 @dataclass
-class _Parser:
+class _YamlParser:
     """Builds the value tree from the events of the YAML parser."""
 
     text: str
