@@ -33,6 +33,8 @@ def wheel(directory: Path, version: str, main: str) -> None:
             packed.writestr(path, text)
 
 
+# Installs packages into environments of its own, which takes most of a minute.
+@pytest.mark.long
 @pytest.mark.slow
 async def test_versions_of_a_package_are_installed_beside_one_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
