@@ -79,7 +79,7 @@ async def test_a_disabled_piped_waits_and_goes_on_when_it_is_enabled(
     open_plane: OpenControlPlane, eventually: Any
 ) -> None:
     async with open_plane() as plane, hurried(plane) as api:
-        api._admission._chance = lambda: HURRY
+        api._authorization_source._chance = lambda: HURRY
         listing = pb.ListApplicationsRequest()
         await api.list_applications(listing)
         await plane.cases.pipeds.disable(plane.piped.id, by=plane.admin)

@@ -62,11 +62,11 @@ async def test_a_disabled_piped_logs_it_and_goes_on_once_it_is_enabled(
             await eventually(has_deployed(plane, first), 20)
             await pipeds.disable(piped.id, by=plane.admin)
             second = origin.commit({"cart/x": "1"})
-            told = "the other side does not let us in any more"
-            await eventually(lambda: [e for e in logs if e["event"] == told], 20)
+            rejected = "server rejects the key, retrying with backoff"
+            await eventually(lambda: [e for e in logs if e["event"] == rejected], 20)
             await pipeds.enable(piped.id, by=plane.admin)
             await eventually(has_deployed(plane, first, second), 40)
-    refused = [entry for entry in logs if entry["event"] == told]
+    refused = [entry for entry in logs if entry["event"] == rejected]
     assert len(refused) == 1
     assert "the piped was disabled there or its key replaced" in refused[0]["error"]
 
