@@ -45,15 +45,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A check and its result; `why` explains a failed or skipped one."""
+    """A checked question and its verdict; `why` explains a failed or skipped one."""
 
-    check: str
+    question: str
     verdict: Verdict
     why: str = ""
 
     def __str__(self) -> str:
         why = f": {self.why}" if self.why else ""
-        return f"{self.verdict.value:8}{self.check}{why}"
+        return f"{self.verdict.value:8}{self.question}{why}"
 
 
 class CheckFailed(Exception):
