@@ -175,7 +175,7 @@ def test_the_guide_names_the_plugin_of_every_stage() -> None:
 
 def test_the_guide_names_every_variable_of_a_script() -> None:
     message = DeploymentMessage(labels={"name": "x"})
-    given = script_environment(Deployment.of(message), "commit", undoing=False)
+    given = script_environment(Deployment.of(message), "commit", is_rollback=False)
     assert set(given) == set(re.findall(r"`(SR_\w+)`", NOW))
 
 

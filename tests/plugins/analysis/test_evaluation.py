@@ -82,4 +82,4 @@ def test_answers_and_findings() -> None:
     assert evaluate_status_code(200, 200).is_expected
     assert evaluate_status_code(503, 200).reason == "answered with 503 instead of 200"
     assert evaluate_log_entries([]).is_expected
-    assert evaluate_log_entries(["boom", "bang"]).reason == "found: boom"
+    assert evaluate_log_entries(["boom", "bang"]).reason == "log entry: boom"

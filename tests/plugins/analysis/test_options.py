@@ -104,7 +104,7 @@ spec:
 
 
 MISTAKES = [
-    pytest.param(metric(provider="datadog"), "metrics-0: unknown provider name datadog; .* known there: prom", id="a provider that does not exist"),
+    pytest.param(metric(provider="datadog"), "metrics-0: unknown provider name datadog; .* defined there: prom", id="a provider that does not exist"),
     pytest.param(metric(strategy="GUESS"), 'metrics-0: unknown strategy "GUESS" given; use one of THRESHOLD, ', id="a strategy that does not exist"),
     pytest.param(metric(expected={}), 'metrics-0: "expected" is required to analyze with the THRESHOLD strategy', id="a threshold without a range"),
     pytest.param(metric(query="{{ .Oops }}"), "metrics-0: template: query:1: .*Oops", id="a query that cannot be filled in"),
@@ -126,7 +126,7 @@ async def test_a_mistake_is_told_before_anything_is_measured(
 
 async def test_an_address_without_a_code_is_a_mistake(bench: Callable[..., StageBench]) -> None:
     result = await run(bench(), "1h", https=[{"url": "http://x", "interval": "1s"}])
-    assert result.message == "http-0: expectedCode must be set; write the code of a good answer"
+    assert result.message == "http-0: expectedCode must be set; write the status code of success"
 
 
 async def test_the_plan_lets_people_skip_it() -> None:

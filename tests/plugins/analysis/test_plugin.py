@@ -121,7 +121,7 @@ async def test_a_longer_interval_is_never_looked_at(bench: Callable[..., StageBe
 
 TROUBLE = [
     pytest.param(metric(query="nonsense"), "status 400: no such query: nonsense", id="a query that is refused"),
-    pytest.param(metric(query="silent", timeout="10ms"), "there was no answer within 10ms", id="a server that does not answer"),
+    pytest.param(metric(query="silent", timeout="10ms"), "no response within 10ms", id="a server that does not answer"),
     pytest.param(metric(query="nan"), "no data: a value is not a number", id="no data"),
 ]  # fmt: skip
 
@@ -288,7 +288,7 @@ async def test_addresses_are_asked_too(web: OpenWeb, bench: Callable[..., StageB
     assert result.message == (
         "http-0 failed 2 times, 1 allowed; the last time: answered with 500 instead of 200"
     )
-    assert f"[http-0] GET {server.url}/health to be answered with 200" in tested.host.lines
+    assert f"[http-0] GET {server.url}/health, expected status code 200" in tested.host.lines
 
 
 async def test_logs_are_searched_too(
@@ -311,7 +311,7 @@ async def test_logs_are_searched_too(
         checks = [{**check, "query": "quiet"}, {**check, "query": "panic"}]
         result = await run(bench, "1h", logs=checks)
     assert result.message == (
-        "log-1 failed once, 0 allowed; the last time: found: panic: out of luck"
+        "log-1 failed once, 0 allowed; the last time: log entry: panic: out of luck"
     )
 
 

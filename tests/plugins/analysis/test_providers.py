@@ -40,9 +40,9 @@ def test_a_provider_is_found_by_its_name(client: httpx2.AsyncClient) -> None:
 
 
 def test_a_provider_that_cannot_be_used_is_told(client: httpx2.AsyncClient) -> None:
-    with pytest.raises(UserMistake, match=r"unknown provider name x; .*known there: p, p, d, s"):
+    with pytest.raises(UserMistake, match=r"unknown provider name x; .*defined there: p, p, d, s"):
         ProviderRegistry(client, KNOWN).metrics("x")
-    with pytest.raises(UserMistake, match="known there: none"):
+    with pytest.raises(UserMistake, match="defined there: none"):
         ProviderRegistry(client, ()).logs("x")
     with pytest.raises(UserMistake, match="provider d is of type DATADOG, which has no logs"):
         ProviderRegistry(client, KNOWN).logs("d")

@@ -8,7 +8,7 @@ import pytest
 from pipecd.config.decode import decode_plain
 from pipecd.config.read import read_kind
 from pipecd.config.report import ConfigMistake
-from pipecd.plugins.aws_lambda.function import LambdaFunction
+from pipecd.plugins.aws_lambda.config import LambdaFunction
 
 IMAGE: dict[str, Any] = {
     "name": "hello",

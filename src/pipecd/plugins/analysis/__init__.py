@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ANALYSIS stage: lets metrics decide."""
+"""The ANALYSIS stage: succeeds while metrics, logs and HTTP endpoints are as expected."""

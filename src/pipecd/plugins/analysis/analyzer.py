@@ -183,26 +183,18 @@ class MetricMeasurement:
             case "THRESHOLD":
                 return evaluate_threshold(await self._points(PRIMARY, window), check.expected)
             case "PREVIOUS":
-                return await self._compare_with_previous(window)
+                previous_start = await self._clock.previous_start()
+                if previous_start is None:
+                    reason = "there is no earlier analysis to compare with"
+                    return CheckResult(True, reason, is_terminal=True)
+                previous = self._clock.previous_window(previous_start, check.interval)
+                experiment = Sample("this deployment", await self._points(PRIMARY, window))
+                control = Sample("the previous one", await self._points(PRIMARY, previous))
             case _:
-                experiment, control = _VARIANTS[check.strategy]
-                return evaluate_deviation(
-                    Sample(experiment, await self._points(experiment, window)),
-                    Sample(control, await self._points(control, window)),
-                    check.deviation,
-                )
-
-    async def _compare_with_previous(self, window: Window) -> CheckResult:
-        previous_start = await self._clock.previous_start()
-        if previous_start is None:
-            reason = "there is no earlier analysis to compare with"
-            return CheckResult(True, reason, is_terminal=True)
-        previous = self._clock.previous_window(previous_start, self._check.interval)
-        return evaluate_deviation(
-            Sample("this deployment", await self._points(PRIMARY, window)),
-            Sample("the previous one", await self._points(PRIMARY, previous)),
-            self._check.deviation,
-        )
+                first, second = _VARIANTS[check.strategy]
+                experiment = Sample(first, await self._points(first, window))
+                control = Sample(second, await self._points(second, window))
+        return evaluate_deviation(experiment, control, check.deviation)
 
     async def _points(self, variant: str, window: Window) -> Sequence[Point]:
         async with _response_timeout(self._check.timeout):
@@ -217,7 +209,7 @@ class LogMeasurement:
 
     @property
     def description(self) -> str:
-        return f"nothing to be found in {self._check.provider}: {self._check.query}"
+        return f"no log entry expected in {self._check.provider}: {self._check.query}"
 
     async def __call__(self) -> CheckResult:
         window = self._clock.window(self._check.interval)
@@ -230,14 +222,14 @@ class HttpMeasurement:
 
     def __init__(self, check: HttpCheck, client: httpx2.AsyncClient) -> None:
         if not check.expected_code:
-            # Upstream compares with 0, which no server answers.
-            raise UserMistake("expectedCode must be set", hint="write the code of a good answer")
+            # Upstream compares with 0, which no server returns.
+            raise UserMistake("expectedCode must be set", hint="write the status code of success")
         self._check, self._client = check, client
 
     @property
     def description(self) -> str:
         check = self._check
-        return f"{check.method or 'GET'} {check.url} to be answered with {check.expected_code}"
+        return f"{check.method or 'GET'} {check.url}, expected status code {check.expected_code}"
 
     async def __call__(self) -> CheckResult:
         async with _response_timeout(self._check.timeout):
@@ -251,7 +243,7 @@ async def _response_timeout(seconds: float) -> AsyncGenerator[None, None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as e:
-        raise Unavailable(f"there was no answer within {Duration(seconds)}") from e
+        raise Unavailable(f"no response within {Duration(seconds)}") from e
 
 
 @dataclass(frozen=True)
@@ -288,32 +280,34 @@ class Analyzer:
     measurement: Measurement
 
     async def run(self, progress: AnalysisProgress, log: StageLog) -> str | None:
-        """Repeats the check; returns why it failed, None if it did not."""
-        async for _ in progress.schedule(self.check.interval):
+        """Logs the check and repeats it; returns why it failed, None if it did not."""
+        check = self.check
+        log.info(f"[{self.id}] every {check.interval}, {check.failure_limit} failures allowed")
+        for line in self.measurement.description.splitlines():
+            log.info(f"[{self.id}] {line}")
+        if check.interval > progress.duration:
+            log.error(f"[{self.id}] will not run: its interval is longer than the analysis")
+        async for _ in progress.schedule(check.interval):
             try:
                 result = await self.measurement()
             except NoData as e:
-                result = CheckResult(self.check.skip_on_no_data, f"no data: {e}")
+                result = CheckResult(check.skip_on_no_data, f"no data: {e}")
             except PipecdError as e:
                 result = CheckResult(False, str(e))
             progress.check_completed()
             if result.is_expected:
                 log.success(f"[{self.id}] fine: {result.reason}")
-            elif (failure := self._record_failure(result.reason, progress, log)) is not None:
-                return failure
+            else:
+                count, limit = progress.failed(self.id), check.failure_limit
+                log.error(f"[{self.id}] failure {count}, {limit} allowed: {result.reason}")
+                if count > limit:
+                    times = "once" if count == 1 else f"{count} times"
+                    last = f"the last time: {result.reason}"
+                    return f"{self.id} failed {times}, {limit} allowed; {last}"
             if result.is_terminal:
                 return None
         await progress.wait_until(progress.duration)
         return None
-
-    def _record_failure(self, reason: str, progress: AnalysisProgress, log: StageLog) -> str | None:
-        """Counts a failure; returns the message of the stage if it is one too many."""
-        count, limit = progress.failed(self.id), self.check.failure_limit
-        log.error(f"[{self.id}] failure {count}, {limit} allowed: {reason}")
-        if count <= limit:
-            return None
-        times = "once" if count == 1 else f"{count} times"
-        return f"{self.id} failed {times}, {limit} allowed; the last time: {reason}"
 
 
 def build_analyzers(

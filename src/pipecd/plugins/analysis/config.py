@@ -58,7 +58,7 @@ class Check(Spec):
         return self
 
     def references(self) -> Iterator[Reference]:
-        """Yield the template that replaces the check."""
+        """Yields the template that replaces the check."""
         if self.template.name:
             yield Reference(("template", "name"), TEMPLATE_KIND, self.section, self.template.name)
 
@@ -77,7 +77,7 @@ class MetricCheck(Check):
     primary_args: Mapping[str, str] = Field(default_factory=dict[str, str])
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _has_required_fields(self) -> Self:
         is_inline = self._is_inline
         refuse(
             self,
@@ -93,7 +93,7 @@ class MetricCheck(Check):
 
 
 class LogCheck(Check):
-    """A search in logs that must find nothing."""
+    """A search in logs that must match no entry."""
 
     section = "logs"
     provider: str = ""
@@ -147,7 +147,7 @@ class AnalysisProvider(Spec):
 
     @field_validator("type")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _is_provider_type(cls, value: str) -> str:
         if value not in PROVIDER_TYPES:
             raise ValueError(
                 f"unsupported analysis provider type: {value}, "
@@ -156,9 +156,8 @@ class AnalysisProvider(Spec):
         return value
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
-        c = self.config
-        datadog = self.type == DATADOG
+    def _has_required_fields(self) -> Self:
+        c, datadog = self.config, self.type == DATADOG
         refuse(
             self,
             (
@@ -191,7 +190,7 @@ class AnalysisProvider(Spec):
 
     @property
     def address(self) -> str:
-        """Return the address of the provider; Datadog has a default site."""
+        """Returns the address of the provider; Datadog has a default site."""
         return self.config.address or (DATADOG_SITE if self.type == DATADOG else "")
 
 
@@ -218,7 +217,7 @@ class AnalysisOptions(Spec):
 
     @field_validator("duration")
     @classmethod
-    def _given(cls, value: Duration) -> Duration:
+    def _is_positive(cls, value: Duration) -> Duration:
         if value == 0:
             raise ValueError("the ANALYSIS stage requires duration field")
         if value < 0:
@@ -254,12 +253,12 @@ CheckT = TypeVar("CheckT", bound=Check)
 
 
 def needs_templates(options: AnalysisOptions) -> bool:
-    """Report whether a check of the stage refers to a template."""
+    """Reports whether a check of the stage refers to a template."""
     return any(c.template.name for c in (*options.metrics, *options.logs, *options.https))
 
 
 def with_templates(options: AnalysisOptions, templates: AnalysisTemplate) -> AnalysisOptions:
-    """Return the options with templates in place of references; query arguments stay."""
+    """Returns the options with templates in place of references; query arguments stay."""
     return options.model_copy(
         update={
             "metrics": tuple(_resolve(check, templates.metrics) for check in options.metrics),
@@ -277,7 +276,7 @@ def _resolve(check: CheckT, templates: Mapping[str, CheckT]) -> CheckT:
         names = ", ".join(sorted(templates)) or "none"
         raise UserMistake(
             f"analysis template {name} not found despite template specified",
-            hint=f"add it to a file of kind AnalysisTemplate under .pipe/; known there: {names}",
+            hint=f"add it to a file of kind AnalysisTemplate under .pipe/; defined there: {names}",
         )
     template = templates[name]
     if template.template.name:

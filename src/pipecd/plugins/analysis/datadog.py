@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datadog's metrics."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import httpx2
@@ -42,16 +42,14 @@ class DatadogProvider:
         )
         body = read_json_object(response, self._url)
         if not response.is_success or body.get("status") == "error":
-            raise error_response(response, self._url, _reason(body))
+            errors: Iterable[object] = body.get("errors") or [
+                body.get("error") or "no reason given"
+            ]
+            raise error_response(response, self._url, ", ".join(map(str, errors)))
         try:
             return _points(body.get("series") or ())
         except (KeyError, TypeError, ValueError) as e:
-            raise Unavailable(f"the answer to {query} is not a list of series") from e
-
-
-def _reason(body: Mapping[str, Any]) -> str:
-    errors: Iterable[object] = body.get("errors") or (body.get("error") or "no reason is given",)
-    return ", ".join(map(str, errors))
+            raise Unavailable(f"the response to {query} is not a list of series") from e
 
 
 def _points(series: Iterable[Any]) -> list[Point]:

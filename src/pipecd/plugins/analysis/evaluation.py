@@ -34,7 +34,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Sample:
-    """The measured points of one side of a comparison."""
+    """The measured points of one side of a comparison, such as a variant."""
 
     name: str
     points: Sequence[Point]
@@ -92,8 +92,8 @@ def evaluate_status_code(code: int, expected: int) -> CheckResult:
 def evaluate_log_entries(entries: Sequence[str]) -> CheckResult:
     """Expects that no log entry matches."""
     if not entries:
-        return CheckResult(True, "found nothing")
-    return CheckResult(False, f"found: {entries[0]}")
+        return CheckResult(True, "no log entry matches")
+    return CheckResult(False, f"log entry: {entries[0]}")
 
 
 def _range_text(expected: ExpectedRange) -> str:

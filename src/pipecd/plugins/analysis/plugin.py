@@ -12,7 +12,6 @@ import httpx2
 
 from pipecd.plugins.analysis.analyzer import (
     AnalysisClock,
-    Analyzer,
     MeasurementFactory,
     QueryArguments,
     build_analyzers,
@@ -43,7 +42,6 @@ from pipecd.sdk import (
     Stage,
     StageCommandKind,
     StageContext,
-    StageLog,
     StagePlugin,
     StageResult,
 )
@@ -86,7 +84,13 @@ class AnalysisPlugin(StagePlugin):
             analyzers = tuple(build_analyzers(options, measurements))
             await progress.start()
             started_at = self._now() - progress.resumed_at
-            _log_checks(stage.log, progress, analyzers)
+            duration = Duration(progress.duration)
+            if progress.resumed_at:
+                elapsed = Duration(round(progress.resumed_at, 1))
+                resumed = f"{elapsed} of {duration} are over"
+                stage.log.info(f"Resuming the analysis after a restart: {resumed}")
+            else:
+                stage.log.info(f"Analysing for {duration}")
             async with progress.saving():
                 result = await _run_unless_skipped(
                     stage, run_analyzers(analyzers, progress, stage.log)
@@ -119,22 +123,6 @@ def _read_options(stage: StageContext) -> tuple[AnalysisOptions, QueryArguments]
     section = stage.target.application_settings(stage.plugin.name, AnalysisApplication)
     name = stage.deployment.application_name
     return options, QueryArguments(name, section.app_custom_args)
-
-
-def _log_checks(log: StageLog, progress: AnalysisProgress, analyzers: Sequence[Analyzer]) -> None:
-    duration = Duration(progress.duration)
-    if progress.resumed_at:
-        elapsed = Duration(round(progress.resumed_at, 1))
-        log.info(f"Resuming the analysis after a restart: {elapsed} of {duration} are over")
-    else:
-        log.info(f"Analysing for {duration}")
-    for analyzer in analyzers:
-        check = analyzer.check
-        log.info(f"[{analyzer.id}] every {check.interval}, {check.failure_limit} failures allowed")
-        for line in analyzer.measurement.description.splitlines():
-            log.info(f"[{analyzer.id}] {line}")
-        if check.interval > progress.duration:
-            log.error(f"[{analyzer.id}] will not run: its interval is longer than the analysis")
 
 
 async def _run_unless_skipped(

@@ -45,13 +45,25 @@ class AnalysisProgress:
 
     async def start(self) -> None:
         """Starts the clock, at the saved elapsed time after a restart of piped."""
-        self.resumed_at = _parse_duration(await self._metadata.get(ELAPSED))
-        self._failures = _parse_failures(await self._metadata.get(FAILURES))
+        elapsed, failures = await self._metadata.get(ELAPSED), await self._metadata.get(FAILURES)
+        # Values that cannot be parsed are ignored.
+        with suppress(ValueError):
+            self.resumed_at = max(Duration.parse(elapsed or "0s"), 0.0)
+        with suppress(ValueError, AttributeError):
+            counts: dict[str, Any] = json.loads(failures or "{}")
+            self._failures = {check: int(count) for check, count in counts.items()}
         self._started_at = self._clock() - self.resumed_at
 
-    def schedule(self, interval: float) -> "CheckSchedule":
-        """Returns the schedule of a check with this interval."""
-        return CheckSchedule(self, interval)
+    async def schedule(self, interval: float) -> AsyncGenerator[None, None]:
+        """Yields whenever a check is due: after every interval, the last one included."""
+        done = math.floor(self.resumed_at / interval)
+        while True:
+            number = next_check(done, self.elapsed / interval, self.duration / interval)
+            if number is None:
+                return
+            done = number
+            await self.wait_until(number * interval)
+            yield
 
     async def wait_until(self, elapsed: float) -> None:
         """Waits until the analysis has run for `elapsed` seconds."""
@@ -97,28 +109,6 @@ class AnalysisProgress:
             await self._metadata.put(values)
 
 
-class CheckSchedule:
-    """Iterates over the times at which a check is due: after every interval, the last included."""
-
-    def __init__(self, course: AnalysisProgress, interval: float) -> None:
-        self._course, self._interval = course, interval
-        self._done = math.floor(course.resumed_at / interval)
-
-    def __aiter__(self) -> "CheckSchedule":
-        return self
-
-    async def __anext__(self) -> None:
-        number = next_check(
-            self._done,
-            self._course.elapsed / self._interval,
-            self._course.duration / self._interval,
-        )
-        if number is None:
-            raise StopAsyncIteration
-        self._done = number
-        await self._course.wait_until(number * self._interval)
-
-
 def next_check(done: int, elapsed: float, duration: float) -> int | None:
     """Returns the number of the next run of a check; times are counted in intervals.
 
@@ -129,19 +119,6 @@ def next_check(done: int, elapsed: float, duration: float) -> int | None:
     if done >= last:
         return None
     return min(max(done + 1, math.floor(elapsed)), last)
-
-
-def _parse_duration(text: str | None) -> float:
-    with suppress(ValueError):
-        return max(Duration.parse(text or "0s"), 0.0)
-    return 0.0
-
-
-def _parse_failures(text: str | None) -> dict[str, int]:
-    with suppress(ValueError, AttributeError):
-        saving: dict[str, Any] = json.loads(text or "{}")
-        return {check: int(count) for check, count in saving.items()}
-    return {}
 
 
 async def read_previous_start(objects: ApplicationObjects) -> int | None:

@@ -62,7 +62,7 @@ async def query_range(
     try:
         return _points(body["data"])
     except (KeyError, TypeError, ValueError) as e:
-        raise Unavailable(f"the answer to {query} is not a range of points") from e
+        raise Unavailable(f"the response to {query} is not a range of points") from e
 
 
 def _points(data: Any) -> list[Point]:

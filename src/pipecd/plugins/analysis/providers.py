@@ -49,8 +49,8 @@ _LOGS: dict[str, Callable[[httpx2.AsyncClient, ProviderConfig], LogProvider]] = 
 class ProviderRegistry:
     """Creates the providers in `analysisProviders` of the piped for checks."""
 
-    def __init__(self, client: httpx2.AsyncClient, known: Sequence[AnalysisProvider]) -> None:
-        self._client, self._known = client, known
+    def __init__(self, client: httpx2.AsyncClient, providers: Sequence[AnalysisProvider]) -> None:
+        self._client, self._providers = client, providers
 
     def metrics(self, name: str) -> MetricProvider:
         """Returns the metric provider of a name."""
@@ -68,11 +68,11 @@ class ProviderRegistry:
         return _LOGS[provider.type](self._client, provider.config)
 
     def _find(self, name: str) -> AnalysisProvider:
-        for provider in self._known:
+        for provider in self._providers:
             if provider.name == name:
                 return provider
-        known = ", ".join(provider.name for provider in self._known) or "none"
+        names = ", ".join(provider.name for provider in self._providers) or "none"
         raise UserMistake(
             f"unknown provider name {name}",
-            hint=f"add it to analysisProviders in the configuration of piped; known there: {known}",
+            hint=f"add it to analysisProviders in the piped configuration; defined there: {names}",
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Google Cloud Monitoring and Logging, formerly Stackdriver.
 
-Upstream has no metrics of them, and its search in logs always finds something.
+Upstream has no metrics of them, and its search in logs always reports a match.
 """
 
 import json
@@ -55,27 +55,21 @@ class GoogleServiceAccount:
     async def headers(self) -> dict[str, str]:
         """Returns the authorization header."""
         if time.monotonic() >= self._expires_at:
-            body = await self._request_token()
+            if self._key is None:
+                url = f"{self._metadata_url}/instance/service-accounts/default/token"
+                response = await self._get_metadata(url)
+            else:
+                url = self._key["token_uri"]
+                form = {"grant_type": _GRANT, "assertion": _signed_assertion(self._key)}
+                response = await send(self._client, "POST", url, data=form)
+            body = read_json_object(response, url)
+            if "access_token" not in body:
+                reason = body.get("error_description") or body.get("error")
+                raise error_response(response, url, reason or "there is no access_token")
             self._token = str(body["access_token"])
             lifetime = float(body.get("expires_in") or _TOKEN_SECONDS)
             self._expires_at = time.monotonic() + lifetime - _SPARE_SECONDS
         return {"Authorization": f"Bearer {self._token}"}
-
-    async def _request_token(self) -> Mapping[str, Any]:
-        if self._key is None:
-            url = f"{self._metadata_url}/instance/service-accounts/default/token"
-            response = await self._get_metadata(url)
-        else:
-            url = self._key["token_uri"]
-            form = {"grant_type": _GRANT, "assertion": _signed_assertion(self._key)}
-            response = await send(self._client, "POST", url, data=form)
-        body = read_json_object(response, url)
-        if "access_token" not in body:
-            reason = (
-                body.get("error_description") or body.get("error") or "there is no access_token"
-            )
-            raise error_response(response, url, reason)
-        return body
 
     async def _get_metadata(self, url: str) -> httpx2.Response:
         response = await send(self._client, "GET", url, headers={"Metadata-Flavor": "Google"})

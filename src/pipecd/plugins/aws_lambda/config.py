@@ -1,25 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of the Lambda plugin, in both generations."""
+"""The configuration of the Lambda plugin, in both generations, and the kind LambdaFunction."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from pipecd.plugins.aws_lambda.function import LambdaFunction
 from pipecd.sdk.config import (
     ApplicationKind,
     Duration,
     NoOptions,
     Percentage,
     PluginConfig,
-    Section,
     Spec,
     V0Kind,
     V0Stage,
     must_be_set,
     plain,
+    refuse,
 )
+
+ARCHITECTURES = ("x86_64", "arm64")
+
+
+class CodeSource(Spec):
+    """Code that is packed from a Git repository."""
+
+    git: str = ""
+    ref: str = ""
+    path: str = ""
+
+
+class Architecture(Spec):
+    """An instruction set."""
+
+    name: str = ""
+
+
+class EphemeralStorage(Spec):
+    """The size of `/tmp` in megabytes."""
+
+    size: int = 0
+
+
+class VpcConfig(Spec):
+    """The network of a function."""
+
+    security_group_ids: tuple[str, ...] = ()
+    subnet_ids: tuple[str, ...] = ()
+
+
+class LambdaFunction(Spec):
+    """The `spec` of the kind LambdaFunction.
+
+    The code is a container image, else an object in S3, else packed from a Git repository.
+    """
+
+    name: str = ""
+    role: str = ""
+    image: str = ""
+    s3_bucket: str = ""
+    s3_key: str = ""
+    s3_object_version: str = ""
+    source: CodeSource = CodeSource()
+    handler: str = ""
+    runtime: str = ""
+    architectures: tuple[Architecture, ...] = ()
+    ephemeral_storage: EphemeralStorage | None = None
+    memory: int = 0
+    timeout: int = 0
+    tags: Mapping[str, str] = Field(default_factory=dict[str, str])
+    environments: Mapping[str, str] = Field(default_factory=dict[str, str])
+    vpc_config: VpcConfig | None = None
+    layers: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        from_git = not self.image and not self.s3_bucket
+        storage = self.ephemeral_storage
+        refuse(
+            self,
+            (not self.name, "name", "lambda function is missing"),
+            (not self.role, "role", "role is missing"),
+            (self.memory < 1, "memory", "memory is missing"),
+            (not 1 <= self.timeout <= 900, "timeout", "timeout is missing or out of range"),
+            (from_git and not self.source.git, ("source", "git"), "remote git source is missing"),
+            (from_git and not self.source.ref, ("source", "ref"), "source ref is missing"),
+            (not self.image and not self.handler, "handler", "handler is missing"),
+            (not self.image and not self.runtime, "runtime", "runtime is missing"),
+            *(
+                (
+                    architecture.name not in ARCHITECTURES,
+                    ("architectures", i, "name"),
+                    f"architecture is invalid, write {' or '.join(ARCHITECTURES)}",
+                )
+                for i, architecture in enumerate(self.architectures)
+            ),
+            (
+                storage is not None and not 512 <= storage.size <= 10240,
+                ("ephemeralStorage", "size"),
+                "ephemeral storage is out of range, write 512 to 10240",
+            ),
+        )
+        return self
 
 
 class LambdaInput(Spec):
@@ -64,7 +147,7 @@ class LambdaTarget(Spec):
 class V0LambdaInput(LambdaInput):
     """The `input` of a first-generation LambdaApp."""
 
-    auto_rollback: bool = True
+    auto_rollback: Annotated[bool, Field(exclude=True)] = True
 
 
 class V0LambdaApp(Spec):
@@ -72,12 +155,6 @@ class V0LambdaApp(Spec):
 
     input: V0LambdaInput = V0LambdaInput()
     quick_sync: NoOptions = NoOptions()
-
-
-def _sections(fields: V0LambdaApp, stages: frozenset[str]) -> Mapping[str, Section]:
-    section = plain(fields)
-    del section["input"]["autoRollback"]
-    return {"lambda": section}
 
 
 CONFIG = PluginConfig(
@@ -94,7 +171,7 @@ CONFIG = PluginConfig(
         kind="LambdaApp",
         application_kind=ApplicationKind.LAMBDA,
         spec=V0LambdaApp,
-        translate=_sections,
+        translate=lambda fields, _: {"lambda": plain(fields)},
         auto_rollback=lambda fields: fields.input.auto_rollback,
         provider_type="LAMBDA",
         provider_config=LambdaTarget,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of the Cloud Run plugin, in both generations."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -11,7 +10,6 @@ from pipecd.sdk.config import (
     NoOptions,
     Percentage,
     PluginConfig,
-    Section,
     Spec,
     V0Kind,
     V0Stage,
@@ -50,7 +48,7 @@ class CloudRunTarget(Spec):
 class V0CloudRunInput(CloudRunInput):
     """The `input` of a first-generation CloudRunApp."""
 
-    auto_rollback: bool = True
+    auto_rollback: Annotated[bool, Field(exclude=True)] = True
 
 
 class V0CloudRunApp(Spec):
@@ -58,12 +56,6 @@ class V0CloudRunApp(Spec):
 
     input: V0CloudRunInput = V0CloudRunInput()
     quick_sync: NoOptions = NoOptions()
-
-
-def _sections(fields: V0CloudRunApp, stages: frozenset[str]) -> Mapping[str, Section]:
-    section = plain(fields)
-    del section["input"]["autoRollback"]
-    return {"cloudrun": section}
 
 
 CONFIG = PluginConfig(
@@ -75,7 +67,7 @@ CONFIG = PluginConfig(
         kind="CloudRunApp",
         application_kind=ApplicationKind.CLOUDRUN,
         spec=V0CloudRunApp,
-        translate=_sections,
+        translate=lambda fields, _: {"cloudrun": plain(fields)},
         auto_rollback=lambda fields: fields.input.auto_rollback,
         provider_type="CLOUDRUN",
         provider_config=CloudRunTarget,

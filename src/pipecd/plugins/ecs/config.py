@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the ECS stages."""
+"""The configuration of the ECS plugin, in both generations."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -20,25 +19,25 @@ from pipecd.sdk.config import (
 )
 
 
-def _without_sign(value: object) -> object:
-    # Upstream's plugin wants plain numbers; the spelling of the first generation costs nothing.
+def _parse_percentage(value: object) -> object:
+    # Upstream's plugin reads plain numbers only; this one also reads `50%`.
     return int(Percentage.parse(value)) if isinstance(value, str) else value
 
 
 class CanaryRolloutOptions(Spec):
     """ECS_CANARY_ROLLOUT: the share of the desired tasks that the canary runs."""
 
-    scale: Annotated[float, BeforeValidator(_without_sign), Field(ge=0, le=100)] = 0
+    scale: Annotated[float, BeforeValidator(_parse_percentage), Field(ge=0, le=100)] = 0
 
 
 class TrafficRoutingOptions(Spec):
     """ECS_TRAFFIC_ROUTING: the share of one variant, the other gets the rest."""
 
-    primary: Annotated[int, BeforeValidator(_without_sign)] = 0
-    canary: Annotated[int, BeforeValidator(_without_sign)] = 0
+    primary: Annotated[int, BeforeValidator(_parse_percentage)] = 0
+    canary: Annotated[int, BeforeValidator(_parse_percentage)] = 0
 
     def shares(self) -> tuple[int, int]:
-        """Return the percentages of primary and canary."""
+        """Returns the percentages of primary and canary."""
         if 0 < self.primary <= 100:
             return self.primary, 100 - self.primary
         if 0 < self.canary <= 100:
@@ -66,12 +65,12 @@ class V0TrafficRoutingOptions(Spec):
 
 
 def plain_scale(options: V0CanaryRolloutOptions) -> Section:
-    """Return the options of the canary as the plugin reads them."""
+    """Returns the options of the canary as the plugin reads them."""
     return {"scale": int(options.scale)}
 
 
 def plain_shares(options: V0TrafficRoutingOptions) -> Section:
-    """Return the options of traffic routing as the plugin reads them."""
+    """Returns the options of traffic routing as the plugin reads them."""
     return {"primary": int(options.primary), "canary": int(options.canary)}
 
 
@@ -103,7 +102,7 @@ class TargetGroups(Spec):
 
 
 class TaskInput(Spec):
-    """The definitions of a service, or of a standalone task when no service is named."""
+    """The definitions of a service, or of a standalone task if no service is set."""
 
     task_definition_file: str = "taskdef.json"
     service_definition_file: str = ""
@@ -115,14 +114,14 @@ class TaskInput(Spec):
 
     @field_validator("access_type")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _is_access_type(cls, value: str) -> str:
         if value not in ACCESS_TYPES:
             raise ValueError(f"invalid accessType: {value}, write {' or '.join(ACCESS_TYPES)}")
         return value
 
 
 class EcsInput(TaskInput):
-    """The `input` of the section; a standalone task runs only when asked to."""
+    """The `input` of the section; a standalone task runs only with `runStandaloneTask`."""
 
     run_standalone_task: bool = False
 
@@ -141,10 +140,10 @@ class EcsApplication(Spec):
 
 
 class V0EcsInput(TaskInput):
-    """The `input` of a first-generation ECSApp, where a standalone task runs unless told not to."""
+    """The `input` of a first-generation ECSApp, where a standalone task runs by default."""
 
     run_standalone_task: bool = True
-    auto_rollback: bool = True
+    auto_rollback: Annotated[bool, Field(exclude=True)] = True
 
 
 class V0EcsApp(Spec):
@@ -164,12 +163,6 @@ class EcsTarget(Spec):
     token_file: str = ""
 
 
-def _sections(fields: V0EcsApp, stages: frozenset[str]) -> Mapping[str, Section]:
-    section = plain(fields)
-    del section["input"]["autoRollback"]
-    return {"ecs": section}
-
-
 CONFIG = PluginConfig(
     name="ecs",
     application=EcsApplication,
@@ -185,7 +178,7 @@ CONFIG = PluginConfig(
         kind="ECSApp",
         application_kind=ApplicationKind.ECS,
         spec=V0EcsApp,
-        translate=_sections,
+        translate=lambda fields, _: {"ecs": plain(fields)},
         auto_rollback=lambda fields: fields.input.auto_rollback,
         provider_type="ECS",
         provider_config=EcsTarget,

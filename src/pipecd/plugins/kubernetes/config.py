@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of the Kubernetes plugins: stages, deploy targets and applications.
 
-Without a `suffix` the name of a variant is decided by the application (its `suffix`).
+Without a `suffix` in the stage, `suffix` of the application decides the names of a variant.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from pipecd.sdk.config import (
 
 
 class ReadyOptions(Spec):
-    """A stage that brings objects; without `ready_within` it ends when the cluster took them."""
+    """A stage that applies objects; with `ready_within` it also waits until they are ready."""
 
     ready_within: Duration = Duration(0)
 
@@ -39,7 +39,7 @@ class SyncOptions(ReadyOptions):
 
 
 class PatchTarget(Spec):
-    """The manifest a patch changes, or a document kept in one of its text fields."""
+    """The manifest a patch changes, or a document in one of its text fields."""
 
     kind: str = ""
     name: str = ""
@@ -88,7 +88,7 @@ class BaselineRolloutOptions(ReadyOptions):
 
 
 class TrafficRoutingOptions(Spec):
-    """K8S_TRAFFIC_ROUTING: one variant gets `all`, or each its share."""
+    """K8S_TRAFFIC_ROUTING: all traffic to one variant, or a percentage for each."""
 
     all: str = ""
     primary: Percentage = Percentage(0)
@@ -96,7 +96,7 @@ class TrafficRoutingOptions(Spec):
     baseline: Percentage = Percentage(0)
 
     def shares(self) -> tuple[int, int, int]:
-        """Return the percentages of primary, canary and baseline."""
+        """Returns the percentages of primary, canary and baseline."""
         match self.all:
             case "primary":
                 return 100, 0, 0
@@ -116,7 +116,7 @@ class HasMultiTargets(Protocol):
 
 
 class MultiOptions(Spec):
-    """A multi-cluster stage with nothing but its deploy targets; none named means all."""
+    """A multi-cluster stage without other options; an empty list means all deploy targets."""
 
     multi_targets: tuple[str, ...] = ()
 
@@ -159,7 +159,7 @@ class ResourceMatcher(Spec):
 
 
 class AppStateInformer(Spec):
-    """Which live resources are watched; what is excluded wins over what is included."""
+    """The kinds of the live state; `excludeResources` takes precedence."""
 
     namespace: str = ""
     include_resources: tuple[ResourceMatcher, ...] = ()
@@ -176,7 +176,7 @@ class KubernetesTarget(Spec):
 
 
 class ChartRepository(Spec):
-    """A Helm chart repository, served over HTTP or kept in Git."""
+    """A Helm chart repository, served over HTTP or Git."""
 
     type: str = "HTTP"
     name: str = ""
@@ -188,7 +188,7 @@ class ChartRepository(Spec):
     ssh_key_file: str = ""
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _has_required_fields(self) -> Self:
         http = self.type == "HTTP"
         refuse(
             self,
@@ -213,7 +213,7 @@ class ChartRegistry(Spec):
     password: Annotated[str, Field(repr=False)] = ""
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _has_required_fields(self) -> Self:
         refuse(
             self,
             (self.type != "OCI", "type", "OCI registry must be configured"),
@@ -223,7 +223,7 @@ class ChartRegistry(Spec):
 
 
 class ChartSources(Spec):
-    """Where charts come from, for every application of the piped."""
+    """The chart repositories and registries of the piped."""
 
     chart_repositories: tuple[ChartRepository, ...] = ()
     chart_registries: tuple[ChartRegistry, ...] = ()
@@ -244,7 +244,7 @@ class HelmChart(Spec):
 
 
 class HelmOptions(Spec):
-    """How a chart is rendered; the release is named after the application when not told."""
+    """How a chart is rendered; the default release name is that of the application."""
 
     release_name: str = ""
     set_values: Mapping[str, str] = Field(default_factory=dict[str, str])
@@ -255,7 +255,7 @@ class HelmOptions(Spec):
 
 
 class ManifestInput(Spec):
-    """Which manifests make up the application and which tools render them."""
+    """The manifests of the application, and the tools that render them."""
 
     manifests: tuple[str, ...] = ()
     kubectl_version: str = ""
@@ -269,7 +269,7 @@ class ManifestInput(Spec):
 
 
 class ResourceReference(Spec):
-    """One resource by kind and name; an empty name means the first one found."""
+    """One resource by kind and name; an empty name means the first one."""
 
     kind: str = ""
     name: str = ""
@@ -283,7 +283,7 @@ class WorkloadReference(Spec):
 
 
 class IstioRouting(Spec):
-    """Which VirtualService carries the traffic and which of its routes may change."""
+    """The VirtualService that routes the traffic, and its routes that may change."""
 
     editable_routes: tuple[str, ...] = ()
     host: str = ""
@@ -291,14 +291,14 @@ class IstioRouting(Spec):
 
 
 class TrafficRouting(Spec):
-    """How traffic is divided: by `podselector`, `istio` or `gateway`."""
+    """How traffic is split: by `podselector`, `istio` or `gateway`."""
 
     method: str = "podselector"
     istio: IstioRouting | None = None
 
 
 class VariantLabel(Spec):
-    """The label that tells primary, canary and baseline apart."""
+    """The label that distinguishes primary, canary and baseline."""
 
     key: str = "pipecd.dev/variant"
     primary_value: str = "primary"
@@ -306,7 +306,7 @@ class VariantLabel(Spec):
     baseline_value: str = "baseline"
 
     def value(self, variant: Variant) -> str:
-        """Return the label value of a variant."""
+        """Returns the label value of a variant."""
         match variant:
             case "primary":
                 return self.primary_value
@@ -338,7 +338,7 @@ class ResourceRoute(Spec):
 
 
 class WorkloadSection(Spec):
-    """What single and multi-cluster applications declare alike."""
+    """The fields that single and multi-cluster applications share."""
 
     service: ResourceReference = ResourceReference()
     workloads: tuple[WorkloadReference, ...] = ()
@@ -356,28 +356,28 @@ class KubernetesApplication(WorkloadSection):
 
     @property
     def is_first_generation(self) -> bool:
-        """Whether the objects carry the marks of the first generation."""
+        """Whether the objects have the annotations of the first generation."""
         return self.suffix_from_variant_label
 
-    def suffix(self, variant: Variant, given: str) -> str:
-        """Return what is appended to the names of a variant whose stage gives `given`.
+    def suffix(self, variant: Variant, configured: str) -> str:
+        """Returns the name suffix of a variant; `configured` is that of the stage.
 
-        The first generation falls back to the label value, the second to the plain word.
+        The default is the label value in the first generation, the variant in the second one.
         """
-        if given:
-            return given
+        if configured:
+            return configured
         return self.variant_label.value(variant) if self.suffix_from_variant_label else variant
 
 
 class MultiTargetReference(Spec):
-    """A deploy target by name; labels are read and not used."""
+    """A deploy target by name; as for upstream, labels are ignored."""
 
     name: str = ""
     labels: Mapping[str, str] = Field(default_factory=dict[str, str])
 
 
 class MultiTarget(Spec):
-    """How one deploy target differs from the rest; an empty value means no difference."""
+    """The overrides for one deploy target; an empty value overrides nothing."""
 
     target: MultiTargetReference = MultiTargetReference()
     manifests: tuple[str, ...] = ()
@@ -388,7 +388,7 @@ class MultiTarget(Spec):
 
 
 class MulticlusterInput(ManifestInput):
-    """Manifests for several clusters; without `multiTargets` every deploy target gets them."""
+    """Manifests for several clusters, by default for all deploy targets."""
 
     multi_targets: tuple[MultiTarget, ...] = ()
 
@@ -421,13 +421,13 @@ class MulticlusterApplication(WorkloadSection):
 
     @property
     def is_first_generation(self) -> bool:
-        """Whether the objects carry the marks of the first generation, which had no such plugin."""
+        """Whether the objects have the annotations of the first generation; they never do."""
         return False
 
-    def suffix(self, variant: Variant, given: str) -> str:
-        """Return what is appended to the names of a variant whose stage gives `given`."""
-        if given:
-            return given
+    def suffix(self, variant: Variant, configured: str) -> str:
+        """Returns the name suffix of a variant; `configured` is that of the stage."""
+        if configured:
+            return configured
         return self.variant_label.canary_value if variant == "canary" else variant
 
 
@@ -437,7 +437,7 @@ Application: TypeAlias = KubernetesApplication | MulticlusterApplication
 class V0ManifestInput(ManifestInput):
     """The `input` of a first-generation KubernetesApp."""
 
-    auto_rollback: bool = True
+    auto_rollback: Annotated[bool, Field(exclude=True)] = True
 
 
 class V0KubernetesApp(WorkloadSection):
@@ -448,13 +448,11 @@ class V0KubernetesApp(WorkloadSection):
 
 
 def _sections(fields: V0KubernetesApp, stages: frozenset[str]) -> Mapping[str, Section]:
-    section = plain(fields)
-    del section["input"]["autoRollback"]
-    sections = {"kubernetes": {**section, "suffixFromVariantLabel": True}}
-    if "ANALYSIS" not in stages:
-        return sections
-    namespace = fields.input.namespace or "default"
-    return {**sections, "analysis": {"appCustomArgs": {"k8sNamespace": namespace}}}
+    sections = {"kubernetes": {**plain(fields), "suffixFromVariantLabel": True}}
+    if "ANALYSIS" in stages:
+        namespace = fields.input.namespace or "default"
+        sections["analysis"] = {"appCustomArgs": {"k8sNamespace": namespace}}
+    return sections
 
 
 CONFIG = PluginConfig(

@@ -30,7 +30,7 @@ class HealthCheck(Spec):
     timeout: Duration = Duration(30)
 
     @model_validator(mode="after")
-    def _sensible(self) -> Self:
+    def _is_valid(self) -> Self:
         refuse(
             self,
             (not self.path.startswith("/"), "path", f"{self.path!r} must begin with /"),
@@ -41,10 +41,10 @@ class HealthCheck(Spec):
 
 
 class ProcessInput(Spec):
-    """Which program is run, and how.
+    """The program to run, and how.
 
-    Paths are relative to the directory of the application. Each copy finds a port of its own in
-    `PORT`; the router listens on `port` and divides the requests among the healthy copies.
+    Paths are relative to the directory of the application. Each replica has a port of its own
+    in `PORT`; the router listens on `port` and distributes requests to the healthy replicas.
     """
 
     command: Annotated[str, Field(validate_default=True), must_be_set("command")] = ""
@@ -72,7 +72,7 @@ class ProcessApplication(Spec):
 
 
 class CanaryRolloutOptions(Spec):
-    """PROCESS_CANARY_ROLLOUT: how many copies of the new version run beside the old one."""
+    """PROCESS_CANARY_ROLLOUT: how many replicas of the new version run beside the old one."""
 
     replicas: Replicas = Replicas(1)
 
@@ -84,13 +84,13 @@ class TrafficRoutingOptions(Spec):
     canary: Percentage | None = None
 
     @model_validator(mode="after")
-    def _a_whole(self) -> Self:
-        given = {"primary": self.primary, "canary": self.canary}
+    def _adds_up(self) -> Self:
+        shares = {"primary": self.primary, "canary": self.canary}
         refuse(
             self,
             *(
                 (share is not None and not 0 <= share <= 100, key, "must be from 0 to 100")
-                for key, share in given.items()
+                for key, share in shares.items()
             ),
             (
                 self.primary is not None
@@ -103,7 +103,7 @@ class TrafficRoutingOptions(Spec):
         return self
 
     def shares(self) -> tuple[int, int]:
-        """Return the percentages of primary and canary; all goes to primary when none is told."""
+        """Returns the percentages of primary and canary; the default is all to primary."""
         if self.primary is not None:
             return int(self.primary), 100 - self.primary
         if self.canary is not None:
@@ -114,8 +114,8 @@ class TrafficRoutingOptions(Spec):
 class ProcessTarget(Spec):
     """The machine piped runs on.
 
-    The router listens on `host`; programs, their logs and what is needed to find them again after
-    a restart are kept in `directory`, or beside piped's own data when it is empty.
+    The router listens on `host`; programs, their logs and the state that a restarted piped
+    needs are stored in `directory`, by default beside piped's own data.
     """
 
     host: str = "127.0.0.1"

@@ -6,15 +6,15 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from pipecd.sdk.config import Duration, PluginConfig, Section, SkipOn, Spec, V0Stage
+from pipecd.sdk.config import Duration, PluginConfig, SkipOn, Spec, V0Stage
 
 V0_TIMEOUT = Duration(6 * 3600)
-NOTHING = ":"
+NO_OP = ":"
 """The shell command that does nothing and succeeds."""
 
 
 class ScriptRunOptions(Spec):
-    """SCRIPT_RUN: a shell script, and another one that undoes it."""
+    """SCRIPT_RUN: a shell script, and another one for the rollback."""
 
     run: Annotated[str, Field(validate_default=True)] = ""
     env: Mapping[str, str] = Field(default_factory=dict[str, str])
@@ -22,7 +22,7 @@ class ScriptRunOptions(Spec):
 
     @field_validator("run")
     @classmethod
-    def _given(cls, value: str) -> str:
+    def _not_empty(cls, value: str) -> str:
         if not value:
             raise ValueError("SCRIPT_RUN stage requires run field")
         return value
@@ -47,28 +47,30 @@ class V0CustomSyncOptions(Spec):
 
     @field_validator("run")
     @classmethod
-    def _given(cls, value: str) -> str:
+    def _not_empty(cls, value: str) -> str:
         if not value:
             raise ValueError("the CUSTOM_SYNC stage requires run field")
         return value
-
-
-def _script(options: V0ScriptRunOptions) -> Section:
-    written = {"run": options.run or NOTHING, "env": {**options.env}}
-    return {**written, "onRollback": options.on_rollback} if options.on_rollback else written
-
-
-def _custom_sync(options: V0CustomSyncOptions) -> Section:
-    return {"run": options.run, "env": {**options.envs}}
 
 
 CONFIG = PluginConfig(
     name="scriptrun",
     stages={"SCRIPT_RUN": ScriptRunOptions},
     v0_stages={
-        "SCRIPT_RUN": V0Stage(V0ScriptRunOptions, translate=_script, timeout=V0_TIMEOUT),
+        "SCRIPT_RUN": V0Stage(
+            V0ScriptRunOptions,
+            translate=lambda options: {
+                "run": options.run or NO_OP,
+                "env": {**options.env},
+                **({"onRollback": options.on_rollback} if options.on_rollback else {}),
+            },
+            timeout=V0_TIMEOUT,
+        ),
         "CUSTOM_SYNC": V0Stage(
-            V0CustomSyncOptions, name="SCRIPT_RUN", translate=_custom_sync, timeout=V0_TIMEOUT
+            V0CustomSyncOptions,
+            name="SCRIPT_RUN",
+            translate=lambda options: {"run": options.run, "env": {**options.envs}},
+            timeout=V0_TIMEOUT,
         ),
     },
 )

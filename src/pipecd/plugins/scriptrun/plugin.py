@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a script is told about the deployment, as environment variables."""
+"""The plugin `scriptrun`: the stage SCRIPT_RUN runs a shell script of the application."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pipecd.plugins.scriptrun.config import ScriptRunOptions
 from pipecd.sdk import (
@@ -17,11 +17,11 @@ from pipecd.sdk import (
 from pipecd.sdk.host import program_variables
 
 
-def script_environment(deployment: Deployment, commit: str, *, undoing: bool) -> dict[str, str]:
-    """The variables SR_…, one for each fact and one with all of them as JSON."""
+def script_environment(deployment: Deployment, commit: str, *, is_rollback: bool) -> dict[str, str]:
+    """Returns the variables SR_* that describe the deployment, SR_CONTEXT_RAW all of it as JSON."""
     commander = deployment.commander or deployment.commit.author
     triggered_at = int(deployment.created_at.timestamp())
-    whole = {
+    context = {
         "deploymentID": deployment.id,
         "applicationID": deployment.application_id,
         "applicationName": deployment.application_name,
@@ -31,7 +31,7 @@ def script_environment(deployment: Deployment, commit: str, *, undoing: bool) ->
         "repositoryURL": deployment.repository_url,
         "summary": deployment.summary,
         "labels": dict(deployment.labels),
-        "isRollback": undoing,
+        "isRollback": is_rollback,
     }
     return {
         "SR_DEPLOYMENT_ID": deployment.id,
@@ -42,8 +42,8 @@ def script_environment(deployment: Deployment, commit: str, *, undoing: bool) ->
         "SR_TRIGGERED_COMMANDER": commander,
         "SR_REPOSITORY_URL": deployment.repository_url,
         "SR_SUMMARY": deployment.summary,
-        "SR_IS_ROLLBACK": "true" if undoing else "false",
-        "SR_CONTEXT_RAW": json.dumps({key: value for key, value in whole.items() if value}),
+        "SR_IS_ROLLBACK": "true" if is_rollback else "false",
+        "SR_CONTEXT_RAW": json.dumps({key: value for key, value in context.items() if value}),
         **{f"SR_LABELS_{key.upper()}": value for key, value in deployment.labels.items()},
     }
 
@@ -53,7 +53,7 @@ ROLLBACK = "SCRIPT_RUN_ROLLBACK"
 
 
 class ScriptRunPlugin(StagePlugin):
-    """Runs scripts; only a script that was started is undone."""
+    """Runs scripts; the script at `onRollback` runs only if the first one was started."""
 
     stages = (Stage(RUN, ScriptRunOptions), Stage(ROLLBACK))
 
@@ -69,26 +69,25 @@ class ScriptRunPlugin(StagePlugin):
 
     async def execute(self, stage: StageContext) -> StageResult:
         options = stage.options(ScriptRunOptions)
-        started = f"started-{stage.index}"
-        if stage.name != ROLLBACK:
-            await stage.shared.put({started: "_"})
-            return await _run(stage, options.run, options.env)
-        if await stage.shared.get(started) is None:
+        started, is_rollback = f"started-{stage.index}", stage.name == ROLLBACK
+        script = options.on_rollback if is_rollback else options.run
+        if is_rollback and await stage.shared.get(started) is None:
             return StageResult.succeeded("The script was never started, there is nothing to undo")
-        if not options.on_rollback:
+        if not script:
             return StageResult.succeeded("The stage has no onRollback, there is nothing to undo")
-        return await _run(stage, options.on_rollback, options.env)
-
-
-async def _run(stage: StageContext, script: str, env: Mapping[str, str]) -> StageResult:
-    facts = script_environment(
-        stage.deployment, stage.target.commit, undoing=stage.name == ROLLBACK
-    )
-    ours = program_variables(stage.host.git_variables)
-    done = await stage.run(["/bin/sh", "-l", "-c", script], env={**ours, **facts, **env})
-    if done.code:
-        return StageResult.failed(f"The script exited with code {done.code}: {done.last_line}")
-    return StageResult.succeeded("The script succeeded")
+        if not is_rollback:
+            await stage.shared.put({started: "_"})
+        environment = {
+            **program_variables(stage.host.git_variables),
+            **script_environment(stage.deployment, stage.target.commit, is_rollback=is_rollback),
+            **options.env,
+        }
+        result = await stage.run(["/bin/sh", "-l", "-c", script], env=environment)
+        if result.code:
+            return StageResult.failed(
+                f"The script exited with code {result.code}: {result.last_line}"
+            )
+        return StageResult.succeeded("The script succeeded")
 
 
 PLUGIN = ScriptRunPlugin

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of the Terraform plugin, in both generations."""
 
-from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
 
 from pipecd.sdk.config import (
     ApplicationKind,
     NoOptions,
     PluginConfig,
-    Section,
     Spec,
     V0Kind,
     V0Stage,
@@ -16,7 +17,7 @@ from pipecd.sdk.config import (
 
 
 class CommandTexts(Spec):
-    """Extra words for the commands of Terraform; `shared` goes to each of them."""
+    """Additional arguments or variables of Terraform commands; `shared` applies to all of them."""
 
     shared: tuple[str, ...] = ()
     init: tuple[str, ...] = ()
@@ -52,9 +53,9 @@ class TerraformTarget(Spec):
 
 
 class V0TerraformInput(TerraformApplication):
-    """The `input` of a first-generation TerraformApp, which does not roll back unless told to."""
+    """The `input` of a first-generation TerraformApp, which does not roll back by default."""
 
-    auto_rollback: bool = False
+    auto_rollback: Annotated[bool, Field(exclude=True)] = False
 
 
 class V0TerraformApp(Spec):
@@ -62,12 +63,6 @@ class V0TerraformApp(Spec):
 
     input: V0TerraformInput = V0TerraformInput()
     quick_sync: NoOptions = NoOptions()
-
-
-def _sections(fields: V0TerraformApp, stages: frozenset[str]) -> Mapping[str, Section]:
-    section = plain(fields.input)
-    del section["autoRollback"]
-    return {"terraform": section}
 
 
 CONFIG = PluginConfig(
@@ -79,7 +74,7 @@ CONFIG = PluginConfig(
         kind="TerraformApp",
         application_kind=ApplicationKind.TERRAFORM,
         spec=V0TerraformApp,
-        translate=_sections,
+        translate=lambda fields, _: {"terraform": plain(fields.input)},
         auto_rollback=lambda fields: fields.input.auto_rollback,
         provider_type="TERRAFORM",
         provider_config=TerraformTarget,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WAIT stage: lets time pass."""
+"""The WAIT stage: pauses the pipeline for a duration."""

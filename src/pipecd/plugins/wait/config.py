@@ -3,7 +3,7 @@
 
 from pydantic import Field, field_validator
 
-from pipecd.sdk.config import Duration, PluginConfig, Section, SkipOn, Spec, V0Stage
+from pipecd.sdk.config import Duration, PluginConfig, SkipOn, Spec, V0Stage
 
 V0_DURATION = Duration(60)
 
@@ -22,18 +22,21 @@ class WaitOptions(Spec):
 
 
 class V0WaitOptions(Spec):
-    """WAIT of the first generation, which waits a minute when it is not told how long."""
+    """WAIT of the first generation; the default duration is one minute."""
 
     duration: Duration = Duration(0)
     skip_on: SkipOn = SkipOn()
 
 
-def _with_duration(options: V0WaitOptions) -> Section:
-    return {"duration": str(options.duration if options.duration > 0 else V0_DURATION)}
-
-
 CONFIG = PluginConfig(
     name="wait",
     stages={"WAIT": WaitOptions},
-    v0_stages={"WAIT": V0Stage(V0WaitOptions, translate=_with_duration)},
+    v0_stages={
+        "WAIT": V0Stage(
+            V0WaitOptions,
+            translate=lambda options: {
+                "duration": str(options.duration if options.duration > 0 else V0_DURATION)
+            },
+        )
+    },
 )

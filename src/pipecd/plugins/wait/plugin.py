@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: G004 - a stage log takes whole lines, it is no logger
-"""WAIT lets time pass before the next stage; the smallest plugin and a good first one to read."""
+"""The plugin `wait`: the stage WAIT pauses the pipeline. The smallest plugin, to be read first."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from pipecd.plugins.wait.config import WaitOptions
 from pipecd.sdk import Duration, Stage, StageContext, StagePlugin, StageResult
 
 START_TIME = "startTime"
-LOG_EVERY = 10.0
+LOG_INTERVAL = 10.0
 
 
 class WaitPlugin(StagePlugin):
-    """Waits; a restart of piped does not start the wait anew."""
+    """Waits for a duration; a restart of piped does not start the wait anew."""
 
     stages = (Stage("WAIT", WaitOptions),)
 
@@ -23,24 +23,21 @@ class WaitPlugin(StagePlugin):
 
     async def execute(self, stage: StageContext) -> StageResult:
         duration = stage.options(WaitOptions).duration
-        until = await self._begun(stage) + duration
-        if (remaining := until - self._now()) > 0:
+        saved = await stage.metadata.get(START_TIME) or ""
+        if saved.isdecimal():
+            stage.log.info("Resuming the wait after a restart")
+            start = float(saved)
+        else:
+            start = self._now()
+            await stage.metadata.put({START_TIME: str(int(start))})
+        end = start + duration
+        if (remaining := end - self._now()) > 0:
             stage.log.info(f"Waiting for {Duration(round(remaining, 1))}")
-        while (remaining := until - self._now()) > 0:
-            await asyncio.sleep(min(remaining, LOG_EVERY))
-            if (remaining := until - self._now()) > 0:
+        while (remaining := end - self._now()) > 0:
+            await asyncio.sleep(min(remaining, LOG_INTERVAL))
+            if (remaining := end - self._now()) > 0:
                 stage.log.info(f"{Duration(round(remaining))} left to wait")
         return StageResult.succeeded(f"Waited for {duration}")
-
-    async def _begun(self, stage: StageContext) -> float:
-        """When the wait began, perhaps in an earlier life of piped."""
-        begun = await stage.metadata.get(START_TIME) or ""
-        if begun.isdecimal():
-            stage.log.info("Resuming the wait after a restart")
-            return float(begun)
-        now = self._now()
-        await stage.metadata.put({START_TIME: str(int(now))})
-        return now
 
 
 PLUGIN = WaitPlugin

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WAIT_APPROVAL stage: lets people decide."""
+"""The WAIT_APPROVAL stage: pauses the pipeline until enough users approved."""

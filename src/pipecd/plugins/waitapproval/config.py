@@ -5,13 +5,13 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
-from pipecd.sdk.config import Duration, PluginConfig, Section, SkipOn, Spec, V0Stage, refuse
+from pipecd.sdk.config import Duration, PluginConfig, SkipOn, Spec, V0Stage, refuse
 
 V0_TIMEOUT = Duration(6 * 3600)
 
 
 class ApprovalOptions(Spec):
-    """Who may approve and how many of them must."""
+    """The users who may approve, and how many approvals are required."""
 
     approvers: tuple[str, ...] = ()
     min_approver_num: int = 1
@@ -25,12 +25,12 @@ class ApprovalOptions(Spec):
 
 
 class WaitApprovalOptions(ApprovalOptions):
-    """WAIT_APPROVAL; `anyone` lets every member of the project approve."""
+    """WAIT_APPROVAL; with `anyone` every member of the project may approve."""
 
     anyone: bool = False
 
     @model_validator(mode="after")
-    def _somebody(self) -> Self:
+    def _has_approvers(self) -> Self:
         refuse(
             self,
             (
@@ -48,15 +48,10 @@ class WaitApprovalOptions(ApprovalOptions):
 
 
 class V0WaitApprovalOptions(ApprovalOptions):
-    """WAIT_APPROVAL of the first generation, where no approvers means anyone."""
+    """WAIT_APPROVAL of the first generation; without approvers anyone may approve."""
 
     timeout: Duration = V0_TIMEOUT
     skip_on: SkipOn = SkipOn()
-
-
-def _with_approvers(options: V0WaitApprovalOptions) -> Section:
-    who: Section = {"approvers": [*options.approvers]} if options.approvers else {"anyone": True}
-    return {**who, "minApproverNum": options.min_approver_num}
 
 
 CONFIG = PluginConfig(
@@ -64,7 +59,12 @@ CONFIG = PluginConfig(
     stages={"WAIT_APPROVAL": WaitApprovalOptions},
     v0_stages={
         "WAIT_APPROVAL": V0Stage(
-            V0WaitApprovalOptions, translate=_with_approvers, timeout=V0_TIMEOUT
+            V0WaitApprovalOptions,
+            translate=lambda options: {
+                **({"approvers": [*options.approvers]} if options.approvers else {"anyone": True}),
+                "minApproverNum": options.min_approver_num,
+            },
+            timeout=V0_TIMEOUT,
         )
     },
 )
