@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each function of sprig answers as its manual says."""
+"""Every sprig function returns what sprig's documentation says."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +17,7 @@ DATA: dict[str, Any] = {
     "bytes": b"ab",
 }
 
-ROWS = [
+CASES = [
     ('trimAll "$" "$5$"', "5"),
     ('trimSuffix "-" "a-"', "a"),
     ('trimPrefix "-" "-a"', "a"),
@@ -155,8 +155,8 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("expression", "expected"), ROWS, ids=[row[0] for row in ROWS])
-def test_function(expression: str, expected: str) -> None:
+@pytest.mark.parametrize(("expression", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_a_function_returns(expression: str, expected: str) -> None:
     assert render("{{ " + expression + " }}", DATA, name="t") == expected
 
 
@@ -179,13 +179,13 @@ def test_function(expression: str, expected: str) -> None:
         ("eq 1", "missing argument"),
     ],
 )
-def test_misuse_is_told(expression: str, message: str) -> None:
+def test_wrong_arguments_are_reported(expression: str, message: str) -> None:
     with pytest.raises(TemplateMistake) as caught:
         render("{{ " + expression + " }}", DATA, name="t")
     assert message in str(caught.value)
 
 
-def test_no_function_ends_the_program_whatever_it_is_given() -> None:
+def test_any_arguments_render_or_raise_template_mistake() -> None:
     values = ['"a"', "1", "-1", "1.5", ".l", ".d", ".none", ".t", "true"]
     for name in sorted(FUNCTIONS):
         for value in values:

@@ -27,18 +27,18 @@ DATA: dict[str, Any] = {
     ("template", "expected"),
     [
         pytest.param("plain", "plain", id="text without actions"),
-        pytest.param("", "", id="nothing"),
+        pytest.param("", "", id="an empty template"),
         pytest.param("x: {{ .encryptedSecrets.password }}", 'x: p"ss', id="a field of a field"),
         pytest.param('{{ index .encryptedSecrets "with-dash" }}', "d", id="index reaches any key"),
         pytest.param("{{ .attachment.config | indent 2 }}", "  a: 1\n  b: 2", id="a pipe"),
         pytest.param("{{ quote .encryptedSecrets.password }}", '"p\\"ss"', id="sprig's quote"),
         pytest.param("a {{- 1 -}} b", "a1b", id="white space is trimmed"),
-        pytest.param("a {{ 1 }} b", "a 1 b", id="and else kept"),
+        pytest.param("a {{ 1 }} b", "a 1 b", id="white space is kept without a hyphen"),
         pytest.param("{{-3}}", "-3", id="a minus without a space is a number"),
         pytest.param("a{{/* gone */}}b", "ab", id="a comment"),
         pytest.param("a {{- /* gone */ -}} b", "ab", id="a comment that trims"),
-        pytest.param('{{ "}}" }}', "}}", id="braces inside of a text"),
-        pytest.param("{{ `raw\\n` }}", "raw\\n", id="a raw text"),
+        pytest.param('{{ "}}" }}', "}}", id="braces inside a string"),
+        pytest.param("{{ `raw\\n` }}", "raw\\n", id="a raw string"),
         pytest.param('{{ "a\\tb\\u00e9" }}', "a\tbé", id="escapes"),
         pytest.param(
             "{{ 'a' }} {{ 0x1F }} {{ 010 }} {{ 1_000 }} {{ 1e3 }}",
@@ -75,18 +75,18 @@ DATA: dict[str, Any] = {
             id="break",
         ),
         pytest.param(
-            "{{ with .map }}{{ .a }}{{ $.n }}{{ end }}", "23", id="with, and the root behind it"
+            "{{ with .map }}{{ .a }}{{ $.n }}{{ end }}", "23", id="with, and the root by $"
         ),
         pytest.param("{{ with .none }}x{{ else }}no{{ end }}", "no", id="with nothing"),
         pytest.param(
             "{{ $x := 1 }}{{ if true }}{{ $x = 2 }}{{ end }}{{ $x }}",
             "2",
-            id="assignment reaches out",
+            id="assignment changes the outer variable",
         ),
         pytest.param(
             "{{ $x := 1 }}{{ if true }}{{ $x := 2 }}{{ end }}{{ $x }}",
             "1",
-            id="declaration does not",
+            id="declaration does not change the outer variable",
         ),
         pytest.param(
             '{{ define "t" }}<{{ . }}>{{ end }}{{ template "t" .n }}',
@@ -98,7 +98,9 @@ DATA: dict[str, Any] = {
             '{{ (index .list 1) }}{{ (dict "a" (list 1 2)).a }}', "b[1 2]", id="parentheses"
         ),
         pytest.param("{{ and .yes .n }} {{ or .none 5 }} {{ not .yes }}", "3 5 false", id="logic"),
-        pytest.param('{{ or .yes (fail "not reached") }}', "true", id="logic stops early"),
+        pytest.param(
+            '{{ or .yes (fail "not reached") }}', "true", id="or stops at the first true argument"
+        ),
         pytest.param(
             '{{ lt 1 2 }} {{ ge 2 2 }} {{ ne "a" "b" }} {{ eq .n 1 2 3 }}',
             "true true true true",
@@ -126,7 +128,7 @@ DATA: dict[str, Any] = {
         pytest.param(
             '{{ printf "%d" "x" }} {{ printf "%s" }} {{ printf "x" 1 }}',
             "%!d(string=x) %!s(MISSING) x%!(EXTRA int=1)",
-            id="printf tells what does not fit",
+            id="printf marks bad arguments as Go does",
         ),
         pytest.param('{{ print 1 2 "a" 3 }}', "1 2a3", id="print"),
         pytest.param('{{ html "<a>" }} {{ urlquery "a b" }}', "&lt;a&gt; a+b", id="escaping"),
@@ -149,7 +151,7 @@ DATA: dict[str, Any] = {
         pytest.param(
             '{{ trunc 3 "abcdef" }} {{ trunc -2 "abcdef" }} {{ substr 1 3 "abcdef" }}',
             "abc ef bc",
-            id="parts of a text",
+            id="substrings",
         ),
         pytest.param('{{ nindent 2 "a\\nb" }}', "\n  a\n  b", id="nindent"),
         pytest.param(
@@ -163,13 +165,13 @@ DATA: dict[str, Any] = {
         pytest.param(
             '{{ regexReplaceAll "a(x*)b" "-ab-axxb-" "${1}W" }}',
             "-W-xxW-",
-            id="expressions with groups",
+            id="regular expressions with groups",
         ),
         pytest.param('{{ sha256sum "x" | trunc 8 }}', "2d711642", id="digests"),
         pytest.param(
             '{{ ternary "a" "b" true }} {{ coalesce "" nil 3 }} {{ empty 0 }}',
             "a 3 true",
-            id="choices",
+            id="ternary, coalesce and empty",
         ),
         pytest.param(
             '{{ $d := dict "a" 1 }}{{ $_ := set $d "b" 2 }}{{ keys $d | sortAlpha | join "," }}',
@@ -184,7 +186,7 @@ DATA: dict[str, Any] = {
         pytest.param(
             '{{ snakecase "FirstName" }} {{ kebabcase "FirstName" }} {{ camelcase "first_name" }}',
             "first_name first-name FirstName",
-            id="spellings",
+            id="snake, kebab and camel case",
         ),
         pytest.param(
             '{{ date "2006-01-02" 0 }} {{ dateInZone "15:04" 0 "UTC" }}',
@@ -192,11 +194,13 @@ DATA: dict[str, Any] = {
             id="dates",
         ),
         pytest.param(
-            "{{ range $i, $e := until 3 }}{{ $i }}{{ end }}{{ seq 1 3 }}", "0121 2 3", id="counting"
+            "{{ range $i, $e := until 3 }}{{ $i }}{{ end }}{{ seq 1 3 }}",
+            "0121 2 3",
+            id="until and seq",
         ),
     ],
 )
-def test_rendering(template: str, expected: str) -> None:
+def test_a_template_renders_as_in_go(template: str, expected: str) -> None:
     assert render(template, DATA, name="t") == expected
 
 
@@ -207,27 +211,31 @@ def test_rendering(template: str, expected: str) -> None:
             "{{ .encryptedSecrets.other }}", "map has no entry for key 'other'", id="a missing key"
         ),
         pytest.param(
-            "a\n\n{{ .nothing }}", "template: f.yaml:3: map has no entry", id="the line is told"
+            "a\n\n{{ .nothing }}",
+            "template: f.yaml:3: map has no entry",
+            id="the line is in the message",
         ),
         pytest.param("{{ .n.x }}", "can't evaluate field x in type int", id="a field of a number"),
         pytest.param("{{ .none.x }}", "nil pointer evaluating", id="a field of nil"),
-        pytest.param("{{ .n", "unclosed action", id="an open action"),
-        pytest.param('{{ "x }}', "unterminated quoted string", id="an open text"),
-        pytest.param("{{ if .n }}", "{{if}} is not closed", id="an open branch"),
-        pytest.param("{{ end }}", "unexpected {{end}}", id="an end too many"),
-        pytest.param("{{ else }}", "unexpected {{else}}", id="an else alone"),
+        pytest.param("{{ .n", "unclosed action", id="an unclosed action"),
+        pytest.param('{{ "x }}', "unterminated quoted string", id="an unterminated string"),
+        pytest.param("{{ if .n }}", "{{if}} is not closed", id="an if without end"),
+        pytest.param("{{ end }}", "unexpected {{end}}", id="an end without if"),
+        pytest.param("{{ else }}", "unexpected {{else}}", id="an else without if"),
         pytest.param("{{ nosuch 1 }}", "function 'nosuch' not defined", id="an unknown function"),
         pytest.param("{{ $x }}", "undefined variable '$x'", id="an unknown variable"),
         pytest.param('{{ template "x" }}', "template 'x' not defined", id="an unknown template"),
-        pytest.param('{{ fail "my reason" }}', "error calling fail: my reason", id="fail says why"),
+        pytest.param(
+            '{{ fail "my reason" }}', "error calling fail: my reason", id="fail has its message"
+        ),
         pytest.param("{{ div 1 0 }}", "division by zero", id="a division by zero"),
-        pytest.param('{{ eq 1 "1" }}', "incompatible types", id="comparing strangers"),
+        pytest.param('{{ eq 1 "1" }}', "incompatible types", id="comparing different types"),
         pytest.param("{{ index .list 9 }}", "index out of range: 9", id="an index too high"),
         pytest.param(
             "{{ upper }}", "wrong arguments for upper", id="a function without its argument"
         ),
-        pytest.param("{{ upper 1 }}", "error calling upper", id="a number where a text belongs"),
-        pytest.param("{{ 1 | 2 }}", "can stand behind |", id="a pipe into a number"),
+        pytest.param("{{ upper 1 }}", "error calling upper", id="a number for a string"),
+        pytest.param("{{ 1 | 2 }}", "may follow |", id="a pipe into a number"),
         pytest.param("{{ .n 3 }}", "can't give argument", id="arguments for a field"),
         pytest.param(
             '{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}',
@@ -237,13 +245,15 @@ def test_rendering(template: str, expected: str) -> None:
         pytest.param("{{ break }}", "outside {{range}}", id="break outside"),
         pytest.param("{{ until 1000000000 }}", "out of range", id="a list that fills the memory"),
         pytest.param(
-            '{{ repeat 1000000000 "x" }}', "out of range", id="a text that fills the memory"
+            '{{ repeat 1000000000 "x" }}', "out of range", id="a string that fills the memory"
         ),
         pytest.param("{{}}", "missing value", id="an empty action"),
-        pytest.param('{{ regexMatch "(" "x" }}', "error parsing regexp", id="a bad expression"),
+        pytest.param(
+            '{{ regexMatch "(" "x" }}', "error parsing regexp", id="an invalid regular expression"
+        ),
     ],
 )
-def test_mistakes_are_told(template: str, message: str) -> None:
+def test_a_mistake_is_reported_with_template_and_line(template: str, message: str) -> None:
     with pytest.raises(TemplateMistake) as caught:
         render(template, DATA, name="f.yaml")
     assert message in str(caught.value)
@@ -257,7 +267,7 @@ def test_text_without_braces_is_unchanged(text: str) -> None:
 
 
 @given(st.text())
-def test_any_value_comes_out_as_it_went_in(text: str) -> None:
+def test_a_string_is_rendered_unchanged(text: str) -> None:
     assert render("{{ .a.b }}", {"a": {"b": text}}, name="t") == text
     assert render("{{ .a | b64enc | b64dec }}", {"a": text}, name="t") == text
 
@@ -274,7 +284,7 @@ def test_json_survives_a_round_trip(value: Any) -> None:
 
 
 @given(st.text('{}-. |()"$=:a1\n', max_size=30))
-def test_any_text_renders_or_is_a_told_mistake(text: str) -> None:
+def test_any_text_renders_or_raises_template_mistake(text: str) -> None:
     try:
         render(text, {"a": 1}, name="t")
     except TemplateMistake as e:

@@ -2,7 +2,10 @@
 # The values of a template have no static types.
 # pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
-"""The functions every Go template has; `and` and `or` are the evaluator's, as they stop early."""
+"""The predefined functions of Go's text/template.
+
+The evaluator implements `and` and `or` itself, because they do not evaluate every argument.
+"""
 
 import html
 import json
@@ -11,102 +14,99 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from pipecd.gotemplate.printf import sprintf
-from pipecd.gotemplate.values import Wrong, equal, is_true, kind, less, to_text
+from pipecd.gotemplate.values import FunctionError, equal, is_true, kind, less, to_text
 
 Functions = Mapping[str, Callable[..., Any]]
 
 
-def _eq(first: Any, *others: Any) -> bool:
+def equal_to_any(first: Any, *others: Any) -> bool:
+    """Go's `eq`: compares the first argument with each of the others."""
     if not others:
-        raise Wrong("missing argument for comparison")
+        raise FunctionError("missing argument for comparison")
     return any(equal(first, other) for other in others)
 
 
-def _length(value: Any) -> int:
+def length(value: Any) -> int:
+    """Go's `len`; a string counts in bytes."""
     if isinstance(value, str):
         return len(value.encode("utf-8", "surrogateescape"))
     if isinstance(value, Mapping | Sequence):
         return len(value)
-    raise Wrong(f"len of type {kind(value)}")
+    raise FunctionError(f"len of type {kind(value)}")
 
 
-def _index(value: Any, *keys: Any) -> Any:
+def index(value: Any, *keys: Any) -> Any:
+    """Go's `index`: `index x 1 "a"` is `x[1]["a"]`."""
     for key in keys:
-        value = _item(value, key)
+        if isinstance(value, Mapping):
+            # A missing key yields the zero value; `.field` of a missing key is an error.
+            value = value.get(key)
+        elif isinstance(value, str):
+            data = value.encode()
+            value = data[_position(key, len(data) - 1)]
+        elif isinstance(value, Sequence):
+            value = value[_position(key, len(value) - 1)]
+        elif value is None:
+            raise FunctionError("index of untyped nil")
+        else:
+            raise FunctionError(f"can't index item of type {kind(value)}")
     return value
 
 
-def _item(value: Any, key: Any) -> Any:
-    if isinstance(value, Mapping):
-        # Indexing a map with a key it lacks gives the zero value, other than a field does.
-        return value.get(key)
-    if isinstance(value, str | bytes):
-        data = value.encode() if isinstance(value, str) else value
-        return data[_position(key, len(data) - 1)]
-    if isinstance(value, Sequence):
-        return value[_position(key, len(value) - 1)]
-    if value is None:
-        raise Wrong("index of untyped nil")
-    raise Wrong(f"can't index item of type {kind(value)}")
+def slice_of(value: Any, *bounds: Any) -> Any:
+    """Go's `slice`: `slice x 1 2` is `x[1:2]`; a string is sliced by bytes."""
+    if isinstance(value, str) and len(bounds) > 2:
+        raise FunctionError("cannot 3-index slice a string")
+    items = value.encode() if isinstance(value, str) else value
+    if not isinstance(items, Sequence):
+        raise FunctionError(f"can't slice item of type {kind(value)}")
+    start, *rest = [_position(bound, len(items)) for bound in bounds] or [0]
+    end = rest[0] if rest else len(items)
+    if start > end:
+        raise FunctionError(f"invalid slice index: {start} > {end}")
+    part = items[start:end]
+    return part.decode("utf-8", "replace") if isinstance(value, str) else part
 
 
 def _position(key: Any, highest: int) -> int:
     if isinstance(key, bool) or not isinstance(key, int):
-        raise Wrong(f"cannot index slice/array with type {kind(key)}")
+        raise FunctionError(f"cannot index slice/array with type {kind(key)}")
     if not 0 <= key <= highest:
-        raise Wrong(f"index out of range: {key}")
+        raise FunctionError(f"index out of range: {key}")
     return key
-
-
-def _slice(value: Any, *bounds: Any) -> Any:
-    if isinstance(value, str):
-        if len(bounds) > 2:
-            raise Wrong("cannot 3-index slice a string")
-        data = value.encode()
-        return _cut(data, bounds).decode("utf-8", "replace")
-    if isinstance(value, Sequence):
-        return _cut(value, bounds)
-    raise Wrong(f"can't slice item of type {kind(value)}")
-
-
-def _cut(value: Sequence[Any], bounds: tuple[Any, ...]) -> Any:
-    start, *rest = [_position(bound, len(value)) for bound in bounds] or [0]
-    end = rest[0] if rest else len(value)
-    if start > end:
-        raise Wrong(f"invalid slice index: {start} > {end}")
-    return value[start:end]
 
 
 def _print(*values: Any) -> str:
     parts: list[str] = []
-    for at, value in enumerate(values):
-        # Go puts a space between two operands when neither is a text.
-        if at and not isinstance(value, str) and not isinstance(values[at - 1], str):
+    for i, value in enumerate(values):
+        # Go adds a space between two operands when neither is a string.
+        if i and not isinstance(value, str) and not isinstance(values[i - 1], str):
             parts.append(" ")
         parts.append(to_text(value))
     return "".join(parts)
 
 
-def _javascript(*values: Any) -> str:
+def escape_javascript(*values: Any) -> str:
+    """Go's `js`: the text for use inside a JavaScript string."""
     text = json.dumps(_print(*values))[1:-1]
     return text.replace("'", "\\'").replace("<", "\\u003C").replace(">", "\\u003E")
 
 
 BUILTINS: Functions = {
     "not": lambda value: not is_true(value),
-    "eq": _eq,
+    "eq": equal_to_any,
     "ne": lambda left, right: not equal(left, right),
     "lt": less,
     "le": lambda left, right: less(left, right) or equal(left, right),
     "gt": lambda left, right: less(right, left),
     "ge": lambda left, right: less(right, left) or equal(left, right),
-    "len": _length,
-    "index": _index,
-    "slice": _slice,
+    "len": length,
+    "index": index,
+    "slice": slice_of,
     "print": _print,
     "printf": sprintf,
     "println": lambda *values: " ".join(to_text(value) for value in values) + "\n",
     "html": lambda *values: html.escape(_print(*values)).replace("&#x27;", "&#39;"),
-    "js": _javascript,
+    "js": escape_javascript,
     "urlquery": lambda *values: quote_plus(_print(*values)),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a template into text and actions, and actions into tokens."""
+"""Splits a template into text and actions, and the actions into tokens."""
 
 import re
 from collections.abc import Iterator
@@ -10,30 +10,30 @@ from typing import Any
 from pipecd.gotemplate.nodes import TemplateMistake
 
 
-class Kind(Enum):
-    """What a token is."""
+class TokenKind(Enum):
+    """The kinds of tokens; the values are groups of the token pattern."""
 
     LITERAL = "literal"
-    WORD = "word"
+    IDENTIFIER = "identifier"
     FIELD = "field"
     VARIABLE = "variable"
-    SIGN = "sign"
+    OPERATOR = "operator"
 
 
 @dataclass(frozen=True)
 class Token:
-    """`value` is decoded for literals; `spaced` tells whether white space stood before it."""
+    """A token of an action; `value` is the value of a literal."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     line: int
-    spaced: bool
+    has_space_before: bool
     value: Any = None
 
 
 @dataclass(frozen=True)
 class Action:
-    """What stands between two pairs of braces."""
+    """The tokens between `{{` and `}}`."""
 
     tokens: tuple[Token, ...]
     line: int
@@ -50,7 +50,7 @@ _NUMBER = (
 _TOKEN = re.compile(
     rf"(?P<space>[ \t\r\n]+)|(?P<string>{_STRING})|(?P<raw>{_RAW})|(?P<character>{_CHARACTER})"
     rf"|(?P<number>{_NUMBER})(?![\w])|(?P<field>\.[^\W\d]\w*)|(?P<variable>\$\w*)"
-    r"|(?P<word>[^\W\d]\w*)|(?P<sign>:=|[|()=,.])"
+    r"|(?P<identifier>[^\W\d]\w*)|(?P<operator>:=|[|()=,.])"
 )
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", re.DOTALL)
 _ESCAPES = {
@@ -65,104 +65,93 @@ _ESCAPES = {
     "'": "'",
     '"': '"',
 }
+_SPACE = " \t\r\n"
 
 
 def split(text: str, name: str) -> Iterator[str | Action]:
-    """Yields texts and actions in order, with white space trimmed where `-` asks for it."""
+    """Yields texts and actions in order, without the white space that `{{-` and `-}}` trim."""
     at = 0
-    trim = False
+    trims_left = False
     while (start := text.find("{{", at)) >= 0:
-        before = text[at:start]
-        trims_before = re.match(r"\{\{-[ \t\r\n]", text[start : start + 4]) is not None
-        yield _trimmed(before, left=trim, right=trims_before)
-        line = text.count("\n", 0, start) + 1
-        comment = _COMMENT.match(text, start)
-        if comment:
+        trims_right = re.match(r"\{\{-[ \t\r\n]", text[start : start + 4]) is not None
+        before = text[at:start].lstrip(_SPACE) if trims_left else text[at:start]
+        yield before.rstrip(_SPACE) if trims_right else before
+        if comment := _COMMENT.match(text, start):
             at = comment.end()
-            trim = re.search(r"[ \t\r\n]-\}\}$", comment[0]) is not None
+            trims_left = re.search(r"[ \t\r\n]-\}\}$", comment[0]) is not None
             continue
-        inner = start + (3 if trims_before else 2)
-        tokens, at, trim = _action(text, inner, name=name, line=line)
+        line = text.count("\n", 0, start) + 1
+        inner = start + (3 if trims_right else 2)
+        tokens, at, trims_left = _tokenize(text, inner, name=name, line=line)
         yield Action(tokens, line)
-    yield _trimmed(text[at:], left=trim, right=False)
+    yield text[at:].lstrip(_SPACE) if trims_left else text[at:]
 
 
-def _trimmed(text: str, *, left: bool, right: bool) -> str:
-    if left:
-        text = text.lstrip(" \t\r\n")
-    return text.rstrip(" \t\r\n") if right else text
-
-
-def _action(text: str, at: int, *, name: str, line: int) -> tuple[tuple[Token, ...], int, bool]:
-    """Reads tokens up to the closing braces; returns them, the place behind, and the trim."""
+def _tokenize(text: str, at: int, *, name: str, line: int) -> tuple[tuple[Token, ...], int, bool]:
+    """Returns the tokens of an action, the position after it, and whether it ends with `-}}`."""
     tokens: list[Token] = []
-    spaced = False
-    while True:
-        if text.startswith("}}", at):
-            return tuple(tokens), at + 2, False
-        if spaced and text.startswith("-}}", at):
+    space_before = False
+    while not text.startswith("}}", at):
+        if space_before and text.startswith("-}}", at):
             return tuple(tokens), at + 3, True
+        if at >= len(text):
+            where = f"template: {name}:{line}"
+            raise TemplateMistake(f"{where}: unclosed action", hint="close it with }}")
         match = _TOKEN.match(text, at)
         if match is None:
-            raise _unexpected(text, at, name=name, line=line)
+            here = text.count("\n", 0, at) + 1
+            unterminated = {
+                '"': "unterminated quoted string",
+                "`": "unterminated raw quoted string",
+            }
+            what = unterminated.get(text[at], f"unexpected {text[at]!r} in an action")
+            raise TemplateMistake(f"template: {name}:{here}: {what}")
         if match.lastgroup != "space":
-            tokens.append(_token(match, spaced, name))
-        spaced = match.lastgroup == "space"
+            tokens.append(_token(match, space_before, name))
+        space_before = match.lastgroup == "space"
         at = match.end()
+    return tuple(tokens), at + 2, False
 
 
-def _unexpected(text: str, at: int, *, name: str, line: int) -> TemplateMistake:
-    if at >= len(text):
-        return TemplateMistake(f"template: {name}:{line}: unclosed action", hint="close it with }}")
-    here = text.count("\n", 0, at) + 1
-    kind = {'"': "unterminated quoted string", "`": "unterminated raw quoted string"}
-    what = kind.get(text[at], f"unexpected {text[at]!r} in an action")
-    return TemplateMistake(f"template: {name}:{here}: {what}")
-
-
-def _token(match: re.Match[str], spaced: bool, name: str) -> Token:
+def _token(match: re.Match[str], space_before: bool, name: str) -> Token:
     text = match[0]
     line = match.string.count("\n", 0, match.start()) + 1
+    value: Any
     match match.lastgroup:
         case "string":
-            return Token(Kind.LITERAL, text, line, spaced, _unescaped(text[1:-1], name, line))
+            value = _unescape(text[1:-1], name, line)
         case "raw":
-            return Token(Kind.LITERAL, text, line, spaced, text[1:-1])
+            value = text[1:-1]
         case "character":
-            value = ord(_unescaped(text[1:-1], name, line))
-            return Token(Kind.LITERAL, text, line, spaced, value)
+            value = ord(_unescape(text[1:-1], name, line))
         case "number":
-            return Token(Kind.LITERAL, text, line, spaced, _number(text, name, line))
+            digits = text.replace("_", "")
+            try:
+                if re.fullmatch(r"[+-]?0[0-7]+", digits):
+                    value = int(digits, 8)
+                elif re.fullmatch(r"[+-]?(\d+|0[xXoObB][0-9a-fA-F]+)", digits):
+                    value = int(digits, 0)
+                else:
+                    value = float(digits)
+            except ValueError as e:
+                raise TemplateMistake(f"template: {name}:{line}: bad number {text!r}") from e
         case group:
-            return Token(Kind(group), text, line, spaced)
+            return Token(TokenKind(group), text, line, space_before)
+    return Token(TokenKind.LITERAL, text, line, space_before, value)
 
 
-def _unescaped(text: str, name: str, line: int) -> str:
+def _unescape(text: str, name: str, line: int) -> str:
     def decode(match: re.Match[str]) -> str:
         code = match[1]
+        if code in _ESCAPES:
+            return _ESCAPES[code]
+        number = -1
         if code[0] in "xuU" and len(code) > 1:
-            return _character(int(code[1:], 16), match[0])
-        if len(code) == 3:
-            return _character(int(code, 8), match[0])
-        if code not in _ESCAPES:
+            number = int(code[1:], 16)
+        elif len(code) == 3:
+            number = int(code, 8)
+        if not 0 <= number <= 0x10FFFF:
             raise TemplateMistake(f"template: {name}:{line}: unknown escape {match[0]}")
-        return _ESCAPES[code]
-
-    def _character(number: int, escape: str) -> str:
-        if number > 0x10FFFF:
-            raise TemplateMistake(f"template: {name}:{line}: unknown escape {escape}")
         return chr(number)
 
     return _ESCAPE.sub(decode, text)
-
-
-def _number(text: str, name: str, line: int) -> int | float:
-    digits = text.replace("_", "")
-    try:
-        if re.fullmatch(r"[+-]?0[0-7]+", digits):
-            return int(digits, 8)
-        if re.fullmatch(r"[+-]?(\d+|0[xXoObB][0-9a-fA-F]+)", digits):
-            return int(digits, 0)
-        return float(digits)
-    except ValueError as e:
-        raise TemplateMistake(f"template: {name}:{line}: bad number {text!r}") from e

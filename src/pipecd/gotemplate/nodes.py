@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a parsed template consists of."""
+"""The nodes of a parsed template."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,36 +9,38 @@ from pipecd.model.errors import UserMistake
 
 
 class TemplateMistake(UserMistake):
-    """A template that cannot be parsed or rendered; the message names it and its line."""
+    """A template cannot be parsed or rendered; the message has its name and the line."""
 
 
 @dataclass(frozen=True)
 class Literal:
-    """A number, a text, a truth value, or None for `nil`."""
+    """A number, a string, a boolean, or None for `nil`."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Dot:
-    """The current value."""
+    """`.`, the current value."""
 
 
 @dataclass(frozen=True)
 class Function:
+    """A function by its name."""
+
     name: str
 
 
 @dataclass(frozen=True)
 class Variable:
-    """`$x` by its name with the sign; `$` is the value the template was given."""
+    """A variable by its name with the `$`; `$` alone is the data of the template."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Fields of a value: `.a.b`, `$x.a`, `(…).a`."""
+    """Field access: `.a.b`, `$x.a`, `(…).a`."""
 
     operand: "Operand"
     names: tuple[str, ...]
@@ -46,14 +48,14 @@ class Chain:
 
 @dataclass(frozen=True)
 class Command:
-    """A word with its arguments."""
+    """A function or a value, with the arguments that follow it."""
 
     operands: tuple["Operand", ...]
 
 
 @dataclass(frozen=True)
 class Pipe:
-    """Commands joined by `|`, with the variables that take the result."""
+    """A pipeline: commands joined by `|`, and the variables that are set to its result."""
 
     commands: tuple[Command, ...]
     line: int
@@ -66,37 +68,47 @@ Operand = Literal | Dot | Function | Variable | Chain | Pipe
 
 @dataclass(frozen=True)
 class Text:
+    """Text outside of actions."""
+
     text: str
 
 
 @dataclass(frozen=True)
 class Output:
+    """`{{pipe}}`: prints a value, or sets variables."""
+
     pipe: Pipe
 
 
 @dataclass(frozen=True)
 class If:
+    """`{{if pipe}} … {{else}} … {{end}}`."""
+
     pipe: Pipe
     body: "Body"
-    otherwise: "Body"
+    else_body: "Body"
 
 
 @dataclass(frozen=True)
 class With:
+    """`{{with pipe}} … {{else}} … {{end}}`."""
+
     pipe: Pipe
     body: "Body"
-    otherwise: "Body"
+    else_body: "Body"
 
 
 @dataclass(frozen=True)
 class Range:
+    """`{{range pipe}} … {{else}} … {{end}}`."""
+
     pipe: Pipe
     body: "Body"
-    otherwise: "Body"
+    else_body: "Body"
 
 
 @dataclass(frozen=True)
-class Call:
+class TemplateCall:
     """`{{template "name" value}}`."""
 
     name: str
@@ -106,21 +118,21 @@ class Call:
 
 @dataclass(frozen=True)
 class Break:
-    """Leaves a range."""
+    """`{{break}}`: leaves the range."""
 
 
 @dataclass(frozen=True)
 class Continue:
-    """Goes on with the next round of a range."""
+    """`{{continue}}`: starts the next iteration of the range."""
 
 
-Node = Text | Output | If | With | Range | Call | Break | Continue
+Node = Text | Output | If | With | Range | TemplateCall | Break | Continue
 Body = tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Template:
-    """A parsed template and those it defines."""
+    """A parsed template and the templates it defines."""
 
     name: str
     body: Body

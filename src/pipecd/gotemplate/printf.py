@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Go's format verbs."""
+"""Go's `fmt.Sprintf` and string literals."""
 
 import re
 from collections.abc import Iterator
@@ -8,11 +8,13 @@ from typing import Any
 
 from pipecd.gotemplate.values import float_text, kind, to_text
 
-_VERB = re.compile(r"%([-+# 0]*)(\d+|\*)?(?:\.(\d*|\*))?(.)?", re.DOTALL)
+_DIRECTIVE = re.compile(r"%([-+# 0]*)(\d+|\*)?(?:\.(\d*|\*))?(.)?", re.DOTALL)
+# Larger numbers would only fill the memory.
+_MAX_WIDTH, _MAX_PRECISION = 10_000, 1_000
 
 
 @dataclass(frozen=True)
-class _Form:
+class _Directive:
     flags: str
     width: int
     precision: int | None
@@ -20,41 +22,37 @@ class _Form:
 
 
 def sprintf(template: str, *arguments: Any) -> str:
-    """Formats as Go's `fmt.Sprintf` does, with its marks for what does not fit."""
+    """Formats as Go's `fmt.Sprintf` does, including its `%!verb(…)` marks for bad arguments."""
     values = iter(arguments)
-    used = 0
 
     def replace(match: re.Match[str]) -> str:
-        nonlocal used
         flags, width, precision, verb = match.groups()
         if verb is None:
             return "%!(NOVERB)"
         if verb == "%":
             return "%"
-        form = _Form(flags, _size(width, values), _precision(precision, values), verb)
+        directive = _Directive(
+            flags,
+            _size(width, values),
+            None if precision is None else min(_size(precision, values), _MAX_PRECISION),
+            verb,
+        )
         try:
             value = next(values)
         except StopIteration:
             return f"%!{verb}(MISSING)"
-        used += 1
-        return _pad(_format(form, value), form)
+        return _pad(_format(directive, value), directive)
 
-    text = _VERB.sub(replace, template)
+    text = _DIRECTIVE.sub(replace, template)
     extra = [f"{_type_name(value)}={to_text(value)}" for value in values]
     return text + (f"%!(EXTRA {', '.join(extra)})" if extra else "")
 
 
-def _size(width: str | None, values: Iterator[Any]) -> int:
-    if width == "*":
+def _size(written: str | None, values: Iterator[Any]) -> int:
+    """Returns a width or precision; `*` takes it from the arguments."""
+    if written == "*":
         return int(next(values, 0))
-    # A width that no line has would only fill the memory.
-    return min(int(width or 0), 10_000)
-
-
-def _precision(precision: str | None, values: Iterator[Any]) -> int | None:
-    if precision is None:
-        return None
-    return min(_size(precision or "0", values), 1_000)
+    return min(int(written or 0), _MAX_WIDTH)
 
 
 def _type_name(value: Any) -> str:
@@ -63,57 +61,50 @@ def _type_name(value: Any) -> str:
     )
 
 
-def _pad(text: str, form: _Form) -> str:
-    if len(text) >= form.width:
+def _pad(text: str, directive: _Directive) -> str:
+    width, flags = directive.width, directive.flags
+    if len(text) >= width:
         return text
-    if "-" in form.flags:
-        return text.ljust(form.width)
-    if "0" in form.flags and form.verb in "dxXobeEfFgG":
+    if "-" in flags:
+        return text.ljust(width)
+    if "0" in flags and directive.verb in "dxXobeEfFgG":
         sign = text[:1] if text[:1] in "+-" else ""
-        return sign + text[len(sign) :].rjust(form.width - len(sign), "0")
-    return text.rjust(form.width)
+        return sign + text[len(sign) :].rjust(width - len(sign), "0")
+    return text.rjust(width)
 
 
-def _format(form: _Form, value: Any) -> str:
-    match form.verb:
-        case "v":
-            return _any(form, value)
-        case "T":
-            return _type_name(value)
-        case verb:
-            text = _of_type(form, value)
-            return f"%!{verb}({_type_name(value)}={to_text(value)})" if text is None else text
-
-
-def _of_type(form: _Form, value: Any) -> str | None:
-    """The value by a verb for its type; None when the verb is for another."""
-    text: str | None = None
-    if isinstance(value, bool):
-        text = to_text(value) if form.verb == "t" else None
-    elif isinstance(value, str | bytes):
-        text = _text(form, value) if form.verb in "sqxX" else None
-    elif isinstance(value, int):
-        text = _integer(form, value) if form.verb in "dboxXcqU" else None
-    elif isinstance(value, float):
-        text = _float(form, value) if form.verb in "eEfFgG" else None
-    elif value is not None and form.verb == "s":
-        text = to_text(value)
+def _format(directive: _Directive, value: Any) -> str:
+    flags, verb = directive.flags, directive.verb
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    match value:
+        case _ if verb == "T":
+            text = _type_name(value)
+        case str() if verb == "v" and "#" in flags:
+            text = quote(value)
+        case int() | float() if verb == "v" and "+" in flags and is_number:
+            text = ("+" if value >= 0 else "") + to_text(value)
+        case _ if verb == "v":
+            text = to_text(value)
+        case bool() if verb == "t":
+            text = to_text(value)
+        case str() | bytes() if verb in "sqxX":
+            text = _format_string(directive, value)
+        case int() if verb in "dboxXcqU" and is_number:
+            text = _format_integer(directive, value)
+        case float() if verb in "eEfFgG":
+            text = _format_float(directive, value)
+        case _ if verb == "s" and value is not None and not isinstance(value, int | float):
+            text = to_text(value)
+        case _:
+            text = f"%!{verb}({_type_name(value)}={to_text(value)})"
     return text
 
 
-def _any(form: _Form, value: Any) -> str:
-    if "#" in form.flags and isinstance(value, str):
-        return quote(value)
-    if "+" in form.flags and isinstance(value, int | float) and not isinstance(value, bool):
-        return ("+" if value >= 0 else "") + to_text(value)
-    return to_text(value)
-
-
-def _text(form: _Form, value: str | bytes) -> str:
+def _format_string(directive: _Directive, value: str | bytes) -> str:
     text = value if isinstance(value, str) else value.decode("utf-8", "replace")
-    if form.precision is not None:
-        text = text[: form.precision]
-    match form.verb:
+    if directive.precision is not None:
+        text = text[: directive.precision]
+    match directive.verb:
         case "q":
             return quote(text)
         case "x":
@@ -124,8 +115,8 @@ def _text(form: _Form, value: str | bytes) -> str:
             return text
 
 
-def _integer(form: _Form, value: int) -> str:
-    match form.verb:
+def _format_integer(directive: _Directive, value: int) -> str:
+    match directive.verb:
         case "c":
             return chr(value) if 0 <= value <= 0x10FFFF else "�"
         case "q":
@@ -135,29 +126,29 @@ def _integer(form: _Form, value: int) -> str:
         case verb:
             prefix = {"x": "0x", "X": "0X", "o": "0", "b": "0b"}.get(verb, "")
             text = format(abs(value), verb)
-            if form.precision is not None:
-                text = text.rjust(form.precision, "0")
-            return _sign(form, value < 0) + (prefix if "#" in form.flags else "") + text
+            if directive.precision is not None:
+                text = text.rjust(directive.precision, "0")
+            return _sign(directive, value) + (prefix if "#" in directive.flags else "") + text
 
 
-def _float(form: _Form, value: float) -> str:
-    if form.verb in "gG" and form.precision is None:
+def _format_float(directive: _Directive, value: float) -> str:
+    if directive.verb in "gG" and directive.precision is None:
         text = float_text(abs(value))
     else:
-        precision = 6 if form.precision is None else form.precision
-        text = format(abs(value), f".{precision}{form.verb}")
-    return _sign(form, value < 0) + text
+        precision = 6 if directive.precision is None else directive.precision
+        text = format(abs(value), f".{precision}{directive.verb}")
+    return _sign(directive, value) + text
 
 
-def _sign(form: _Form, is_negative: bool) -> str:
-    if is_negative:
+def _sign(directive: _Directive, value: float) -> str:
+    if value < 0:
         return "-"
-    if "+" in form.flags:
+    if "+" in directive.flags:
         return "+"
-    return " " if " " in form.flags else ""
+    return " " if " " in directive.flags else ""
 
 
-_QUOTED = {
+_ESCAPES = {
     "\a": "\\a",
     "\b": "\\b",
     "\f": "\\f",
@@ -171,14 +162,16 @@ _QUOTED = {
 
 
 def quote(text: str) -> str:
-    """A text as a Go string literal."""
-    return '"' + "".join(_QUOTED.get(c) or _visible(c) for c in text) + '"'
-
-
-def _visible(c: str) -> str:
-    if c.isprintable() and c != "\x7f":
-        return c
-    number = ord(c)
-    if number < 0x80:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    """Returns a text as a Go string literal."""
+    literal = ""
+    for c in text:
+        code = ord(c)
+        if c in _ESCAPES:
+            literal += _ESCAPES[c]
+        elif c.isprintable() and c != "\x7f":
+            literal += c
+        elif code < 0x80:
+            literal += f"\\x{code:02x}"
+        else:
+            literal += f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return f'"{literal}"'

@@ -2,14 +2,14 @@
 # The values of a template have no static types.
 # pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
-"""Sprig's functions on lists and dictionaries."""
+"""Sprig's functions on lists and dictionaries, named as sprig's documentation names them."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipecd.gotemplate.builtins import Functions
-from pipecd.gotemplate.values import Wrong, is_true, kind, to_text
+from pipecd.gotemplate.values import FunctionError, is_true, kind, to_text
 
 
 def _list(value: Any) -> list[Any]:
@@ -17,23 +17,25 @@ def _list(value: Any) -> list[Any]:
         return []
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return list(value)
-    raise Wrong(f"a list is needed, not {kind(value)}")
+    raise FunctionError(f"a list is needed, not {kind(value)}")
 
 
-def _dict(*pairs: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for at in range(0, len(pairs), 2):
-        # A key without a value gets the empty text, as in sprig.
-        made[to_text(pairs[at])] = pairs[at + 1] if at + 1 < len(pairs) else ""
-    return made
+def make_dict(*pairs: Any) -> dict[str, Any]:
+    """`dict "a" 1 "b" 2`; a last key without a value gets an empty string."""
+    return {
+        to_text(pairs[i]): pairs[i + 1] if i + 1 < len(pairs) else ""
+        for i in range(0, len(pairs), 2)
+    }
 
 
-def _set(target: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+def set_key(target: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """`set DICT KEY VALUE` changes the dictionary and returns it."""
     target[key] = value
     return target
 
 
-def _unset(target: dict[str, Any], key: str) -> dict[str, Any]:
+def unset(target: dict[str, Any], key: str) -> dict[str, Any]:
+    """`unset DICT KEY` changes the dictionary and returns it."""
     target.pop(key, None)
     return target
 
@@ -41,17 +43,18 @@ def _unset(target: dict[str, Any], key: str) -> dict[str, Any]:
 def _merge(target: dict[str, Any], *others: Mapping[str, Any], overwrite: bool) -> dict[str, Any]:
     for other in others:
         for key, value in other.items():
-            known = target.get(key)
-            if isinstance(known, dict) and isinstance(value, Mapping):
-                _merge(known, value, overwrite=overwrite)
-            elif overwrite or not is_true(known):
+            present = target.get(key)
+            if isinstance(present, dict) and isinstance(value, Mapping):
+                _merge(present, value, overwrite=overwrite)
+            elif overwrite or not is_true(present):
                 target[key] = copy.deepcopy(value)
     return target
 
 
-def _dig(*arguments: Any) -> Any:
+def dig(*arguments: Any) -> Any:
+    """`dig KEY… DEFAULT DICT` reads a nested value."""
     if len(arguments) < 3:
-        raise Wrong("dig needs at least three arguments")
+        raise FunctionError("dig needs at least three arguments")
     *keys, fallback, value = arguments
     for key in keys:
         if not isinstance(value, Mapping) or key not in value:
@@ -60,29 +63,21 @@ def _dig(*arguments: Any) -> Any:
     return value
 
 
-def _keys(*values: Mapping[str, Any]) -> list[str]:
-    return [key for value in values for key in value]
+def uniq(values: Any) -> list[Any]:
+    """Removes duplicates; the items may be lists and dictionaries, which cannot be hashed."""
+    unique: list[Any] = []
+    for value in _list(values):
+        if value not in unique:
+            unique.append(value)
+    return unique
 
 
-def _unique(values: Iterable[Any]) -> list[Any]:
-    kept: list[Any] = []
-    for value in values:
-        if value not in kept:
-            kept.append(value)
-    return kept
-
-
-def _slice(values: Any, *bounds: int) -> list[Any]:
-    start = bounds[0] if bounds else 0
-    end = bounds[1] if len(bounds) > 1 else len(_list(values))
-    return _list(values)[start:end]
-
-
-def _chunk(size: int, values: Any) -> list[list[Any]]:
+def chunk(size: int, values: Any) -> list[list[Any]]:
+    """Splits a list into lists of at most `size` items."""
     if size < 1:
-        raise Wrong("the size of a chunk must be at least 1")
-    whole = _list(values)
-    return [whole[at : at + size] for at in range(0, len(whole), size)]
+        raise FunctionError("the size of a chunk must be at least 1")
+    items = _list(values)
+    return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 def _has(needle: Any, values: Any) -> bool:
@@ -102,20 +97,20 @@ COLLECTIONS: Functions = {
     "prepend": lambda values, value: [value, *_list(values)],
     "concat": lambda *lists: [value for values in lists for value in _list(values)],
     "reverse": lambda values: _list(values)[::-1],
-    "uniq": lambda values: _unique(_list(values)),
+    "uniq": uniq,
     "without": lambda values, *unwanted: [v for v in _list(values) if v not in unwanted],
     "has": _has,
     "mustHas": _has,
     "compact": lambda values: [value for value in _list(values) if is_true(value)],
-    "slice": _slice,
-    "chunk": _chunk,
-    "dict": _dict,
+    "slice": lambda values, start=0, end=None: _list(values)[start:end],
+    "chunk": chunk,
+    "dict": make_dict,
     "get": lambda mapping, key: mapping.get(key, ""),
-    "set": _set,
-    "unset": _unset,
+    "set": set_key,
+    "unset": unset,
     "hasKey": lambda mapping, key: key in mapping,
     "pluck": lambda key, *mappings: [m[key] for m in mappings if key in m],
-    "keys": _keys,
+    "keys": lambda *mappings: [key for mapping in mappings for key in mapping],
     "values": lambda mapping: list(mapping.values()),
     "pick": lambda mapping, *keys: {k: v for k, v in mapping.items() if k in keys},
     "omit": lambda mapping, *keys: {k: v for k, v in mapping.items() if k not in keys},
@@ -124,5 +119,5 @@ COLLECTIONS: Functions = {
     "mergeOverwrite": lambda target, *others: _merge(target, *others, overwrite=True),
     "mustMergeOverwrite": lambda target, *others: _merge(target, *others, overwrite=True),
     "deepCopy": copy.deepcopy,
-    "dig": _dig,
+    "dig": dig,
 }

@@ -2,7 +2,10 @@
 # The values of a template have no static types.
 # pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
-"""Sprig's functions on numbers, defaults, types and dates."""
+"""Sprig's functions on numbers, defaults, types and dates.
+
+Functions are named as sprig's documentation names them.
+"""
 
 import math
 import re
@@ -15,14 +18,14 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pipecd.gotemplate.builtins import Functions
-from pipecd.gotemplate.values import Wrong, is_true, kind
+from pipecd.gotemplate.values import FunctionError, is_true, kind
 
-# A template that counts further would only fill the memory.
-_MOST = 1_000_000
+# Longer lists and strings would only fill the memory.
+_MAX_ITEMS = 1_000_000
 
 
 def to_int(value: Any) -> int:
-    """Any value as a whole number, 0 when it is none, as sprig casts."""
+    """Converts any value to an integer as sprig does; 0 if that is impossible."""
     match value:
         case bool() | int():
             return int(value)
@@ -38,7 +41,7 @@ def to_int(value: Any) -> int:
 
 
 def to_float(value: Any) -> float:
-    """Any value as a float, 0 when it is none."""
+    """Converts any value to a float as sprig does; 0 if that is impossible."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -50,13 +53,9 @@ def to_float(value: Any) -> float:
 def _divide(left: Any, right: Any) -> int:
     a, b = to_int(left), to_int(right)
     if b == 0:
-        raise Wrong("division by zero")
-    # Go rounds towards zero, Python down.
+        raise FunctionError("division by zero")
+    # Go rounds towards zero, Python rounds down.
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def _remainder(left: Any, right: Any) -> int:
-    return to_int(left) - _divide(left, right) * to_int(right)
 
 
 def _product(values: tuple[Any, ...], cast: Callable[[Any], Any]) -> Any:
@@ -71,19 +70,14 @@ def _until_step(start: Any, stop: Any, step: Any) -> list[int]:
     if stride == 0 or (last < first) != (stride < 0):
         return []
     steps = range(first, last, stride)
-    if len(steps) > _MOST:
-        raise Wrong(f"{len(steps)} steps are out of range")
+    if len(steps) > _MAX_ITEMS:
+        raise FunctionError(f"{len(steps)} steps are out of range")
     return list(steps)
 
 
-def _until(count: Any) -> list[int]:
-    number = to_int(count)
-    return _until_step(0, number, -1 if number < 0 else 1)
-
-
-def _sequence(*bounds: Any) -> str:
-    numbers = [to_int(bound) for bound in bounds]
-    match numbers:
+def seq(*bounds: Any) -> str:
+    """Bash's `seq`: `seq LAST`, `seq FIRST LAST` or `seq FIRST STEP LAST`."""
+    match [to_int(bound) for bound in bounds]:
         case [last]:
             first, step = 1, 1 if last >= 1 else -1
         case [first, last]:
@@ -95,79 +89,55 @@ def _sequence(*bounds: Any) -> str:
     return " ".join(str(n) for n in _until_step(first, last + (1 if step > 0 else -1), step))
 
 
-def _round(value: Any, places: int, edge: float = 0.5) -> float:
+def round_number(value: Any, places: int, edge: float = 0.5) -> float:
+    """`round 123.555 2` is `123.56`; fractions of at least `edge` are rounded up."""
     scaled = to_float(value) * 10**places
     whole = math.floor(scaled)
     return (whole + (1 if scaled - whole >= edge else 0)) / 10**places
 
 
-def _default(fallback: Any, *given: Any) -> Any:
-    return given[0] if given and is_true(given[0]) else fallback
-
-
-def _fail(message: str) -> Any:
-    raise Wrong(message)
-
-
-def _ternary(yes: Any, no: Any, condition: Any) -> Any:
-    return yes if condition else no
+def fail(message: str) -> Any:
+    """Fails the rendering with a message."""
+    raise FunctionError(message)
 
 
 def _random(alphabet: str) -> Callable[[int], str]:
-    def make(count: int) -> str:
-        if not 0 <= count <= _MOST:
-            raise Wrong(f"{count} characters are out of range")
+    def generate(count: int) -> str:
+        if not 0 <= count <= _MAX_ITEMS:
+            raise FunctionError(f"{count} characters are out of range")
         return "".join(secrets.choice(alphabet) for _ in range(count))
 
-    return make
+    return generate
 
 
-# Go writes a layout as it would print one certain moment.
-# A variable as os.Expand of Go reads it.
+# Variables in the syntax of Go's os.Expand.
 _VARIABLE = re.compile(r"\$(?:\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*|[0-9*#$@!?-])")
 
+# Go writes a time layout as the reference time, Mon Jan 2 15:04:05 MST 2006, would be printed.
 _LAYOUT = re.compile(
     r"2006|01|02|15|03|04|05|06|January|Jan|Monday|Mon|MST|Z07:00|-07:00|-0700|PM|pm|\.000000|\.000"
     r"|_2|1(?!\d)|2(?!\d)|3(?!\d)"
 )
+_STRFTIME = {
+    "2006": "%Y",
+    "01": "%m",
+    "02": "%d",
+    "15": "%H",
+    "03": "%I",
+    "04": "%M",
+    "05": "%S",
+    "06": "%y",
+    "January": "%B",
+    "Jan": "%b",
+    "Monday": "%A",
+    "Mon": "%a",
+    "MST": "%Z",
+    "PM": "%p",
+    "-0700": "%z",
+}
 
 
-def _layout_part(part: str, moment: datetime) -> str:
-    offset = moment.strftime("%z")
-    colon = f"{offset[:3]}:{offset[3:5]}"
-    simple = {
-        "2006": "%Y",
-        "01": "%m",
-        "02": "%d",
-        "15": "%H",
-        "03": "%I",
-        "04": "%M",
-        "05": "%S",
-        "06": "%y",
-        "January": "%B",
-        "Jan": "%b",
-        "Monday": "%A",
-        "Mon": "%a",
-        "MST": "%Z",
-        "PM": "%p",
-        "-0700": "%z",
-    }
-    if part in simple:
-        return moment.strftime(simple[part])
-    return {
-        "Z07:00": "Z" if offset == "+0000" else colon,
-        "-07:00": colon,
-        "pm": moment.strftime("%p").lower(),
-        ".000": f".{moment.microsecond // 1000:03d}",
-        ".000000": f".{moment.microsecond:06d}",
-        "_2": f"{moment.day:2d}",
-        "1": str(moment.month),
-        "2": str(moment.day),
-        "3": str((moment.hour - 1) % 12 + 1),
-    }[part]
-
-
-def _moment(value: Any) -> datetime:
+def _to_time(value: Any) -> datetime:
     if isinstance(value, datetime):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -176,15 +146,30 @@ def _moment(value: Any) -> datetime:
 
 
 def _date(layout: str, value: Any) -> str:
-    moment = _moment(value)
-    return _LAYOUT.sub(lambda match: _layout_part(match[0], moment), layout)
+    time = _to_time(value)
+    offset = time.strftime("%z")
+    offset_with_colon = f"{offset[:3]}:{offset[3:5]}"
+    parts = {
+        **{part: time.strftime(directive) for part, directive in _STRFTIME.items()},
+        "Z07:00": "Z" if offset == "+0000" else offset_with_colon,
+        "-07:00": offset_with_colon,
+        "pm": time.strftime("%p").lower(),
+        ".000": f".{time.microsecond // 1000:03d}",
+        ".000000": f".{time.microsecond:06d}",
+        "_2": f"{time.day:2d}",
+        "1": str(time.month),
+        "2": str(time.day),
+        "3": str((time.hour - 1) % 12 + 1),
+    }
+    return _LAYOUT.sub(lambda match: parts[match[0]], layout)
 
 
-def _date_in_zone(layout: str, value: Any, zone: str) -> str:
+def date_in_zone(layout: str, value: Any, zone: str) -> str:
+    """Formats a time in a time zone; an unknown zone means UTC."""
     try:
-        return _date(layout, _moment(value).astimezone(ZoneInfo(zone or "UTC")))
+        return _date(layout, _to_time(value).astimezone(ZoneInfo(zone or "UTC")))
     except (ZoneInfoNotFoundError, ValueError):
-        return _date(layout, _moment(value).astimezone(UTC))
+        return _date(layout, _to_time(value).astimezone(UTC))
 
 
 SCALARS: Functions = {
@@ -198,7 +183,7 @@ SCALARS: Functions = {
     "sub": lambda left, right: to_int(left) - to_int(right),
     "mul": lambda *values: _product(values, to_int),
     "div": _divide,
-    "mod": _remainder,
+    "mod": lambda left, right: to_int(left) - _divide(left, right) * to_int(right),
     "max": lambda *values: max(to_int(value) for value in values),
     "biggest": lambda *values: max(to_int(value) for value in values),
     "min": lambda *values: min(to_int(value) for value in values),
@@ -211,17 +196,17 @@ SCALARS: Functions = {
     "divf": lambda left, right: to_float(left) / to_float(right),
     "floor": lambda value: float(math.floor(to_float(value))),
     "ceil": lambda value: float(math.ceil(to_float(value))),
-    "round": _round,
-    "until": _until,
+    "round": round_number,
+    "until": lambda count: _until_step(0, count, -1 if to_int(count) < 0 else 1),
     "untilStep": _until_step,
-    "seq": _sequence,
-    "default": _default,
+    "seq": seq,
+    "default": lambda default, value=None: value if is_true(value) else default,
     "empty": lambda value: not is_true(value),
     "coalesce": lambda *values: next((value for value in values if is_true(value)), None),
     "all": lambda *values: all(is_true(value) for value in values),
     "any": lambda *values: any(is_true(value) for value in values),
-    "ternary": _ternary,
-    "fail": _fail,
+    "ternary": lambda yes, no, condition: yes if condition else no,
+    "fail": fail,
     "kindOf": kind,
     "typeOf": kind,
     "kindIs": lambda name, value: kind(value) == name,
@@ -229,10 +214,10 @@ SCALARS: Functions = {
     "deepEqual": lambda left, right: left == right,
     "now": lambda: datetime.now(UTC),
     "date": _date,
-    "dateInZone": _date_in_zone,
+    "dateInZone": date_in_zone,
     "htmlDate": lambda value: _date("2006-01-02", value),
-    "unixEpoch": lambda value: str(int(_moment(value).timestamp())),
-    # Templates come from repositories; the environment of the process may hold credentials.
+    "unixEpoch": lambda value: str(int(_to_time(value).timestamp())),
+    # Templates come from Git repositories, and the environment of piped may hold credentials.
     "env": lambda _name: "",
     "expandenv": lambda text: _VARIABLE.sub("", text),
     "uuidv4": lambda: str(uuid.uuid4()),
