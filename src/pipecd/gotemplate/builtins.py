@@ -57,14 +57,14 @@ def slice_of(value: Any, *bounds: Any) -> Any:
     """Go's `slice`: `slice x 1 2` is `x[1:2]`; a string is sliced by bytes."""
     if isinstance(value, str) and len(bounds) > 2:
         raise FunctionError("cannot 3-index slice a string")
-    items = value.encode() if isinstance(value, str) else value
-    if not isinstance(items, Sequence):
+    items: Any = value.encode() if isinstance(value, str) else value
+    if not isinstance(value, Sequence):
         raise FunctionError(f"can't slice item of type {kind(value)}")
     start, *rest = [_position(bound, len(items)) for bound in bounds] or [0]
     end = rest[0] if rest else len(items)
     if start > end:
         raise FunctionError(f"invalid slice index: {start} > {end}")
-    part = items[start:end]
+    part: Any = items[start:end]
     return part.decode("utf-8", "replace") if isinstance(value, str) else part
 
 

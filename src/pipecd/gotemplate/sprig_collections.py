@@ -102,7 +102,6 @@ COLLECTIONS: Functions = {
     "has": _has,
     "mustHas": _has,
     "compact": lambda values: [value for value in _list(values) if is_true(value)],
-    "slice": lambda values, start=0, end=None: _list(values)[start:end],
     "chunk": chunk,
     "dict": make_dict,
     "get": lambda mapping, key: mapping.get(key, ""),
