@@ -479,10 +479,10 @@ def signing_secret(webhook: WebhookSpec) -> str:
 
 
 def hook_url(hook: HookSpec) -> str:
-    """Return the address of a channel."""
+    """Return the webhook URL of a channel."""
     if not hook.hook_url_file:
         return hook.hook_url.strip()
-    key = "notifications.receivers.hookURLFile"
+    key = f"notifications.receivers.{hook.kind}.hookURLFile"
     return _text(key, _from_file(key, hook.hook_url_file))
 
 

@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -140,8 +140,9 @@ class WebhookSpec(Spec):
 
 
 class HookSpec(Spec):
-    """A channel with an address of its own; whoever knows the address may write to it."""
+    """A channel with a webhook URL, which is secret: everybody who has it may post."""
 
+    kind: ClassVar[str]
     hook_url: Annotated[str, Field(alias="hookURL", repr=False)] = ""
     hook_url_file: Annotated[str, Field(alias="hookURLFile")] = ""
 
@@ -161,12 +162,14 @@ class HookSpec(Spec):
 class TeamsSpec(HookSpec):
     """A channel of Microsoft Teams; people are named by the address they sign in with."""
 
+    kind: ClassVar[str] = "teams"
     mentioned_users: tuple[str, ...] = ()
 
 
 class DiscordSpec(HookSpec):
     """A channel of Discord; people and roles are named by their ids."""
 
+    kind: ClassVar[str] = "discord"
     mentioned_users: tuple[str, ...] = ()
     mentioned_roles: tuple[str, ...] = ()
 
@@ -218,7 +221,7 @@ _ADDRESS_WANTED = "must be an address such as team@example.com"
 
 
 class ReceiverSpec(Spec):
-    """A named destination; of slack and webhook, if both are given, Slack wins."""
+    """A receiver of notifications; if both slack and webhook are set, slack is used."""
 
     name: str = ""
     slack: SlackSpec | None = None
@@ -228,17 +231,26 @@ class ReceiverSpec(Spec):
     email: EmailSpec | None = None
     templates: tuple[TemplateSpec, ...] = ()
 
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        """The sections of which a receiver has one, in order of precedence."""
+        return tuple(name for name in cls.model_fields if name not in ("name", "templates"))
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of this receiver, or None if no section is set."""
+        return next((kind for kind in self.kinds() if getattr(self, kind) is not None), None)
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        older = [self.slack or self.webhook] if self.slack or self.webhook else []
-        kinds = [*older, *(k for k in (self.teams, self.discord, self.email) if k is not None)]
+        *others, last = self.kinds()
+        sections = {kind for kind in self.kinds() if getattr(self, kind) is not None}
         refuse(
             self,
             (
-                len(kinds) > 1,
+                len(sections) > 1 and sections != {"slack", "webhook"},
                 "",
-                "only one of slack, webhook, teams, discord and email can be set; "
-                "make a receiver for each",
+                f"only one of {', '.join(others)} and {last} can be set; make a receiver for each",
             ),
         )
         return self

@@ -25,7 +25,7 @@ MENTIONS = (
     '{"mentions":[{"event":"*","slackusers":["U1"],"slackgroups":["G1"],'
     '"email":["ann@example.com","not an address"]}]}'
 )
-BEYOND_MAKING = [s for s in DeploymentStatus if s is not DeploymentStatus.PENDING]
+AFTER_PENDING = [s for s in DeploymentStatus if s is not DeploymentStatus.PENDING]
 GIT = ApplicationGitPath(
     repo=ApplicationGitRepository(id="site", remote="git@github.com:shop/site.git")
 )
@@ -72,16 +72,16 @@ def _stage(status: Any, **changes: Any) -> list[NotificationEvent]:
     return list(stage_events(deployment(), stage, StageStatus.NOT_STARTED_YET))
 
 
-def _every_kind() -> dict[EventType, NotificationEvent]:
+def _events_of_every_type() -> dict[EventType, NotificationEvent]:
     approve: dict[str, Any] = {
         "available_operation": ManualOperation.APPROVE,
         "metadata": {APPROVED_USERS_KEY: "bob, eve"},
     }
     state = ApplicationSyncState(short_reason="two differences", reason="long")
     pb = notification_pb2
-    found = [
+    events = [
         triggered_event(deployment()),
-        *(deployment_event(deployment(status=status), by="bob") for status in BEYOND_MAKING),
+        *(deployment_event(deployment(status=status), by="bob") for status in AFTER_PENDING),
         *(n for status in StageStatus for n in _stage(status, **approve)),
         NotificationEvent(
             EventType.DEPLOYMENT_TRIGGER_FAILED,
@@ -108,23 +108,23 @@ def _every_kind() -> dict[EventType, NotificationEvent]:
         ),
         *(
             NotificationEvent(
-                kind, message(id="piped-1-and-more", name="dev", version="v1", project_id="shop")
+                type_, message(id="piped-1-and-more", name="dev", version="v1", project_id="shop")
             )
-            for kind, message in (
+            for type_, message in (
                 (EventType.PIPED_STARTED, pb.NotificationEventPipedStarted),
                 (EventType.PIPED_STOPPED, pb.NotificationEventPipedStopped),
             )
         ),
     ]
-    return {event.type: event for event in found}
+    return {event.type: event for event in events}
 
 
 @pytest.fixture
 def events() -> dict[EventType, NotificationEvent]:
     """One event of every type."""
-    return _every_kind()
+    return _events_of_every_type()
 
 
 @pytest.fixture
-def about_deployment() -> Callable[..., Deployment]:
+def new_deployment() -> Callable[..., Deployment]:
     return deployment

@@ -28,6 +28,7 @@ from pipecd.piped.notify.receivers.email import SmtpSession, create_email
 from pipecd.piped.notify.template import MessageRenderer
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.notification_pb2 import NotificationEventDeploymentFailed
+from servers.polling import eventually
 from servers.receivers import Mailbox
 
 Events = dict[EventType, NotificationEvent]
@@ -45,11 +46,11 @@ def open_mailbox(**how: Any) -> Iterator[Mailbox]:
 
 async def send(mailbox: Mailbox, event: NotificationEvent, **fields: Any) -> None:
     spec = {"host": "127.0.0.1", "port": mailbox.port, "tls": "NONE", "from": "cd@example.com", "to": ["team@example.com"], **fields}  # fmt: skip
-    described = ReceiverSpec.model_validate_json(json.dumps({"name": "mail", "email": spec}))
+    receiver = ReceiverSpec.model_validate_json(json.dumps({"name": "mail", "email": spec}))
     async with httpx2.AsyncClient() as client:
-        chosen = create_receiver(described, ConsoleLinks("https://cd.example.com", "shop"), client)
-        assert chosen is not None
-        await chosen.send(Delivery(event))
+        created = create_receiver(receiver, ConsoleLinks("https://cd.example.com", "shop"), client)
+        assert created is not None
+        await created.send(Delivery(event))
 
 
 async def test_an_email_has_a_text_and_an_html_part(mailbox: Mailbox, events: Events) -> None:
@@ -70,9 +71,9 @@ async def test_an_email_has_a_text_and_an_html_part(mailbox: Mailbox, events: Ev
 
 
 async def test_user_texts_cannot_inject_headers_or_html(
-    mailbox: Mailbox, about_deployment: Callable[..., Deployment]
+    mailbox: Mailbox, new_deployment: Callable[..., Deployment]
 ) -> None:
-    created = about_deployment(
+    created = new_deployment(
         status=5,
         application_name="cart\r\nBcc: eve@example.com",
         status_reason="<script>alert(1)</script>\n.\nQUIT\n.hidden\nÜber",
@@ -85,18 +86,18 @@ async def test_user_texts_cannot_inject_headers_or_html(
     assert "\n.\nQUIT\n.hidden\nÜber" in mail.text()
 
 
-@pytest.mark.parametrize("ways", ["PLAIN LOGIN", "LOGIN"])
+@pytest.mark.parametrize("mechanisms", ["PLAIN LOGIN", "LOGIN"])
 @pytest.mark.parametrize("from_the_first_byte", [True, False])
 async def test_tls_and_authentication(
     events: Events,
     certificate: tuple[str, str],
     tmp_path: Path,
-    ways: str,
+    mechanisms: str,
     from_the_first_byte: bool,
 ) -> None:
     password = tmp_path / "password"
     password.write_text("s3cret word\n")
-    with open_mailbox(certificate=certificate, from_the_first_byte=from_the_first_byte, ways=ways) as mailbox:  # fmt: skip
+    with open_mailbox(certificate=certificate, from_the_first_byte=from_the_first_byte, ways=mechanisms) as mailbox:  # fmt: skip
         mailbox.login = "cd:s3cret word"
         await send(
             mailbox,
@@ -130,10 +131,10 @@ async def test_a_server_without_starttls_receives_nothing(mailbox: Mailbox, even
     ("command", "reply", "error"),
     [
         pytest.param("CONNECT", "421 too busy", Unavailable, id="too busy"),
-        pytest.param("CONNECT", "554 go away", UserMistake, id="not welcome"),
-        pytest.param("MAIL", "451 greylisted", Unavailable, id="to be tried later"),
-        pytest.param("RCPT", "550 nobody of that name", UserMistake, id="an unknown reader"),
-        pytest.param("RCPT", "450 mailbox is busy", Unavailable, id="a reader who is busy"),
+        pytest.param("CONNECT", "554 go away", UserMistake, id="rejected"),
+        pytest.param("MAIL", "451 greylisted", Unavailable, id="greylisted"),
+        pytest.param("RCPT", "550 nobody of that name", UserMistake, id="an unknown recipient"),
+        pytest.param("RCPT", "450 mailbox is busy", Unavailable, id="a busy mailbox"),
         pytest.param("DATA", "552 too large", UserMistake, id="too large"),
         pytest.param("EHLO", "nonsense", Unavailable, id="nonsense"),
         pytest.param("EHLO", "250-" + "x" * 100_000, UserMistake, id="a line that is too long"),
@@ -194,9 +195,7 @@ def test_a_session_ends_when_it_is_aborted(mailbox: Mailbox) -> None:
     assert isinstance(errors[0], Unavailable)
 
 
-async def test_a_cancelled_delivery_aborts_its_session(
-    mailbox: Mailbox, events: Events, eventually: Any
-) -> None:
+async def test_a_cancelled_delivery_aborts_its_session(mailbox: Mailbox, events: Events) -> None:
     mailbox.replies["EHLO"] = ["250-the rest never comes"]
     sending = asyncio.create_task(send(mailbox, events[FAILED]))
     await eventually(lambda: not mailbox.replies["EHLO"])
@@ -240,13 +239,15 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 @pytest.mark.slow
 @given(ANY_TEXT, ANY_TEXT, st.lists(st.from_regex(ADDRESS, fullmatch=True), min_size=1, max_size=3))
-def test_any_user_text_becomes_a_valid_email(name: str, reason: str, readers: list[str]) -> None:
-    facts = NotificationEventDeploymentFailed(
+def test_any_user_text_becomes_a_valid_email(name: str, reason: str, recipients: list[str]) -> None:
+    metadata = NotificationEventDeploymentFailed(
         deployment=Deployment(id="d", application_id="a", application_name=name), reason=reason
     )
-    delivery = Delivery(NotificationEvent(FAILED, facts))
+    delivery = Delivery(NotificationEvent(FAILED, metadata))
     message = MessageRenderer(ConsoleLinks("https://cd.example.com", "shop")).render(delivery, str)
-    content = create_email(message, delivery, readers[0], tuple(readers)).as_bytes(policy=SMTP)
+    content = create_email(message, delivery, recipients[0], tuple(recipients)).as_bytes(
+        policy=SMTP
+    )
     assert message_from_bytes(content, policy=default)["To"]
 
 

@@ -21,7 +21,7 @@ Events = dict[EventType, NotificationEvent]
 CONSOLE = ConsoleLinks("https://cd.example.com/", "shop")
 
 
-def words(event: NotificationEvent, *templates: TemplateSpec) -> Message:
+def render(event: NotificationEvent, *templates: TemplateSpec) -> Message:
     return MessageRenderer(CONSOLE, templates).render(Delivery(event), str)
 
 
@@ -29,7 +29,7 @@ K = EventType
 
 
 @pytest.mark.parametrize(
-    ("kind", "title", "text", "mood"),
+    ("kind", "title", "text", "severity"),
     [
         pytest.param(K.DEPLOYMENT_TRIGGERED, 'Triggered a new deployment for "cart"', "", Severity.INFO, id="triggered"),
         pytest.param(K.DEPLOYMENT_PLANNED, 'Deployment for "cart" was planned', "Quick sync", Severity.INFO, id="planned"),
@@ -54,15 +54,15 @@ K = EventType
     ],
 )  # fmt: skip
 def test_title_text_and_severity(
-    events: Events, kind: K, title: str, text: str, mood: Severity
+    events: Events, kind: K, title: str, text: str, severity: Severity
 ) -> None:
-    message = words(events[kind])
-    assert (message.title, message.text, message.severity) == (title, text, mood)
+    message = render(events[kind])
+    assert (message.title, message.text, message.severity) == (title, text, severity)
 
 
 def test_every_event_type_has_a_title(events: Events) -> None:
     assert set(events) == set(EventType)
-    assert all(words(event).title for event in events.values())
+    assert all(render(event).title for event in events.values())
 
 
 DEPLOYMENT = "https://cd.example.com/deployments/deployment-1?project=shop"
@@ -95,7 +95,7 @@ APPLICATION = "https://cd.example.com/applications/app-1?project=shop"
     ],
 )  # fmt: skip
 def test_link_and_fields(events: Events, kind: K, link: str, fields: list[str]) -> None:
-    message = words(events[kind])
+    message = render(events[kind])
     assert message.link == link
     assert [field.name for field in message.fields] == fields
 
@@ -105,28 +105,28 @@ def field_of(message: Message, name: str) -> Any:
 
 
 def test_fields_link_to_their_pages(events: Events) -> None:
-    started = words(events[K.DEPLOYMENT_STARTED])
+    started = render(events[K.DEPLOYMENT_STARTED])
     assert field_of(started, "Application").link == APPLICATION
     assert field_of(started, "Deployment").value == "deployme..."
     assert field_of(started, "Labels").value == "env=prod"
     assert field_of(started, "Triggered By").value == "ann"
-    commit = field_of(words(events[K.DEPLOYMENT_TRIGGER_FAILED]), "Commit")
+    commit = field_of(render(events[K.DEPLOYMENT_TRIGGER_FAILED]), "Commit")
     assert commit.value == "a change"
     assert commit.link == "https://github.com/shop/site/commit/abc123"
 
 
 def test_v0_applications_show_their_kind(
-    about_deployment: Callable[..., Deployment],
+    new_deployment: Callable[..., Deployment],
 ) -> None:
-    event = triggered_event(about_deployment(kind=5, platform_provider="p"))
-    assert field_of(words(event), "Kind").value == "ecs"
+    event = triggered_event(new_deployment(kind=5, platform_provider="p"))
+    assert field_of(render(event), "Kind").value == "ecs"
 
 
 def test_triggered_by_names_the_commander(
-    about_deployment: Callable[..., Deployment],
+    new_deployment: Callable[..., Deployment],
 ) -> None:
-    event = triggered_event(about_deployment(trigger=DeploymentTrigger(commander="eve")))
-    assert field_of(words(event), "Triggered By").value == "eve"
+    event = triggered_event(new_deployment(trigger=DeploymentTrigger(commander="eve")))
+    assert field_of(render(event), "Triggered By").value == "eve"
 
 
 def test_without_a_console_address_there_are_no_links(events: Events) -> None:
@@ -136,20 +136,20 @@ def test_without_a_console_address_there_are_no_links(events: Events) -> None:
 
 
 def test_a_cancellation_without_a_commander_shows_the_reason(
-    about_deployment: Callable[..., Deployment],
+    new_deployment: Callable[..., Deployment],
 ) -> None:
-    assert words(deployment_event(about_deployment(status=6))).text == "it is so"
+    assert render(deployment_event(new_deployment(status=6))).text == "it is so"
 
 
 @pytest.mark.parametrize("kind", [K.DEPLOYMENT_FAILED, K.STAGE_FAILED, K.DEPLOYMENT_ROLLING_BACK])
 def test_mentions_are_read_from_deployment_metadata(events: Events, kind: EventType) -> None:
-    mentions = words(events[kind]).mentions
+    mentions = render(events[kind]).mentions
     assert (mentions.users, mentions.groups) == (("U1",), ("G1",))
     assert "ann@example.com" in mentions.emails
 
 
 def test_a_failed_trigger_has_mentions(events: Events) -> None:
-    mentions = words(events[K.DEPLOYMENT_TRIGGER_FAILED]).mentions
+    mentions = render(events[K.DEPLOYMENT_TRIGGER_FAILED]).mentions
     assert (mentions.users, mentions.groups) == (("U1",), ("G1",))
 
 
@@ -159,21 +159,19 @@ def test_a_failed_trigger_has_mentions(events: Events) -> None:
         pytest.param("", id="none"),
         pytest.param("{", id="no JSON"),
         pytest.param('{"mentions":[{"event":"NO_SUCH"}]}', id="an event of another version"),
-        pytest.param('{"mentions":null}', id="upstream's way to say none"),
+        pytest.param('{"mentions":null}', id="null, which upstream writes for none"),
     ],
 )
-def test_invalid_mentions_are_ignored(
-    about_deployment: Callable[..., Deployment], text: str
-) -> None:
-    kept = DeploymentMetadata.KeyValues(keyValues={"DeploymentNotification": text})
-    created = about_deployment(metadata_v2=DeploymentMetadata(shared=kept))
+def test_invalid_mentions_are_ignored(new_deployment: Callable[..., Deployment], text: str) -> None:
+    metadata = DeploymentMetadata.KeyValues(keyValues={"DeploymentNotification": text})
+    created = new_deployment(metadata_v2=DeploymentMetadata(shared=metadata))
     assert mentions_of(created, K.DEPLOYMENT_FAILED).users == ()
 
 
 def test_mentions_are_read_from_v0_metadata(
-    about_deployment: Callable[..., Deployment],
+    new_deployment: Callable[..., Deployment],
 ) -> None:
-    created = about_deployment(metadata_v2=None, metadata={"DeploymentNotification": '{"mentions":[{"event":"*","slack":["U9"]}]}'})  # fmt: skip
+    created = new_deployment(metadata_v2=None, metadata={"DeploymentNotification": '{"mentions":[{"event":"*","slack":["U9"]}]}'})  # fmt: skip
     assert mentions_of(created, K.DEPLOYMENT_FAILED).users == ("U9",)
 
 
@@ -187,7 +185,7 @@ EVERYTHING = (
 
 def test_every_template_variable_works_for_every_event_type(events: Events) -> None:
     for event in events.values():
-        message = words(event, TemplateSpec(title="t", text=EVERYTHING))
+        message = render(event, TemplateSpec(title="t", text=EVERYTHING))
         assert message.title == "t"
         assert message.text.startswith(event.type.name)
 
@@ -198,13 +196,13 @@ def test_a_template_replaces_the_default_message(events: Events) -> None:
         title="{{ .Application | upper }} broke",
         text="{{ .Reason }} ({{ .Labels.env }}, {{ .CommitHash | trunc 3 }} by {{ .TriggeredBy }})",
     )
-    failed = words(events[K.DEPLOYMENT_FAILED], template)
+    failed = render(events[K.DEPLOYMENT_FAILED], template)
     assert (failed.title, failed.text) == ("CART broke", "it is so (prod, abc by ann)")
-    assert words(events[K.STAGE_FAILED], template).title == 'Stage "K8S_CANARY" was failed'
+    assert render(events[K.STAGE_FAILED], template).title == 'Stage "K8S_CANARY" was failed'
 
 
 def test_an_empty_template_field_keeps_the_default(events: Events) -> None:
-    message = words(events[K.DEPLOYMENT_PLANNED], TemplateSpec(title="new"))
+    message = render(events[K.DEPLOYMENT_PLANNED], TemplateSpec(title="new"))
     assert (message.title, message.text) == ("new", "Quick sync")
 
 
@@ -215,7 +213,7 @@ def test_route_templates_precede_receiver_templates(events: Events) -> None:
 
 
 def test_a_failing_template_falls_back_to_the_default_message(events: Events) -> None:
-    message = words(events[K.DEPLOYMENT_FAILED], TemplateSpec(text="{{ .NoSuch }}"))
+    message = render(events[K.DEPLOYMENT_FAILED], TemplateSpec(text="{{ .NoSuch }}"))
     assert message.text == "it is so"
 
 
@@ -227,9 +225,9 @@ def test_an_invalid_template_is_reported_by_name() -> None:
 
 
 def test_variables_are_escaped_and_template_text_is_not(
-    about_deployment: Callable[..., Deployment],
+    new_deployment: Callable[..., Deployment],
 ) -> None:
-    event = deployment_event(about_deployment(status=5, status_reason="<!channel>"))
+    event = deployment_event(new_deployment(status=5, status_reason="<!channel>"))
     renderer = MessageRenderer(
         CONSOLE, (TemplateSpec(text="<https://runbook|help> {{ .Reason }}"),)
     )
@@ -242,9 +240,9 @@ GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "notifications.md"
 
 def test_the_guide_names_every_variable(events: Events) -> None:
     event = events[K.DEPLOYMENT_FAILED]
-    known = template_variables(compose(event, CONSOLE, str), event, str)
+    variables = template_variables(compose(event, CONSOLE, str), event, str)
     _, _, section = GUIDE.read_text().partition("| Variable | Meaning |")
-    assert set(re.findall(r"`\.(\w+)`", section)) == set(known)
+    assert set(re.findall(r"`\.(\w+)`", section)) == set(variables)
 
 
 @pytest.mark.parametrize(
@@ -256,5 +254,5 @@ def test_the_guide_names_every_variable(events: Events) -> None:
     ],
 )  # fmt: skip
 def test_the_examples_of_the_guide_work(events: Events, text: str, shown: str) -> None:
-    message = words(events[K.DEPLOYMENT_FAILED], TemplateSpec(text=text))
+    message = render(events[K.DEPLOYMENT_FAILED], TemplateSpec(text=text))
     assert message.text == shown

@@ -51,15 +51,15 @@ async def running(
     notifications: NotificationsSpec, spool: Spool, *, flush_seconds: float
 ) -> AsyncGenerator[Notifier]:
     async with httpx2.AsyncClient() as client, asyncio.TaskGroup() as group:
-        found = create_subscribers(notifications, ConsoleLinks("", "shop"), client, spool)
-        notifier = Notifier(DEV, found, spool, flush_seconds=flush_seconds)
+        subscribers = create_subscribers(notifications, ConsoleLinks("", "shop"), client, spool)
+        notifier = Notifier(DEV, subscribers, spool, flush_seconds=flush_seconds)
         task = group.create_task(notifier.run())
         await asyncio.sleep(0)
         yield notifier
         task.cancel()
 
 
-def waiting(path: Path) -> tuple[SpoolEntry, ...]:
+def pending(path: Path) -> tuple[SpoolEntry, ...]:
     with closing(Spool.open(path)) as spool:
         return spool.pending
 
@@ -72,9 +72,9 @@ async def test_piped_notifies_about_its_start_and_stop(receivers: Receivers) -> 
     async with running_notifier(spec({"receiver": "a"}, a=receivers.url("/a"))):
         pass
     assert types(receivers, "/a") == [300, 301]
-    facts = receivers.at("/a")[1].json["Metadata"]
-    assert (facts["id"], facts["name"], facts["project_id"]) == ("piped-1", "dev", "shop")
-    assert facts["version"]
+    metadata = receivers.at("/a")[1].json["Metadata"]
+    assert (metadata["id"], metadata["name"], metadata["project_id"]) == ("piped-1", "dev", "shop")
+    assert metadata["version"]
 
 
 async def test_an_event_is_sent_once_to_every_matching_receiver(
@@ -100,7 +100,7 @@ async def test_duplicate_events_are_sent_once(receivers: Receivers, events: Even
     async with running_notifier(notifications) as notifier:
         for event in (events[FAILED], events[FAILED], out_of_sync, out_of_sync):
             notifier.notify(event)
-    # What has no key happens as often as it is told.
+    # Events without a key are never duplicates.
     assert types(receivers, "/a") == [5, 101, 101]
 
 
@@ -109,7 +109,7 @@ async def test_a_notifier_without_receivers(events: Events, tmp_path: Path) -> N
     async with running_notifier(NotificationsSpec(), path) as notifier:
         for event in events.values():
             notifier.notify(event)
-    assert waiting(path) == ()
+    assert pending(path) == ()
 
 
 async def test_a_hanging_receiver_does_not_block_shutdown(
@@ -131,7 +131,7 @@ async def test_a_hanging_receiver_does_not_block_shutdown(
     left, late = logs
     assert (left["event"], left["receivers"]) == ("undelivered notifications are sent at the next start", {"a": 3})  # fmt: skip
     assert late["event"] == "notifier is closed, event was not sent"
-    # The next piped sends the rest, and only to the one who has not got it.
+    # The next piped sends the rest, and only to the receiver that has not received it.
     receivers.hanging.clear()
     receivers.deliveries.clear()
     async with running_notifier(notifications, path):
@@ -150,7 +150,7 @@ async def test_a_killed_piped_sends_pending_events_after_a_restart_once(
         notifier = Notifier(
             DEV, create_subscribers(notifications, ConsoleLinks("", ""), client, spool), spool
         )
-        # It never runs: what was told is on disk and was not sent.
+        # It never runs: the events are on disk and were not sent.
         notifier.notify(events[FAILED])
         notifier.notify(events[EventType.APPLICATION_SYNCED])
         spool.close()
@@ -174,7 +174,7 @@ async def test_pending_events_without_a_route_are_dropped(
     async with running_notifier(spec({"receiver": "a", "groups": ["DEPLOYMENT"]}, a=receivers.url("/a")), path):  # fmt: skip
         pass
     assert types(receivers, "/a") == [5]
-    assert waiting(path) == ()
+    assert pending(path) == ()
 
 
 async def test_an_invalid_template_fails_at_startup() -> None:
@@ -192,11 +192,11 @@ async def test_ten_thousand_events_at_once_are_spooled_without_blocking(
     notifications = spec({"receiver": "a"}, a=receivers.url(WEBHOOK))
     path = tmp_path / "spool"
     clock = asyncio.get_running_loop().time
-    facts = events[FAILED].metadata
+    metadata = events[FAILED].metadata
     async with running_notifier(notifications, path, flush_seconds=0) as notifier:
         began = clock()
         for number in range(10_000):
-            notifier.notify(NotificationEvent(FAILED, facts, key=str(number)))
+            notifier.notify(NotificationEvent(FAILED, metadata, key=str(number)))
         assert clock() - began < 10
     with closing(Spool.open(path)) as again:
         assert 9_990 <= len(again.pending) <= 10_000
@@ -210,14 +210,14 @@ async def test_the_spool_is_synced_to_disk(
     path, fsync, loop = tmp_path / "spool", os.fsync, asyncio.get_running_loop()
     is_synced = asyncio.Event()
 
-    def watch(opened: int) -> None:
-        told = events[FAILED].key.encode() in path.read_bytes()
-        fsync(opened)
-        if told and os.path.samestat(os.fstat(opened), path.stat()):
+    def observed_fsync(descriptor: int) -> None:
+        is_appended = events[FAILED].key.encode() in path.read_bytes()
+        fsync(descriptor)
+        if is_appended and os.path.samestat(os.fstat(descriptor), path.stat()):
             loop.call_soon_threadsafe(is_synced.set)
 
     async with running_notifier(spec({"receiver": "a"}, a=receivers.url(WEBHOOK)), path, flush_seconds=0) as notifier:  # fmt: skip
-        monkeypatch.setattr(os, "fsync", watch)
+        monkeypatch.setattr(os, "fsync", observed_fsync)
         notifier.notify(events[FAILED])
         async with asyncio.timeout(5):
             await is_synced.wait()
@@ -226,7 +226,7 @@ async def test_the_spool_is_synced_to_disk(
 async def test_a_failing_sync_does_not_stop_notifications(
     receivers: Receivers, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(opened: int) -> None:
+    def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, "the disk is broken")
 
     with capture_logs() as logs:
@@ -250,7 +250,7 @@ def test_every_event_type_survives_the_spool(events: Events, tmp_path: Path) -> 
     spool.done(entries[1].id, "a")
     spool.done(entries[1].id, "b")
     spool.close()
-    again = waiting(path)
+    again = pending(path)
     assert {e.id: e.event for e in again} == {e.id: e.event for e in entries if e is not entries[1]}  # fmt: skip
     assert {e.id: e.receivers for e in again}[entries[0].id] == frozenset({"b"})
     assert {e.created_at for e in again} <= {e.created_at for e in entries}
@@ -262,7 +262,7 @@ def test_every_event_type_survives_the_spool(events: Events, tmp_path: Path) -> 
         pytest.param(b'{"id": "x", "told', id="half a line"),
         pytest.param(b"\xff\xfe\n", id="no text"),
         pytest.param(b"[]\n", id="no object"),
-        pytest.param(b'{"id":"x","kind":"NEW","key":"","type":"model.NoSuch","facts":"","receivers":[],"told_at":"2024-01-01T00:00:00+00:00"}\n', id="a event of another version"),
+        pytest.param(b'{"id":"x","kind":"NEW","key":"","type":"model.NoSuch","facts":"","receivers":[],"told_at":"2024-01-01T00:00:00+00:00"}\n', id="an event of another version"),
     ],
 )  # fmt: skip
 def test_an_invalid_spool_line_is_skipped(events: Events, tmp_path: Path, damage: bytes) -> None:
@@ -275,16 +275,16 @@ def test_an_invalid_spool_line_is_skipped(events: Events, tmp_path: Path, damage
     assert len(again.pending) == 1
     again.add(SpoolEntry(events[EventType.STAGE_FAILED], frozenset({"a"})))
     again.close()
-    assert len(waiting(path)) == 2
+    assert len(pending(path)) == 2
 
 
 def test_entries_older_than_a_day_are_dropped(events: Events, tmp_path: Path) -> None:
     path = tmp_path / "spool"
     spool = Spool.open(path)
-    told_at = utc_now() - timedelta(hours=25)
-    spool.add(SpoolEntry(events[FAILED], frozenset({"a"}), created_at=told_at))
+    created_at = utc_now() - timedelta(hours=25)
+    spool.add(SpoolEntry(events[FAILED], frozenset({"a"}), created_at=created_at))
     spool.close()
-    assert waiting(path) == ()
+    assert pending(path) == ()
 
 
 def test_an_unwritable_spool_is_disabled(events: Events, tmp_path: Path) -> None:

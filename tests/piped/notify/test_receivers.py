@@ -20,7 +20,7 @@ from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.piped.notify.deployment_events import deployment_event
 from pipecd.piped.notify.event import EventType, NotificationEvent
 from pipecd.piped.notify.message import ConsoleLinks
-from pipecd.piped.notify.notifier import create_receiver
+from pipecd.piped.notify.notifier import RECEIVERS, create_receiver
 from pipecd.piped.notify.outbox import Delivery, Receiver, RetryAfter
 from pipecd.piped.notify.receivers.discord import escape as discord_escape
 from pipecd.piped.notify.receivers.teams import escape as teams_escape
@@ -45,21 +45,18 @@ LINK = "https://cd.example.com/deployments/deployment-1?project=shop"
 FAILED = EventType.DEPLOYMENT_FAILED
 
 
-def read(described: dict[str, Any]) -> ReceiverSpec:
-    return ReceiverSpec.model_validate_json(json.dumps({"name": "r", **described}))
-
-
 @asynccontextmanager
-async def receiver(**described: Any) -> AsyncGenerator[Receiver]:
+async def receiver(**sections: Any) -> AsyncGenerator[Receiver]:
     async with httpx2.AsyncClient() as client:
-        chosen = create_receiver(read(described), CONSOLE, client)
-        assert chosen is not None
-        yield chosen
+        spec = ReceiverSpec.model_validate_json(json.dumps({"name": "r", **sections}))
+        created = create_receiver(spec, CONSOLE, client)
+        assert created is not None
+        yield created
 
 
-async def send(event: NotificationEvent, **described: Any) -> None:
-    async with receiver(**described) as chosen:
-        await chosen.send(Delivery(event))
+async def send(event: NotificationEvent, **sections: Any) -> None:
+    async with receiver(**sections) as created:
+        await created.send(Delivery(event))
 
 
 def fields_of(attachment: Any) -> dict[str, str]:
@@ -94,14 +91,14 @@ async def test_a_second_message_to_slack_does_not_repeat_the_mentions_of_the_fir
     async with receiver(slack={"hookURL": receivers.url(SLACK_HOOK)}) as slack:
         for kind in (FAILED, EventType.PIPED_STARTED, FAILED):
             await slack.send(Delivery(events[kind]))
-    told = [fields_of(d.json["attachments"][0]) for d in receivers.at(SLACK_HOOK)]
-    assert [fields.get("Mention To Users") for fields in told] == ["<@U1>", None, "<@U1>"]
+    messages = [fields_of(d.json["attachments"][0]) for d in receivers.at(SLACK_HOOK)]
+    assert [fields.get("Mention To Users") for fields in messages] == ["<@U1>", None, "<@U1>"]
 
 
 async def test_slack_markup_is_escaped(
-    receivers: Receivers, about_deployment: Callable[..., Deployment]
+    receivers: Receivers, new_deployment: Callable[..., Deployment]
 ) -> None:
-    created = about_deployment(status=5, status_reason="<!channel> a & b", application_name="<x>")
+    created = new_deployment(status=5, status_reason="<!channel> a & b", application_name="<x>")
     await send(deployment_event(created), slack={"hookURL": receivers.url(SLACK_HOOK)})
     (attachment,) = receivers.at(SLACK_HOOK)[0].json["attachments"]
     assert attachment["text"] == "&lt;!channel&gt; a &amp; b"
@@ -112,9 +109,9 @@ def by_token(receivers: Receivers, **fields: Any) -> dict[str, Any]:
     return {"channelID": "C1", "apiURL": receivers.url("/api"), **fields}
 
 
-@pytest.mark.parametrize("way", ["oauthToken", "oauthTokenData", "oauthTokenFile"])
+@pytest.mark.parametrize("setting", ["oauthToken", "oauthTokenData", "oauthTokenFile"])
 async def test_slack_receives_messages_by_api_token(
-    receivers: Receivers, events: Events, tmp_path: Path, way: str
+    receivers: Receivers, events: Events, tmp_path: Path, setting: str
 ) -> None:
     file = tmp_path / "token"
     file.write_text(f"{SLACK_TOKEN}\n")
@@ -123,7 +120,7 @@ async def test_slack_receives_messages_by_api_token(
         "oauthTokenData": base64.b64encode(SLACK_TOKEN.encode()).decode(),
         "oauthTokenFile": str(file),
     }
-    await send(events[FAILED], slack=by_token(receivers, **{way: tokens[way]}))
+    await send(events[FAILED], slack=by_token(receivers, **{setting: tokens[setting]}))
     (delivery,) = receivers.at(SLACK_API)
     assert delivery.headers["authorization"] == f"Bearer {SLACK_TOKEN}"
     assert delivery.json["channel"] == "C1"
@@ -135,7 +132,7 @@ async def test_slack_receives_messages_by_api_token(
     [
         pytest.param(b'{"ok":false,"error":"channel_not_found"}', UserMistake, id="an unknown channel"),
         pytest.param(b'{"ok":false,"error":"ratelimited"}', Unavailable, id="too many messages"),
-        pytest.param(b'{"ok":false,"error":"internal_error"}', Unavailable, id="trouble of its own"),
+        pytest.param(b'{"ok":false,"error":"internal_error"}', Unavailable, id="an internal error"),
         pytest.param(b"<html>", UserMistake, id="something that is not Slack"),
         pytest.param(b"[]", UserMistake, id="something else that is not Slack"),
     ],
@@ -155,26 +152,26 @@ async def test_webhooks_receive_upstreams_payload(receivers: Receivers, events: 
     assert delivery.headers["pipecd-signature"] == SIGNATURE
     assert delivery.body.startswith(b'{"Type":5,"Metadata":{"deployment":{"id":"deployment-1",')
     assert delivery.body.endswith(b"}}\n")
-    facts = from_json(json.dumps(delivery.json["Metadata"]), NotificationEventDeploymentFailed)
-    assert facts == events[FAILED].metadata
+    metadata = from_json(json.dumps(delivery.json["Metadata"]), NotificationEventDeploymentFailed)
+    assert metadata == events[FAILED].metadata
     assert "webhook-signature" not in delivery.headers
 
 
 async def test_every_event_type_reaches_a_webhook(receivers: Receivers, events: Events) -> None:
-    async with receiver(webhook={"url": receivers.url(WEBHOOK)}) as program:
+    async with receiver(webhook={"url": receivers.url(WEBHOOK)}) as webhook:
         for event in events.values():
-            await program.send(Delivery(event))
-    told = receivers.at(WEBHOOK)
-    assert [d.json["Type"] for d in told] == [int(kind) for kind in events]
-    # The header is sent even when nobody set a value.
-    assert {d.headers["pipecd-signature"] for d in told} == {""}
+            await webhook.send(Delivery(event))
+    deliveries = receivers.at(WEBHOOK)
+    assert [d.json["Type"] for d in deliveries] == [int(kind) for kind in events]
+    # The header is sent even if its value is not configured.
+    assert {d.headers["pipecd-signature"] for d in deliveries} == {""}
 
 
 @pytest.mark.parametrize(
     "secret",
     [
-        pytest.param(SIGNING_SECRET, id="a secret as libraries know it"),
-        pytest.param("words, and not base64", id="a secret of one's own"),
+        pytest.param(SIGNING_SECRET, id="a secret in the format of Standard Webhooks"),
+        pytest.param("words, and not base64", id="any other text"),
     ],
 )
 async def test_webhook_requests_are_signed(
@@ -184,10 +181,10 @@ async def test_webhook_requests_are_signed(
     file.write_text(f"{secret}\n")
     async with receiver(
         webhook={"url": receivers.url(WEBHOOK), "signingSecretFile": str(file), "signatureKey": "X-Mine"}
-    ) as program:  # fmt: skip
+    ) as webhook:  # fmt: skip
         delivery = Delivery(events[FAILED])
-        await program.send(delivery)
-        await program.send(delivery)
+        await webhook.send(delivery)
+        await webhook.send(delivery)
     first, second = receivers.at(WEBHOOK)
     now = datetime.now(UTC)
     assert is_signed(first.headers, first.body, [secret], now)
@@ -204,10 +201,10 @@ async def test_a_secret_that_changes_in_its_file_is_used_at_once(
     file.write_text("one\n")
     async with receiver(
         webhook={"url": receivers.url(WEBHOOK), "signatureValueFile": str(file)}
-    ) as program:
-        await program.send(Delivery(events[FAILED]))
+    ) as webhook:
+        await webhook.send(Delivery(events[FAILED]))
         file.write_text("two\n")
-        await program.send(Delivery(events[FAILED]))
+        await webhook.send(Delivery(events[FAILED]))
     assert [d.headers["pipecd-signature"] for d in receivers.at(WEBHOOK)] == ["one", "two"]
 
 
@@ -225,12 +222,12 @@ async def test_teams_receives_an_adaptive_card(
     (attachment,) = delivery.json["attachments"]
     assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
     card = attachment["content"]
-    title, text, facts, people = card["body"]
+    title, text, facts, mentions = card["body"]
     assert (card["type"], title["color"]) == ("AdaptiveCard", "Attention")
     assert title["text"] == 'Deployment for "cart" was failed'
     assert text["text"] == "it is so"
     assert {"title": "Project", "value": "shop"} in facts["facts"]
-    assert people["text"] == "<at>ann@example.com</at>"
+    assert mentions["text"] == "<at>ann@example.com</at>"
     assert card["msteams"]["entities"][0]["mentioned"]["id"] == "ann@example.com"
     assert card["actions"] == [{"type": "Action.OpenUrl", "title": "Open", "url": LINK}]
 
@@ -238,8 +235,8 @@ async def test_teams_receives_an_adaptive_card(
 async def test_a_rate_limit_of_teams_with_status_200_is_retried(
     receivers: Receivers, events: Events
 ) -> None:
-    told = b"Microsoft Teams endpoint returned HTTP error 429 with ContextId x"
-    receivers.answers[TEAMS] = [Answer(body=told)]
+    body = b"Microsoft Teams endpoint returned HTTP error 429 with ContextId x"
+    receivers.answers[TEAMS] = [Answer(body=body)]
     with pytest.raises(Unavailable):
         await send(events[FAILED], teams={"hookURL": receivers.url(TEAMS)})
 
@@ -273,9 +270,9 @@ def test_markup_is_escaped(escape: Callable[[str], str]) -> None:
 
 @pytest.mark.parametrize("kind", ["teams", "discord"])
 async def test_a_long_reason_is_truncated(
-    receivers: Receivers, about_deployment: Callable[..., Deployment], kind: str
+    receivers: Receivers, new_deployment: Callable[..., Deployment], kind: str
 ) -> None:
-    created = about_deployment(status=5, status_reason="x" * 100_000, application_name="y" * 1000)
+    created = new_deployment(status=5, status_reason="x" * 100_000, application_name="y" * 1000)
     path = {"teams": TEAMS, "discord": DISCORD}[kind]
     await send(deployment_event(created), **{kind: {"hookURL": receivers.url(path)}})
     (delivery,) = receivers.at(path)
@@ -300,7 +297,7 @@ HOOKS = [
 async def test_the_status_decides_whether_to_retry(
     receivers: Receivers, events: Events, kind: str, path: str, status: int, error: type[Exception]
 ) -> None:
-    # A server may repeat what it was sent.
+    # A server may quote the request in its response.
     receivers.answers[path] = [Answer(status, f"no such thing {path}".encode())]
     with pytest.raises(error, match=f"status {status}: no such thing") as caught:
         await send(events[FAILED], **{kind: {"hookURL": receivers.url(path)}})
@@ -315,8 +312,8 @@ def in_ten_minutes() -> str:
     ("header", "least", "most"),
     [
         pytest.param(lambda: "7", 7, 7, id="seconds"),
-        pytest.param(in_ten_minutes, 300, 600, id="a moment"),
-        pytest.param(lambda: "soon", 0, 0, id="nonsense"),
+        pytest.param(in_ten_minutes, 300, 600, id="a date"),
+        pytest.param(lambda: "soon", 0, 0, id="neither of both"),
     ],
 )  # fmt: skip
 async def test_the_retry_after_header_is_parsed(
@@ -338,10 +335,12 @@ async def test_the_response_is_read_up_to_a_limit(receivers: Receivers, events: 
 @pytest.mark.parametrize(
     ("url", "error"),
     [
-        pytest.param("http://127.0.0.1:1/secret-part", Unavailable, id="nobody listens"),
+        pytest.param(
+            "http://127.0.0.1:1/secret-part", Unavailable, id="a port where nothing listens"
+        ),
         pytest.param("ftp://127.0.0.1/secret-part", UserMistake, id="another protocol"),
-        pytest.param("secret-part", UserMistake, id="no address at all"),
-        pytest.param("http://[secret-part", Unavailable, id="half an address"),
+        pytest.param("secret-part", UserMistake, id="a URL without a scheme"),
+        pytest.param("http://[secret-part", Unavailable, id="an incomplete address"),
         pytest.param("http://host:99999999/secret-part", Unavailable, id="no such port"),
     ],
 )
@@ -364,22 +363,35 @@ async def test_an_invalid_header_is_reported_without_its_value(
 
 
 @pytest.mark.parametrize(
-    "described",
+    "sections",
     [
         pytest.param({"slack": {"channelID": "C", "oauthTokenFile": "/no/such/file"}}, id="a token of Slack"),
         pytest.param({"webhook": {"url": "http://x", "signatureValueFile": "/no/such/file"}}, id="a shared secret"),
         pytest.param({"webhook": {"url": "http://x", "signingSecretFile": "/no/such/file"}}, id="a signing secret"),
-        pytest.param({"teams": {"hookURLFile": "/no/such/file"}}, id="an address of Teams"),
-        pytest.param({"discord": {"hookURLFile": "/no/such/file"}}, id="an address of Discord"),
+        pytest.param({"teams": {"hookURLFile": "/no/such/file"}}, id="a webhook URL of Teams"),
+        pytest.param({"discord": {"hookURLFile": "/no/such/file"}}, id="a webhook URL of Discord"),
         pytest.param({"email": {"host": "h", "from": "a@x", "to": ["b@x"], "username": "u", "passwordFile": "/no/such/file"}}, id="a password for mail"),
         pytest.param({"email": {"host": "h", "from": "a@x", "to": ["b@x"], "caFile": "/no/such/file"}}, id="certificates for mail"),
         pytest.param({"slack": {"channelID": "C", "oauthTokenData": "?"}}, id="something that is not base64"),
     ],
 )  # fmt: skip
-async def test_a_missing_secret_is_reported_at_startup(described: dict[str, Any]) -> None:
-    with pytest.raises(UserMistake, match=r"notifications\.receivers"):
-        async with receiver(**described):
+async def test_a_missing_secret_is_reported_at_startup(sections: dict[str, Any]) -> None:
+    (kind,) = sections
+    with pytest.raises(UserMistake, match=rf"notifications\.receivers\.{kind}\."):
+        async with receiver(**sections):
             pass
+
+
+def test_every_kind_of_the_configuration_has_a_receiver() -> None:
+    assert tuple(RECEIVERS) == ReceiverSpec.kinds()
+
+
+async def test_slack_is_used_if_slack_and_webhook_are_set(
+    receivers: Receivers, events: Events
+) -> None:
+    hook = {"hookURL": receivers.url(SLACK_HOOK)}
+    await send(events[FAILED], slack=hook, webhook={"url": receivers.url(WEBHOOK)})
+    assert (len(receivers.at(SLACK_HOOK)), len(receivers.at(WEBHOOK))) == (1, 0)
 
 
 async def test_a_receiver_without_configuration_is_none() -> None:

@@ -24,36 +24,36 @@ def route(**fields: Any) -> RouteSpec:
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind", "about", "expected"),
+    ("spec", "type_", "subject", "expected"),
     [
-        pytest.param(route(), FAILED, CART, True, id="a route without wishes takes everything"),
-        pytest.param(route(events=("DEPLOYMENT_FAILED",)), FAILED, CART, True, id="an event asked for"),
+        pytest.param(route(), FAILED, CART, True, id="a route without settings matches every event"),
+        pytest.param(route(events=("DEPLOYMENT_FAILED",)), FAILED, CART, True, id="a selected event"),
         pytest.param(route(events=("STAGE_FAILED",)), FAILED, CART, False, id="another event"),
         pytest.param(route(events=("EVENT_DEPLOYMENT_FAILED",)), FAILED, CART, False, id="names come without the prefix of the wire"),
-        pytest.param(route(groups=("DEPLOYMENT",)), FAILED, CART, True, id="a group asked for"),
+        pytest.param(route(groups=("DEPLOYMENT",)), FAILED, CART, True, id="a selected group"),
         pytest.param(route(groups=("DEPLOYMENT",)), STAGE, CART, False, id="a stage is no deployment"),
         pytest.param(route(groups=("STAGE", "PIPED")), PIPED, ITSELF, True, id="one of several groups"),
-        pytest.param(route(apps=("cart",)), FAILED, CART, True, id="an application asked for"),
+        pytest.param(route(apps=("cart",)), FAILED, CART, True, id="a selected application"),
         pytest.param(route(apps=("web",)), FAILED, CART, False, id="another application"),
-        pytest.param(route(apps=("web",)), PIPED, ITSELF, True, id="piped has no application and passes"),
-        pytest.param(route(labels={"env": "prod"}), FAILED, CART, True, id="a label asked for"),
-        pytest.param(route(labels={"env": "prod", "team": "x"}), FAILED, CART, True, id="all labels asked for"),
+        pytest.param(route(apps=("web",)), PIPED, ITSELF, True, id="piped has no application and matches"),
+        pytest.param(route(labels={"env": "prod"}), FAILED, CART, True, id="a selected label"),
+        pytest.param(route(labels={"env": "prod", "team": "x"}), FAILED, CART, True, id="all selected labels"),
         pytest.param(route(labels={"env": "prod", "team": "y"}), FAILED, CART, False, id="one of the labels differs"),
         pytest.param(route(labels={"zone": "a"}), FAILED, CART, False, id="a label that the application lacks"),
-        pytest.param(route(labels={"zone": "a"}), PIPED, ITSELF, True, id="piped has no labels and passes"),
-        pytest.param(route(ignore_events=("DEPLOYMENT_FAILED",), events=("DEPLOYMENT_FAILED",)), FAILED, CART, False, id="ignoring an event beats asking for it"),
-        pytest.param(route(ignore_groups=("DEPLOYMENT",), events=("DEPLOYMENT_FAILED",)), FAILED, CART, False, id="ignoring its group too"),
+        pytest.param(route(labels={"zone": "a"}), PIPED, ITSELF, True, id="piped has no labels and matches"),
+        pytest.param(route(ignore_events=("DEPLOYMENT_FAILED",), events=("DEPLOYMENT_FAILED",)), FAILED, CART, False, id="an ignored event takes precedence over a selected one"),
+        pytest.param(route(ignore_groups=("DEPLOYMENT",), events=("DEPLOYMENT_FAILED",)), FAILED, CART, False, id="and so does an ignored group"),
         pytest.param(route(ignore_apps=("cart",)), FAILED, CART, False, id="an ignored application"),
         pytest.param(route(ignore_labels={"env": "prod", "team": "y"}), FAILED, CART, False, id="one ignored label suffices"),
         pytest.param(route(ignore_labels={"env": "dev"}), FAILED, CART, True, id="the value of an ignored label counts"),
         pytest.param(route(ignore_labels={"zone": "a"}), FAILED, CART, True, id="a label with an empty value is not ignored by others"),
-        pytest.param(route(ignore_apps=("",), ignore_labels={"a": ""}), PIPED, ITSELF, True, id="nothing about applications keeps piped quiet"),
+        pytest.param(route(ignore_apps=("",), ignore_labels={"a": ""}), PIPED, ITSELF, True, id="settings for applications do not ignore piped"),
     ],
 )  # fmt: skip
 def test_route_matches(
-    spec: RouteSpec, kind: EventType, about: EventSubject, expected: bool
+    spec: RouteSpec, type_: EventType, subject: EventSubject, expected: bool
 ) -> None:
-    assert route_matches(spec, kind, about) is expected
+    assert route_matches(spec, type_, subject) is expected
 
 
 def test_the_groups_equal_those_of_the_wire() -> None:
@@ -79,24 +79,24 @@ SUBJECTS = st.builds(EventSubject, st.just("p"), st.just("id"), NAMES, MAPS)
 
 @given(ROUTES, KINDS, SUBJECTS)
 def test_matching_events_are_selected_and_not_ignored(
-    spec: RouteSpec, kind: EventType, about: EventSubject
+    spec: RouteSpec, type_: EventType, subject: EventSubject
 ) -> None:
-    if route_matches(spec, kind, about):
-        labels = dict(about.labels or {})
-        assert kind.name not in spec.ignore_events
-        assert kind.group not in spec.ignore_groups
-        assert about.application not in spec.ignore_apps
+    if route_matches(spec, type_, subject):
+        labels = dict(subject.labels or {})
+        assert type_.name not in spec.ignore_events
+        assert type_.group not in spec.ignore_groups
+        assert subject.application not in spec.ignore_apps
         assert not any(labels.get(key) == value for key, value in spec.ignore_labels.items())
-        assert not spec.apps or about.application in spec.apps
+        assert not spec.apps or subject.application in spec.apps
         assert all(labels.get(key) == value for key, value in spec.labels.items())
-        assert not spec.events or kind.name in spec.events
-        assert not spec.groups or kind.group in spec.groups
+        assert not spec.events or type_.name in spec.events
+        assert not spec.groups or type_.group in spec.groups
 
 
 @given(ROUTES, KINDS, SUBJECTS, NAMES, NAMES)
 def test_ignore_settings_only_narrow_a_route(
-    spec: RouteSpec, kind: EventType, about: EventSubject, key: str, value: str
+    spec: RouteSpec, type_: EventType, subject: EventSubject, key: str, value: str
 ) -> None:
     stricter = spec.model_copy(update={"ignore_labels": {**spec.ignore_labels, key: value}})
     if key not in spec.ignore_labels:
-        assert route_matches(spec, kind, about) or not route_matches(stricter, kind, about)
+        assert route_matches(spec, type_, subject) or not route_matches(stricter, type_, subject)

@@ -17,7 +17,6 @@ from pipecd.piped.notify.event import (
     subject_of,
     text_field,
 )
-from pipecd.proto.model.deployment_pb2 import Deployment
 
 _SHORT_ID_LENGTH = 8
 
@@ -124,6 +123,15 @@ Escape = Callable[[str], str]
 def compose(event: NotificationEvent, console: ConsoleLinks, escape: Escape) -> Message:
     """The default message; `escape` protects texts of users against the markup of a receiver."""
     subject, title = subject_of(event.metadata), _TITLES[event.type]
+    if subject.deployment is not None:
+        link = console.deployment(subject.deployment.id)
+        mentions = mentions_of(subject.deployment, event.type)
+    else:
+        id_ = subject.application_id
+        link = console.application(id_) if id_ else console.pipeds()
+        users: Iterable[str] = getattr(event.metadata, "mentioned_accounts", ())
+        groups: Iterable[str] = getattr(event.metadata, "mentioned_groups", ())
+        mentions = Mentions(tuple(users), tuple(groups))
     return Message(
         title=title.format.format(
             application=escape(subject.application),
@@ -136,8 +144,8 @@ def compose(event: NotificationEvent, console: ConsoleLinks, escape: Escape) -> 
             if field.value
         ),
         severity=title.severity,
-        link=_link(subject, console),
-        mentions=_mentions(event, subject),
+        link=link,
+        mentions=mentions,
     )
 
 
@@ -174,22 +182,6 @@ def _text(event: NotificationEvent, subject: EventSubject) -> str:
             return ""
 
 
-def _link(subject: EventSubject, console: ConsoleLinks) -> str:
-    if subject.deployment is not None:
-        return console.deployment(subject.deployment.id)
-    return (
-        console.application(subject.application_id) if subject.application_id else console.pipeds()
-    )
-
-
-def _mentions(event: NotificationEvent, subject: EventSubject) -> Mentions:
-    if subject.deployment is not None:
-        return mentions_of(subject.deployment, event.type)
-    users: Iterable[str] = getattr(event.metadata, "mentioned_accounts", ())
-    groups: Iterable[str] = getattr(event.metadata, "mentioned_groups", ())
-    return Mentions(tuple(users), tuple(groups))
-
-
 def _fields(
     event: NotificationEvent, subject: EventSubject, console: ConsoleLinks
 ) -> Iterator[Field]:
@@ -202,33 +194,23 @@ def _fields(
         return
     yield Field("Project", subject.project)
     yield Field("Application", subject.application, console.application(subject.application_id))
-    yield _kind_or_labels(subject)
-    if subject.deployment is not None:
-        yield from _deployment_fields(subject.deployment, subject, console)
+    if subject.platform:
+        # Only v0 applications have a kind.
+        yield Field("Kind", subject.platform.lower())
+    else:
+        labels = sorted((subject.labels or {}).items())
+        yield Field("Labels", ",".join(f"{key}={value}" for key, value in labels))
+    if (deployment := subject.deployment) is not None:
+        created_at = deployment.created_at
+        yield Field("Deployment", _short(deployment.id), console.deployment(deployment.id))
+        if subject.stage is not None:
+            yield Field("Stage", subject.stage.name)
+        yield Field("Triggered By", triggered_by(deployment))
+        if subject.stage is None:
+            yield Field("Started At", from_unix(created_at).isoformat(" "), at=created_at)
     if commit := text_field(metadata, "commit_hash"):
         link = commit_page(subject.remote, commit)
         yield Field("Commit", text_field(metadata, "commit_message").partition("\n")[0], link)
-
-
-def _deployment_fields(
-    deployment: Deployment, subject: EventSubject, console: ConsoleLinks
-) -> Iterator[Field]:
-    yield Field("Deployment", _short(deployment.id), console.deployment(deployment.id))
-    if subject.stage is not None:
-        yield Field("Stage", subject.stage.name)
-    yield Field("Triggered By", triggered_by(deployment))
-    if subject.stage is None:
-        yield Field(
-            "Started At", from_unix(deployment.created_at).isoformat(" "), at=deployment.created_at
-        )
-
-
-def _kind_or_labels(subject: EventSubject) -> Field:
-    """The kind, which only v0 applications have, or else the labels."""
-    if subject.platform:
-        return Field("Kind", subject.platform.lower())
-    labels = sorted((subject.labels or {}).items())
-    return Field("Labels", ",".join(f"{key}={value}" for key, value in labels))
 
 
 def _short(id_: str) -> str:

@@ -2,20 +2,14 @@
 """Takes notification events from every part of piped and routes them to the receivers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import httpx2
 import structlog
 
-from pipecd.config.piped import (
-    hook_url,
-    mail_password,
-    signing_secret,
-    slack_token,
-    webhook_signature,
-)
 from pipecd.config.piped_notifications import NotificationsSpec, ReceiverSpec, RouteSpec
 from pipecd.observe.version import build_version
 from pipecd.piped.notify.event import (
@@ -27,7 +21,7 @@ from pipecd.piped.notify.event import (
 from pipecd.piped.notify.message import ConsoleLinks
 from pipecd.piped.notify.outbox import Delivery, NotificationMetrics, Outbox, Receiver
 from pipecd.piped.notify.receivers.discord import DiscordReceiver
-from pipecd.piped.notify.receivers.email import EmailReceiver, tls_context
+from pipecd.piped.notify.receivers.email import EmailReceiver
 from pipecd.piped.notify.receivers.slack import SlackReceiver
 from pipecd.piped.notify.receivers.teams import TeamsReceiver
 from pipecd.piped.notify.receivers.webhook import WebhookReceiver
@@ -37,6 +31,14 @@ from pipecd.proto.model import notification_pb2 as pb
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+# The receiver of each section that a receiver may have in the configuration of piped.
+RECEIVERS: Mapping[str, Callable[[Any, MessageRenderer, httpx2.AsyncClient], Receiver]] = {
+    "slack": SlackReceiver.create,
+    "webhook": WebhookReceiver.create,
+    "teams": TeamsReceiver.create,
+    "discord": DiscordReceiver.create,
+    "email": EmailReceiver.create,
+}
 # How long the last notifications may take when piped shuts down.
 _FLUSH_SECONDS = 5.0
 
@@ -131,30 +133,29 @@ class Notifier:
         for entry in self._spool.pending:
             self._enqueue(entry)
         self.notify(self._piped_event(EventType.PIPED_STARTED, pb.NotificationEventPipedStarted))
+        outboxes = [subscriber.outbox for subscriber in self._subscribers]
         async with asyncio.TaskGroup() as group:
             syncing = group.create_task(self._spool.run())
-            tasks = [group.create_task(s.outbox.run()) for s in self._subscribers]
+            tasks = [group.create_task(outbox.run()) for outbox in outboxes]
             try:
                 await asyncio.Event().wait()
             finally:
                 self.notify(
                     self._piped_event(EventType.PIPED_STOPPED, pb.NotificationEventPipedStopped)
                 )
-                await self._flush(tasks)
-                syncing.cancel()
-
-    async def _flush(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        outboxes = [subscriber.outbox for subscriber in self._subscribers]
-        for outbox in outboxes:
-            outbox.close()
-        if tasks:
-            await asyncio.wait(tasks, timeout=self._flush_seconds)
-        self._is_open = False
-        pending = {outbox.name: outbox.pending for outbox in outboxes if outbox.pending}
-        if pending:
-            log.warning("undelivered notifications are sent at the next start", receivers=pending)
-        for task in tasks:
-            task.cancel()
+                for outbox in outboxes:
+                    outbox.close()
+                if tasks:
+                    await asyncio.wait(tasks, timeout=self._flush_seconds)
+                self._is_open = False
+                if pending := {
+                    outbox.name: outbox.pending for outbox in outboxes if outbox.pending
+                }:
+                    log.warning(
+                        "undelivered notifications are sent at the next start", receivers=pending
+                    )
+                for task in (*tasks, syncing):
+                    task.cancel()
 
     def _piped_event(
         self,
@@ -185,36 +186,18 @@ def create_subscribers(
             validate_templates(route.templates, of=f"route {route.name}")
         receiver = create_receiver(receiver_spec, console, client)
         if receiver is not None and routes:
-            on_done = partial(_done, spool, name)
+            on_done = partial(spool.done, receiver=name)
             outbox = Outbox(name, receiver, on_done=on_done, metrics=metrics)
             subscribers.append(Subscriber(outbox, routes))
     return subscribers
 
 
-def _done(spool: Spool, receiver: str, delivery: Delivery) -> None:
-    spool.done(delivery.id, receiver)
-
-
 def create_receiver(
     spec: ReceiverSpec, console: ConsoleLinks, client: httpx2.AsyncClient
 ) -> Receiver | None:
-    """The configured receiver, or None if there is none; a missing secret is an error now."""
+    """The configured receiver, or None if there is none; raises if a secret cannot be read."""
     validate_templates(spec.templates, of=f"receiver {spec.name}")
+    if spec.kind is None:
+        return None
     renderer = MessageRenderer(console, spec.templates)
-    if spec.slack is not None:
-        slack_token(spec.slack)
-        return SlackReceiver(spec.slack, renderer, client)
-    if spec.webhook is not None:
-        webhook_signature(spec.webhook)
-        signing_secret(spec.webhook)
-        return WebhookReceiver(spec.webhook, client)
-    if spec.teams is not None:
-        hook_url(spec.teams)
-        return TeamsReceiver(spec.teams, renderer, client)
-    if spec.discord is not None:
-        hook_url(spec.discord)
-        return DiscordReceiver(spec.discord, renderer, client)
-    if spec.email is not None:
-        mail_password(spec.email)
-        return EmailReceiver(spec.email, renderer, tls_context(spec.email))
-    return None
+    return RECEIVERS[spec.kind](getattr(spec, spec.kind), renderer, client)

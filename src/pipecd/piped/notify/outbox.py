@@ -115,12 +115,12 @@ class Outbox:
         name: str,
         receiver: Receiver,
         *,
-        on_done: Callable[[Delivery], None],
+        on_done: Callable[[str], None],
         max_queued: int = MAX_QUEUED,
         retry: RetryPolicy | None = None,
         metrics: NotificationMetrics | None = None,
     ) -> None:
-        """`on_done` is called for every delivery that was sent, or never will be."""
+        """`on_done` is called with the id of each delivery that was sent, or never will be."""
         self.name, self._on_done = name, on_done
         self._receiver, self._max_queued, self._retry = receiver, max_queued, retry or RetryPolicy()
         self._queue: deque[Delivery] = deque()
@@ -132,7 +132,7 @@ class Outbox:
     def put(self, delivery: Delivery) -> None:
         """Queues a delivery; if the queue is full, the oldest one is dropped."""
         if len(self._queue) >= self._max_queued:
-            self._on_done(self._queue.popleft())
+            self._on_done(self._queue.popleft().id)
             self._metrics.given_up.inc()
             self._dropped += 1
             if self._dropped == 1:
@@ -159,7 +159,7 @@ class Outbox:
                 await self._deliver(delivery)
                 # A full queue may have dropped it in the meantime.
                 if self._queue and self._queue[0] is delivery:
-                    self._on_done(self._queue.popleft())
+                    self._on_done(self._queue.popleft().id)
             if self._dropped:
                 log.warning("notifications were dropped", receiver=self.name, count=self._dropped)
                 self._dropped = 0

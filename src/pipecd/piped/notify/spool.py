@@ -10,7 +10,7 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -60,7 +60,14 @@ class Spool:
     def open(cls, path: Path) -> "Spool":
         """Loads the file of an earlier piped."""
         spool = cls(path)
-        for line in _read_lines(path):
+        try:
+            lines = path.read_bytes().splitlines()
+        except FileNotFoundError:
+            lines = []
+        except OSError as e:
+            log.warning("notification spool cannot be read", error=str(e))
+            lines = []
+        for line in lines:
             spool._load(line)
         oldest = utc_now() - _MAX_AGE
         spool._pending = {i: e for i, e in spool._pending.items() if e.created_at > oldest}
@@ -173,15 +180,6 @@ def _sync(descriptor: int) -> None:
         )
     finally:
         os.close(descriptor)
-
-
-def _read_lines(path: Path) -> Iterator[bytes]:
-    try:
-        yield from path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return
-    except OSError as e:
-        log.warning("notification spool cannot be read", error=str(e))
 
 
 def _encode_line(record: dict[str, Any]) -> bytes:

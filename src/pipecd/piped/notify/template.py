@@ -31,10 +31,26 @@ class MessageRenderer:
         """The message of a delivery; templates of its route precede those of the receiver."""
         event = delivery.event
         message = compose(event, self.console, escape)
-        for template in (*delivery.templates, *self.templates):
-            if template.event in (ANY_EVENT, event.type.name):
-                return _apply(template, message, event, escape)
-        return message
+        templates = (*delivery.templates, *self.templates)
+        applicable = (t for t in templates if t.event in (ANY_EVENT, event.type.name))
+        template = next(applicable, None)
+        if template is None:
+            return message
+        data, name = template_variables(message, event, escape), f"template for {template.event}"
+        try:
+            return replace(
+                message,
+                title=render(template.title, data, name=name) if template.title else message.title,
+                text=render(template.text, data, name=name) if template.text else message.text,
+            )
+        except TemplateMistake as e:
+            # The default message is better than none.
+            log.warning(
+                "notification template failed, sending the default message",
+                event_type=event.type.name,
+                error=str(e),
+            )
+            return message
 
 
 def validate_templates(templates: Sequence[TemplateSpec], *, of: str) -> None:
@@ -42,27 +58,6 @@ def validate_templates(templates: Sequence[TemplateSpec], *, of: str) -> None:
     for template in templates:
         for text in (template.title, template.text):
             parse(text, name=f"{of}, template for {template.event}")
-
-
-def _apply(
-    template: TemplateSpec, message: Message, event: NotificationEvent, escape: Escape
-) -> Message:
-    data = template_variables(message, event, escape)
-    name = f"template for {template.event}"
-    try:
-        return replace(
-            message,
-            title=render(template.title, data, name=name) if template.title else message.title,
-            text=render(template.text, data, name=name) if template.text else message.text,
-        )
-    except TemplateMistake as e:
-        # The default message is better than none.
-        log.warning(
-            "notification template failed, sending the default message",
-            event_type=event.type.name,
-            error=str(e),
-        )
-        return message
 
 
 def template_variables(

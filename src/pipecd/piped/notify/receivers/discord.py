@@ -4,7 +4,7 @@
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 
@@ -28,6 +28,14 @@ class DiscordReceiver:
     spec: DiscordSpec
     renderer: MessageRenderer
     client: httpx2.AsyncClient
+
+    @classmethod
+    def create(
+        cls, spec: DiscordSpec, renderer: MessageRenderer, client: httpx2.AsyncClient
+    ) -> Self:
+        """Raises if the webhook URL cannot be read."""
+        hook_url(spec)
+        return cls(spec, renderer, client)
 
     async def send(self, delivery: Delivery) -> None:
         message = self.renderer.render(delivery, escape)

@@ -13,14 +13,16 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 from html import escape as escape_html
+from typing import Self
 
+import httpx2
 import structlog
 
 from pipecd.config.piped import mail_password
 from pipecd.config.piped_notifications import EmailSpec, is_mail_address
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.piped.notify.event import subject_of
-from pipecd.piped.notify.message import Field, Message, truncate
+from pipecd.piped.notify.message import Message, truncate
 from pipecd.piped.notify.outbox import Delivery
 from pipecd.piped.notify.template import MessageRenderer
 
@@ -38,6 +40,21 @@ class EmailReceiver:
     spec: EmailSpec
     renderer: MessageRenderer
     tls: ssl.SSLContext | None
+
+    @classmethod
+    def create(cls, spec: EmailSpec, renderer: MessageRenderer, _: httpx2.AsyncClient) -> Self:
+        """Raises if the password or the certificates cannot be read; uses no HTTP client."""
+        mail_password(spec)
+        if spec.tls == "NONE":
+            return cls(spec, renderer, None)
+        try:
+            context = ssl.create_default_context(cafile=spec.ca_file or None)
+        except OSError as e:
+            raise UserMistake(
+                f"notifications.receivers.email.caFile: cannot use {spec.ca_file}: {e}",
+                hint="name a file with certificates in PEM",
+            ) from e
+        return cls(spec, renderer, context)
 
     async def send(self, delivery: Delivery) -> None:
         message = self.renderer.render(delivery, str)
@@ -67,48 +84,29 @@ def create_email(
     deployment = subject_of(delivery.event.metadata).deployment
     if deployment is not None:
         email["References"] = f"<{deployment.id}@{domain}>"
-    email.set_content(_plain_text(message))
-    email.add_alternative(_html(message), subtype="html")
-    return email
-
-
-def _plain_text(message: Message) -> str:
     fields = [f"{field.name}: {field.value}" for field in message.fields]
     parts = [message.title, message.text, "\n".join(fields), message.link]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    email.set_content("\n\n".join(part for part in parts if part) + "\n")
+    email.add_alternative(_html(message), subtype="html")
+    return email
 
 
 def _html(message: Message) -> str:
     colour = message.severity.value
     title = _html_link(message.title, message.link)
     text = f"<pre style='white-space: pre-wrap'>{escape_html(message.text)}</pre>"
-    rows = "".join(_html_row(field) for field in message.fields)
+    rows = "".join(
+        f"<tr><td>{escape_html(field.name)}</td><td>{_html_link(field.value, field.link)}</td></tr>"
+        for field in message.fields
+    )
     return (
         f"<h3 style='border-left: 4px solid {colour}; padding-left: 8px'>{title}</h3>"
         f"{text if message.text else ''}<table>{rows}</table>"
     )
 
 
-def _html_row(field: Field) -> str:
-    value = _html_link(field.value, field.link)
-    return f"<tr><td>{escape_html(field.name)}</td><td>{value}</td></tr>"
-
-
 def _html_link(text: str, link: str) -> str:
     return f'<a href="{escape_html(link)}">{escape_html(text)}</a>' if link else escape_html(text)
-
-
-def tls_context(spec: EmailSpec) -> ssl.SSLContext | None:
-    """The certificate authorities to verify the server with, or None without TLS."""
-    if spec.tls == "NONE":
-        return None
-    try:
-        return ssl.create_default_context(cafile=spec.ca_file or None)
-    except OSError as e:
-        raise UserMistake(
-            f"notifications.receivers.email.caFile: cannot use {spec.ca_file}: {e}",
-            hint="name a file with certificates in PEM",
-        ) from e
 
 
 @dataclass
@@ -123,7 +121,14 @@ class SmtpSession:
     def send(self, recipients: Sequence[str], email: bytes) -> None:
         """Sends an e-mail to the recipients that the server accepts; there must be one."""
         try:
-            self._smtp = smtp = self._connect()
+            host, port = self.spec.host, self.spec.server_port
+            if self.spec.tls == "TLS":
+                smtp = smtplib.SMTP_SSL(
+                    host, port, "localhost", timeout=_SOCKET_TIMEOUT, context=self.tls
+                )
+            else:
+                smtp = smtplib.SMTP(host, port, "localhost", timeout=_SOCKET_TIMEOUT)
+            self._smtp = smtp
             try:
                 self._authenticate(smtp)
                 rejected = smtp.sendmail(self.spec.sender, recipients, email)
@@ -149,14 +154,6 @@ class SmtpSession:
     @property
     def _server(self) -> str:
         return f"{self.spec.host}:{self.spec.server_port}"
-
-    def _connect(self) -> smtplib.SMTP:
-        host, port = self.spec.host, self.spec.server_port
-        if self.spec.tls == "TLS":
-            return smtplib.SMTP_SSL(
-                host, port, "localhost", timeout=_SOCKET_TIMEOUT, context=self.tls
-            )
-        return smtplib.SMTP(host, port, "localhost", timeout=_SOCKET_TIMEOUT)
 
     def _authenticate(self, smtp: smtplib.SMTP) -> None:
         _ehlo(smtp)

@@ -31,7 +31,11 @@ async def post(
     masking = Masking([*secrets, url, *_secret_parts(url)])
     try:
         async with client.stream("POST", url, content=body, headers=headers) as response:
-            content = await _read_start(response)
+            content = b""
+            async for part in response.aiter_bytes():
+                content += part
+                if len(content) >= _READ_LIMIT:
+                    break
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, UnicodeEncodeError) as e:
         cause = masking.hide(str(e))
         raise UserMistake(f"the URL or a header of the receiver is invalid: {cause}") from None
@@ -40,21 +44,12 @@ async def post(
         cause = masking.hide(str(e)) or type(e).__name__
         raise Unavailable(f"cannot reach {host_of(url)}: {cause}") from None
     if response.is_success:
-        return content
+        return content[:_READ_LIMIT]
     quoted = masking.hide(content.decode("utf-8", "replace"))[:_QUOTED_LENGTH]
     message = f"{host_of(url)} responded with status {response.status_code}: {quoted}"
     if response.is_server_error or response.status_code in _TRANSIENT_STATUSES:
         raise RetryAfter(message, seconds=_retry_after(response.headers.get("retry-after", "")))
     raise UserMistake(message)
-
-
-async def _read_start(response: httpx2.Response) -> bytes:
-    content = b""
-    async for part in response.aiter_bytes():
-        content += part
-        if len(content) >= _READ_LIMIT:
-            break
-    return content[:_READ_LIMIT]
 
 
 def _retry_after(value: str) -> float:

@@ -2,9 +2,9 @@
 """Sends notifications to a Slack channel, by an incoming webhook or by the API."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 
@@ -35,6 +35,12 @@ class SlackReceiver:
     renderer: MessageRenderer
     client: httpx2.AsyncClient
 
+    @classmethod
+    def create(cls, spec: SlackSpec, renderer: MessageRenderer, client: httpx2.AsyncClient) -> Self:
+        """Raises if the token cannot be read."""
+        slack_token(spec)
+        return cls(spec, renderer, client)
+
     async def send(self, delivery: Delivery) -> None:
         message = self.renderer.render(delivery, escape)
         content = payload(message, self.spec, int(delivery.created_at.timestamp()))
@@ -53,35 +59,33 @@ class SlackReceiver:
             headers={**_JSON, "Authorization": f"Bearer {token}"},
             secrets=(token,),
         )
-        error = _api_error(response)
+        # Slack's API reports errors in the body of a response with status 200.
+        try:
+            result: dict[str, Any] = json.loads(response)
+            error = "" if result["ok"] else str(result.get("error") or "without a reason")
+        except (ValueError, KeyError, TypeError):
+            error = "the response is not one of Slack's API"
         if error in _TRANSIENT:
             raise Unavailable(f"Slack cannot accept the message now: {error}")
         if error:
             raise UserMistake(f"Slack rejected the message: {error}")
 
 
-def _api_error(response: bytes) -> str:
-    """The error of an API response, which Slack sends with status 200."""
-    try:
-        result: dict[str, Any] = json.loads(response)
-        return "" if result["ok"] else str(result.get("error") or "without a reason")
-    except (ValueError, KeyError, TypeError):
-        return "the response is not one of Slack's API"
-
-
 def payload(message: Message, spec: SlackSpec, at: int) -> dict[str, Any]:
     """The message in Slack's format, with one coloured attachment."""
-    mentions = message.mentions
-    fields = [
-        *(_field(field.name, _value(field)) for field in message.fields),
-        *_mentioned("Users", [_user(u) for u in (*mentions.users, *spec.mentioned_accounts)]),
-        *_mentioned("Groups", [_group(g) for g in (*mentions.groups, *spec.mentioned_groups)]),
-    ]
+    users = (*message.mentions.users, *spec.mentioned_accounts)
+    groups = (*message.mentions.groups, *spec.mentioned_groups)
+    mentions = {
+        "Mention To Users": [f"<@{id_.removeprefix('@')}>" for id_ in users],
+        "Mention To Groups": [id_ if SUBTEAM in id_ else f"<{SUBTEAM}{id_}>" for id_ in groups],
+    }
+    values = [(field.name, _value(field)) for field in message.fields]
+    values += [(name, " ".join(dict.fromkeys(ids))) for name, ids in mentions.items() if ids]
     attachment = {
         "title": message.title,
         "title_link": message.link,
         "text": truncate(message.text, _MAX_TEXT),
-        "fields": fields,
+        "fields": [{"title": name, "value": value, "short": True} for name, value in values],
         "color": message.severity.value,
         "mrkdwn_in": ["text"],
         "ts": at,
@@ -94,24 +98,8 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _field(name: str, value: str) -> dict[str, Any]:
-    return {"title": name, "value": value, "short": True}
-
-
 def _value(field: Field) -> str:
     if field.at:
         # Slack shows it in the time zone of the reader.
         return f"<!date^{field.at}^{{date_num}} {{time_secs}}|{field.value}>"
     return f"<{field.link}|{field.value}>" if field.link else field.value
-
-
-def _mentioned(whom: str, mentions: Sequence[str]) -> list[dict[str, Any]]:
-    return [_field(f"Mention To {whom}", " ".join(dict.fromkeys(mentions)))] if mentions else []
-
-
-def _user(id_: str) -> str:
-    return f"<@{id_.removeprefix('@')}>"
-
-
-def _group(id_: str) -> str:
-    return id_ if SUBTEAM in id_ else f"<{SUBTEAM}{id_}>"

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 
@@ -39,6 +39,12 @@ class TeamsReceiver:
     renderer: MessageRenderer
     client: httpx2.AsyncClient
 
+    @classmethod
+    def create(cls, spec: TeamsSpec, renderer: MessageRenderer, client: httpx2.AsyncClient) -> Self:
+        """Raises if the webhook URL cannot be read."""
+        hook_url(spec)
+        return cls(spec, renderer, client)
+
     async def send(self, delivery: Delivery) -> None:
         message = self.renderer.render(delivery, escape)
         body = json.dumps(payload(message, self.spec.mentioned_users)).encode()
@@ -49,12 +55,27 @@ class TeamsReceiver:
 
 def payload(message: Message, mentioned: Sequence[str]) -> dict[str, Any]:
     """The message as an adaptive card."""
+    title = {
+        **_block(message.title),
+        "weight": "Bolder",
+        "size": "Medium",
+        "color": _COLOURS[message.severity],
+    }
+    text = [_block(truncate(message.text, _MAX_TEXT))] if message.text else []
+    facts = {"type": "FactSet", "facts": [_fact(field) for field in message.fields]}
+    mentions = {user: f"<at>{user}</at>" for user in mentioned}
     card: dict[str, Any] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.4",
-        "body": _body(message, mentioned),
-        "msteams": {"width": "Full", "entities": [_mention(user) for user in mentioned]},
+        "body": [title, *text, facts, *([_block(" ".join(mentions.values()))] if mentions else [])],
+        "msteams": {
+            "width": "Full",
+            "entities": [
+                {"type": "mention", "text": at, "mentioned": {"id": user, "name": user}}
+                for user, at in mentions.items()
+            ],
+        },
     }
     if message.link:
         card["actions"] = [{"type": "Action.OpenUrl", "title": "Open", "url": message.link}]
@@ -68,19 +89,6 @@ def escape(text: str) -> str:
     return _MARKUP.sub(r"\\\1", text).replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _body(message: Message, mentioned: Sequence[str]) -> list[dict[str, Any]]:
-    title = {
-        **_block(message.title),
-        "weight": "Bolder",
-        "size": "Medium",
-        "color": _COLOURS[message.severity],
-    }
-    text = [_block(truncate(message.text, _MAX_TEXT))] if message.text else []
-    facts = {"type": "FactSet", "facts": [_fact(field) for field in message.fields]}
-    people = [_block(" ".join(_at(user) for user in mentioned))] if mentioned else []
-    return [title, *text, facts, *people]
-
-
 def _block(text: str) -> dict[str, Any]:
     return {"type": "TextBlock", "text": text, "wrap": True}
 
@@ -88,11 +96,3 @@ def _block(text: str) -> dict[str, Any]:
 def _fact(field: Field) -> dict[str, str]:
     value = truncate(field.value, _MAX_VALUE)
     return {"title": field.name, "value": f"[{value}]({field.link})" if field.link else value}
-
-
-def _mention(user: str) -> dict[str, Any]:
-    return {"type": "mention", "text": _at(user), "mentioned": {"id": user, "name": user}}
-
-
-def _at(user: str) -> str:
-    return f"<at>{user}</at>"

@@ -2,6 +2,7 @@
 """Posts notification events as JSON to a webhook."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import httpx2
 
@@ -12,6 +13,7 @@ from pipecd.model.document import to_json
 from pipecd.piped.notify.event import NotificationEvent
 from pipecd.piped.notify.outbox import Delivery
 from pipecd.piped.notify.receivers.post import JSON, post
+from pipecd.piped.notify.template import MessageRenderer
 from pipecd.secrets.standardwebhook import signed_headers
 
 
@@ -22,6 +24,13 @@ class WebhookReceiver:
     spec: WebhookSpec
     client: httpx2.AsyncClient
     now: Now = utc_now
+
+    @classmethod
+    def create(cls, spec: WebhookSpec, _: MessageRenderer, client: httpx2.AsyncClient) -> Self:
+        """Raises if the configured secrets cannot be read; the renderer is not used."""
+        webhook_signature(spec)
+        signing_secret(spec)
+        return cls(spec, client)
 
     async def send(self, delivery: Delivery) -> None:
         shared, secret = webhook_signature(self.spec), signing_secret(self.spec)
