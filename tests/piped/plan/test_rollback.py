@@ -18,6 +18,7 @@ from pipecd.piped.plan.rollback import (
     resumed_rollback,
     stop_from,
     stopped_stage,
+    without_rollback,
 )
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -29,6 +30,7 @@ SUCCESS, FAILURE, CANCELLED = (
 )
 BY_ANN = Stop(StopReason.CANCELLED, by="ann")
 NO_ROLLBACK = Stop(StopReason.CANCELLED, by="ann", force_no_rollback=True)
+FORCED_ROLLBACK = Stop(StopReason.CANCELLED, by="ann", force_rollback=True)
 STAGE = PipelineStage(id="s1", name="WAIT")
 
 
@@ -57,6 +59,22 @@ def deployment(*stages: PipelineStage) -> Deployment:
 )  # fmt: skip
 def test_after_a_stage(ended: StageOutcome, outcome: DeploymentOutcome | None) -> None:
     assert outcome_after(STAGE, ended) == outcome
+
+
+@pytest.mark.parametrize(
+    ("stop", "outcome", "expected"),
+    [
+        pytest.param(FORCED_ROLLBACK, DeploymentOutcome(CANCELLED, "Cancelled", "s1", True, "ann"), DeploymentOutcome(CANCELLED, "Cancelled (there is no rollback, as planner.autoRollback is off or no stage can be undone)", "s1", False, "ann"), id="a cancellation with rollback"),
+        pytest.param(FORCED_ROLLBACK, DeploymentOutcome(CANCELLED, "Cancelled", "", False, "ann"), DeploymentOutcome(CANCELLED, "Cancelled", "", False, "ann"), id="a cancellation with rollback before the first stage"),
+        pytest.param(BY_ANN, DeploymentOutcome(CANCELLED, "Cancelled", "s1", True, "ann"), DeploymentOutcome(CANCELLED, "Cancelled", "s1", True, "ann"), id="a plain cancellation"),
+        pytest.param(NO_ROLLBACK, DeploymentOutcome(CANCELLED, "Cancelled", "s1", False, "ann"), DeploymentOutcome(CANCELLED, "Cancelled", "s1", False, "ann"), id="a cancellation without rollback"),
+        pytest.param(TIMED_OUT, DeploymentOutcome(FAILURE, "Timed out", "s1", True), DeploymentOutcome(FAILURE, "Timed out", "s1", True), id="a timeout"),
+    ],
+)  # fmt: skip
+def test_only_a_requested_rollback_that_was_not_planned_is_mentioned(
+    stop: Stop, outcome: DeploymentOutcome, expected: DeploymentOutcome
+) -> None:
+    assert without_rollback(outcome, stop) == expected
 
 
 @pytest.mark.parametrize("status", [StageStatus.NOT_STARTED_YET, StageStatus.RUNNING])
