@@ -27,7 +27,7 @@ from servers.receivers import (
     WEBHOOK,
     Mailbox,
     Receivers,
-    five_receivers,
+    notifications_config,
 )
 from servers.upstream import UpstreamInstallation
 
@@ -255,7 +255,7 @@ async def told_from_the_beginning(
     plugin = {"name": "kubernetes", "deployTargets": [{"name": "here", "config": config}]}
     rest = f"  plugins: {json.dumps([plugin])}\n  eventWatcher: {{checkInterval: 5s}}\n"
     notifications = "".join(
-        f"  {line}\n" for line in five_receivers(receivers, mailbox).splitlines()
+        f"  {line}\n" for line in notifications_config(receivers, mailbox).splitlines()
     )
     first = await bed.register_piped("one", rest + notifications)
     second = await bed.register_piped("two", rest)

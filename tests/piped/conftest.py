@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A control plane behind a gate, repositories, and whole pipeds, for the parts of a piped."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -41,23 +40,6 @@ def open_plane(tmp_path: Path) -> OpenControlPlane:
 def running() -> Callable[..., AbstractAsyncContextManager[None]]:
     """Runs components while a block runs; one that dies fails the test."""
     return control_plane.running
-
-
-@pytest.fixture
-def eventually() -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Waits until an awaited question has a true answer."""
-
-    async def wait(ask: Callable[[], Any], at_most: float = 10) -> Any:
-        async with asyncio.timeout(at_most):
-            while True:
-                answer = ask()
-                if asyncio.iscoroutine(answer):
-                    answer = await answer
-                if answer:
-                    return answer
-                await asyncio.sleep(0.005)
-
-    return wait
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import base64
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -18,6 +17,7 @@ from pipecd.piped.app import run_piped
 from pipecd.proto.service import piped_pb2
 from servers.control_plane import OpenControlPlane, running_piped
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import WAITING_CART
 from servers.server import free_port
 
@@ -25,7 +25,7 @@ GIT_PASSWORD = f"git: {{username: ann, password: {base64.b64encode(b's3cret').de
 
 
 async def test_a_push_becomes_a_finished_deployment(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with open_plane() as plane:
@@ -52,7 +52,7 @@ async def test_a_push_becomes_a_finished_deployment(
 
 
 async def test_piped_registers_itself_without_secrets(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     origin.commit({"README": ""})
     async with open_plane() as plane:
@@ -70,7 +70,7 @@ async def test_piped_registers_itself_without_secrets(
 
 
 async def test_a_restart_command_is_reported_and_ends_piped_cleanly(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     origin.commit({"README": ""})
     async with open_plane() as plane:
@@ -83,7 +83,7 @@ async def test_a_restart_command_is_reported_and_ends_piped_cleanly(
 
 
 async def test_a_piped_that_waits_for_its_control_plane_is_healthy(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     async with open_plane() as plane:
         given = plane.piped.settings(origin.remote)
@@ -139,7 +139,7 @@ async def test_a_piped_waits_for_the_previous_one_to_end(
 
 
 async def test_piped_reconnects_to_a_restarted_control_plane(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any, tmp_path: Path
+    open_plane: OpenControlPlane, origin: Origin, tmp_path: Path
 ) -> None:
     import grpc
 

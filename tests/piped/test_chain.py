@@ -15,6 +15,7 @@ from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 
 FOLLOWS = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"
 CHAIN = "  postSync: {chain: {applications: [{name: shop}, {name: web}]}}\n"
@@ -87,7 +88,6 @@ async def test_each_block_waits_for_the_one_before_it(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     tmp_path: Path,
 ) -> None:
     async with set_up(start_plane, whole_piped, origin, tmp_path, shop="sleep 0.5") as stage:
@@ -106,7 +106,6 @@ async def test_a_block_that_fails_keeps_the_next_from_beginning(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     tmp_path: Path,
 ) -> None:
     async with set_up(start_plane, whole_piped, origin, tmp_path, shop="exit 3") as stage:
@@ -129,7 +128,6 @@ async def test_blocks_are_chosen_by_label_and_kind_and_labels_narrow(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     tmp_path: Path,
 ) -> None:
     trace = tmp_path / "trace"
@@ -179,7 +177,6 @@ async def test_those_who_follow_deploy_the_commit_that_the_chain_began_with(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     tmp_path: Path,
 ) -> None:
     """The second piped comes only after another commit was pushed."""
@@ -225,7 +222,6 @@ async def test_who_follows_may_begin_a_chain_of_its_own_and_waits_for_its_turn_a
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     tmp_path: Path,
 ) -> None:
     """The shop follows the cart and is followed by the stock, and again by the cart."""
@@ -283,7 +279,6 @@ async def test_a_chain_ends_as_a_whole_when_its_first_deployment_is_cancelled(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     tmp_path: Path,
 ) -> None:
     trace = tmp_path / "trace"

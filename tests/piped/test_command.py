@@ -16,6 +16,7 @@ from pipecd.piped.command import run, settings_of
 from servers.control_plane import OpenControlPlane
 from servers.origin import Origin
 from servers.piped import killed_piped, piped_config
+from servers.polling import eventually
 from servers.server import free_port
 
 STUBBORN = """\
@@ -124,7 +125,7 @@ async def test_metrics_carry_the_labels_of_the_piped(
 
 @pytest.mark.slow
 async def test_piped_ends_within_its_grace_period(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     async with open_plane() as plane:
         trace = plane.directory / "trace"

@@ -19,6 +19,7 @@ from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from servers.control_plane import GatedControlPlane, OpenControlPlane, has_running
 from servers.origin import Origin
+from servers.polling import eventually
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -40,7 +41,6 @@ class Scene:
 
     plane: GatedControlPlane
     origin: Origin
-    eventually: Any
     application: str = ""
 
     def piped(self) -> AbstractAsyncContextManager["asyncio.Task[None]"]:
@@ -72,11 +72,11 @@ class Scene:
 
 @pytest.fixture
 async def scene(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any, monkeypatch: pytest.MonkeyPatch
+    open_plane: OpenControlPlane, origin: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Scene]:
     monkeypatch.setattr(command_handlers, "STAGE_CHECK_INTERVAL", 0.05)
     async with open_plane() as plane:
-        yield Scene(plane, origin, eventually)
+        yield Scene(plane, origin)
 
 
 async def test_a_sync_whose_report_was_lost_is_not_triggered_twice(scene: Scene) -> None:
@@ -87,7 +87,7 @@ async def test_a_sync_whose_report_was_lost_is_not_triggered_twice(scene: Scene)
         command = await scene.plane.cases.applications.sync(
             scene.application, SyncStrategy.AUTO, by=scene.plane.admin
         )
-        await scene.eventually(lambda: "CreateDeployment done" in scene.plane.gate.calls, 20)
+        await eventually(lambda: "CreateDeployment done" in scene.plane.gate.calls, 20)
     scene.plane.gate.held_answers.clear()
     async with scene.piped():
         handled = await scene.answered(command)
@@ -127,7 +127,7 @@ async def test_a_cancel_whose_report_was_lost_is_reported_after_a_restart(
             await cancel(deployment.id, False, False, by=scene.plane.admin) for _ in range(2)
         ]
         await scene.one(DeploymentStatus.CANCELLED)
-        await scene.eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
+        await eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
     scene.plane.gate.refusals.clear()
     async with scene.piped():
         answers = [await scene.answered(command) for command in commands]
@@ -175,7 +175,7 @@ async def test_an_approval_whose_report_was_lost_is_reported_after_a_restart(
         command = await scene.plane.cases.deployments.approve(
             deployment.id, stage.id, by=scene.plane.admin
         )
-        await scene.eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
+        await eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
     scene.plane.gate.refusals.clear()
     async with scene.piped():
         assert (await scene.answered(command)).status == CommandStatus.SUCCEEDED
@@ -199,7 +199,7 @@ async def test_a_restart_whose_report_is_refused_does_not_restart_forever(scene:
     scene.plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.PERMISSION_DENIED
     async with scene.piped() as piped:
         await scene.plane.cases.pipeds.restart(scene.plane.piped.id, by=scene.plane.admin)
-        await scene.eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
+        await eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
         await scene.one(DeploymentStatus.SUCCESS)
         assert not piped.done()
         scene.plane.gate.refusals.clear()

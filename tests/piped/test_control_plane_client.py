@@ -26,6 +26,7 @@ from pipecd.proto.service import piped_pb2 as pb
 from pipecd.wire import channel
 from pipecd.wire.server import grpc_server
 from servers.control_plane import OpenControlPlane
+from servers.polling import eventually
 
 HURRY = 0.00001
 
@@ -76,7 +77,7 @@ async def test_a_wrong_key_is_told(open_plane: OpenControlPlane) -> None:
 
 
 async def test_a_disabled_piped_waits_and_goes_on_when_it_is_enabled(
-    open_plane: OpenControlPlane, eventually: Any
+    open_plane: OpenControlPlane,
 ) -> None:
     async with open_plane() as plane, hurried(plane) as api:
         api._authorization_source._chance = lambda: HURRY
@@ -139,7 +140,7 @@ def _short_connect(address: str) -> Any:
 
 
 async def test_a_control_plane_that_is_away_at_the_start_is_told_of_and_waited_for(
-    monkeypatch: pytest.MonkeyPatch, eventually: Any
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(channel, "_TELL_AFTER", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -269,7 +270,6 @@ async def test_a_call_is_given_up_after_so_many_attempts(
 )
 async def test_a_call_is_repeated_until_it_works(
     open_plane: OpenControlPlane,
-    eventually: Any,
     call: Callable[[ControlPlaneClient], Coroutine[Any, Any, Any]],
     code: grpc.StatusCode,
 ) -> None:
@@ -289,9 +289,7 @@ async def test_a_call_is_repeated_until_it_works(
         assert ("unavailable" in logs[0]["event"]) is unavailable
 
 
-async def test_the_backoff_grows_and_is_jittered(
-    open_plane: OpenControlPlane, eventually: Any
-) -> None:
+async def test_the_backoff_grows_and_is_jittered(open_plane: OpenControlPlane) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
         chances = iter([0.001, 0.0001] * 6)
         api._chance = lambda: next(chances)
@@ -313,7 +311,7 @@ def _recording(pauses: list[float]) -> Callable[[float], Coroutine[Any, Any, Non
     return wait
 
 
-async def test_a_call_ends_with_its_caller(open_plane: OpenControlPlane, eventually: Any) -> None:
+async def test_a_call_ends_with_its_caller(open_plane: OpenControlPlane) -> None:
     async with open_plane() as plane, hurried(plane) as api:
         plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
         report = asyncio.create_task(api.report_application_deploying_status(state_report()))
@@ -323,9 +321,7 @@ async def test_a_call_ends_with_its_caller(open_plane: OpenControlPlane, eventua
             await report
 
 
-async def test_an_answer_to_one_call_wakes_those_that_wait(
-    open_plane: OpenControlPlane, eventually: Any
-) -> None:
+async def test_an_answer_to_one_call_wakes_those_that_wait(open_plane: OpenControlPlane) -> None:
     async with open_plane() as plane, hurried(plane) as api:
         api._chance = lambda: 0.9
         plane.gate.refusals["SaveStageMetadata"] = grpc.StatusCode.UNAVAILABLE

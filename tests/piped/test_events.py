@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole piped turns an event into a commit and the commit into a deployment."""
 
-from typing import Any
-
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -29,7 +28,7 @@ spec:
 
 
 async def test_an_event_is_deployed(
-    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin, eventually: Any
+    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin
 ) -> None:
     origin.git("config", "receive.denyCurrentBranch", "updateInstead")
     origin.commit({"cart/app.pipecd.yaml": APP, "cart/tag.json": '{"tag": "v1"}'})

@@ -12,6 +12,7 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import WAITING_CART
 
 FILE = "cart/app.pipecd.yaml"
@@ -38,7 +39,6 @@ async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     wrong: Any,
     said: str,
 ) -> None:

@@ -18,6 +18,7 @@ from servers.control_plane import RunPiped, StartControlPlane
 from servers.git_http import GitHttp
 from servers.kubernetes import Kubernetes
 from servers.origin import NewOrigin, Origin
+from servers.polling import eventually
 from servers.prometheus import Prometheus
 
 FIRST = """\
@@ -154,7 +155,7 @@ def ended(plane: Any, count: int) -> Any:
 
 @pytest.mark.slow
 async def test_pushes_are_deployed_progressively_and_rolled_back(
-    start_plane: StartControlPlane, origin: Origin, eventually: Any, cluster: Cluster, piped_of: Any
+    start_plane: StartControlPlane, origin: Origin, cluster: Cluster, piped_of: Any
 ) -> None:
     text = cluster.application.replace("NAMESPACE", cluster.namespace)
 
@@ -201,7 +202,6 @@ def settings(value: str) -> str:
 async def test_a_canary_that_fails_its_analysis_leaves_nothing_behind(
     start_plane: StartControlPlane,
     origin: Origin,
-    eventually: Any,
     cluster: Cluster,
     piped_of: Any,
     prometheus: Prometheus,
@@ -235,7 +235,7 @@ async def test_a_canary_that_fails_its_analysis_leaves_nothing_behind(
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["second"], indirect=True)
 async def test_blue_and_green_of_the_guide_change_places(
-    start_plane: StartControlPlane, origin: Origin, eventually: Any, cluster: Cluster, piped_of: Any
+    start_plane: StartControlPlane, origin: Origin, cluster: Cluster, piped_of: Any
 ) -> None:
     sample = GUIDE.read_text().split("## Blue and green")[1].split("```yaml\n")[1].split("```")[0]
     config = yaml.safe_load(sample)
@@ -302,7 +302,6 @@ def helm_is_here(helm: str, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_chart_of_a_private_repository_is_read_as_piped_reads_its_own(
     start_plane: StartControlPlane,
     new_origin: NewOrigin,
-    eventually: Any,
     cluster: Cluster,
     whole_piped: RunPiped,
     git_http: GitHttp,
@@ -361,7 +360,6 @@ def two_places(kubernetes: Kubernetes, namespace: str, tmp_path: Path) -> TwoPla
 async def test_a_deployment_that_fails_on_one_of_two_clusters_is_rolled_back_on_both(
     start_plane: StartControlPlane,
     origin: Origin,
-    eventually: Any,
     whole_piped: RunPiped,
     two_places: TwoPlaces,
 ) -> None:

@@ -18,6 +18,7 @@ from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.control_plane import RunPiped, ServedControlPlane, StartControlPlane
 from servers.directory_plugin import CART_ON_SHELF, contents, piped_entry
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.server import free_port
 
 TARGETS = {"shelf": DeployTargets(deploy_targets=["here"])}
@@ -54,7 +55,6 @@ async def test_drift_made_by_hand_is_told_and_explained_within_a_moment(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     more: str,
     tmp_path: Path,
 ) -> None:
@@ -80,7 +80,6 @@ async def test_drift_is_deployed_away_where_an_application_wants_it(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     more: str,
     tmp_path: Path,
 ) -> None:
@@ -117,7 +116,6 @@ async def test_a_plugin_that_was_killed_is_asked_again(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     more: str,
     tmp_path: Path,
 ) -> None:

@@ -15,6 +15,7 @@ from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from servers.control_plane import RunPiped, ServedControlPlane, StartControlPlane
 from servers.kubernetes import Kubernetes
 from servers.origin import Origin
+from servers.polling import eventually
 
 FIRST = """\
 apiVersion: pipecd.dev/v1beta1
@@ -130,7 +131,6 @@ async def test_a_deployment_scaled_by_hand_is_out_of_sync_within_a_moment(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     place: Place,
 ) -> None:
     files = {"web/app.pipecd.yaml": place.application, "web/web.yaml": json.dumps(DEPLOYMENT)}

@@ -18,6 +18,7 @@ from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.kubernetes import Kubernetes
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.server import free_port
 
 APP = """\
@@ -99,7 +100,7 @@ def shown(
 
 @pytest.mark.slow
 async def test_the_calls_of_a_piped_to_a_cluster_are_in_its_metrics(
-    shown: Any, eventually: Any, kubernetes: Kubernetes, namespace: str
+    shown: Any, kubernetes: Kubernetes, namespace: str
 ) -> None:
     async with shown() as (_, page):
         call = {"tool": "apiserver", "version": "", "status": "success"}
@@ -120,9 +121,7 @@ async def test_the_calls_of_a_piped_to_a_cluster_are_in_its_metrics(
 
 
 @pytest.mark.slow
-async def test_the_plan_previews_of_a_piped_are_in_its_metrics(
-    shown: Any, eventually: Any, origin: Origin
-) -> None:
+async def test_the_plan_previews_of_a_piped_are_in_its_metrics(shown: Any, origin: Origin) -> None:
     async with shown() as (plane, page):
         origin.git("checkout", "-q", "-b", "feature")
         head = origin.commit({"web/0.yaml": config_map("2")})

@@ -29,7 +29,8 @@ from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 from pipecd.secrets import hybrid
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.origin import Origin
-from servers.receivers import Mailbox, Receivers, five_receivers
+from servers.polling import eventually
+from servers.receivers import Mailbox, Receivers, notifications_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -142,7 +143,6 @@ class Scene:
 
     plane: Any
     piped: Any
-    eventually: Any
 
     async def deployments(self) -> tuple[Deployment, ...]:
         listed = await self.plane.cases.deployments.list(
@@ -158,7 +158,7 @@ class Scene:
                     return each
             return None
 
-        return await self.eventually(found, 40)
+        return await eventually(found, 40)
 
     async def application(self) -> Any:
         (deployment, *_) = await self.deployments()
@@ -182,7 +182,7 @@ class Scene:
         async def handled() -> bool:
             return bool((await self.plane.cases.commands.get(command, by=by)).status)
 
-        await self.eventually(handled, 40)
+        await eventually(handled, 40)
         return str(await previews.results([command], by=by))
 
     async def pages(self) -> str:
@@ -232,7 +232,7 @@ async def live_through(scene: Scene, origin: Origin, public: bytes) -> str:
     assert DeploymentStatus(failed.status) is DeploymentStatus.FAILURE
     stage = await scene.ended(origin.commit({"cart/fail": ""}, "a stage that fails"))
     assert "cannot: ******" in stage.status_reason
-    await scene.eventually(scene.drifted, 20)
+    await eventually(scene.drifted, 20)
     origin.git("checkout", "-q", "-b", "feature")
     preview = await scene.preview(origin.remote, origin.commit({"cart/x": "1"}))
     assert "******" in preview
@@ -278,7 +278,7 @@ def configuration(outside: Outside, spec_dir: Path, tmp_path: Path) -> str:
     program.chmod(0o755)
     private, public = (spec_dir / "vectors" / f"secret_{h}.pem" for h in ("private", "public"))
     return f"""\
-{five_receivers(outside.receivers, outside.mailbox)}
+{notifications_config(outside.receivers, outside.mailbox)}
 secretManagement:
   type: KEY_PAIR
   config: {{privateKeyFile: {private}, publicKeyFile: {public}}}
@@ -287,14 +287,12 @@ plugins: [{{name: leaky, url: "file://{program}", deployTargets: [{{name: here}}
 
 
 @pytest.fixture
-def start(
-    start_plane: StartControlPlane, whole_piped: RunPiped, eventually: Any, tmp_path: Path
-) -> Any:
+def start(start_plane: StartControlPlane, whole_piped: RunPiped, tmp_path: Path) -> Any:
     @asynccontextmanager
     async def started(remote: str, configuration: str) -> AsyncGenerator[Scene]:
         given = {"more": configuration, "plugins_dir": tmp_path / "plugins"}
         async with start_plane() as plane, whole_piped(plane, remote, **given) as piped:
-            yield Scene(plane, piped, eventually)
+            yield Scene(plane, piped)
 
     return started
 
@@ -322,7 +320,6 @@ async def test_what_a_killed_piped_left_behind_is_removed(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     tmp_path: Path,
 ) -> None:
     origin.commit({"README": ""})

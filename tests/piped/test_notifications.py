@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole piped tells five kinds of receivers what it does, and none of them a secret."""
+"""A piped notifies every kind of receiver about its deployments, without secrets."""
 
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -13,6 +12,7 @@ from pipecd.piped.notify.event import EventType
 from pipecd.secrets import hybrid
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.receivers import (
     DISCORD,
     SIGNATURE,
@@ -22,21 +22,21 @@ from servers.receivers import (
     WEBHOOK,
     Mailbox,
     Receivers,
-    five_receivers,
+    notifications_config,
 )
 from servers.samples import CART
 from servers.server import free_port
 
 PLANTED = "planted-password-of-the-cart"
 GOOD = f"{CART}  pipeline: {{stages: [{{name: WAIT, with: {{duration: 1ms}}}}]}}\n"
-TOLD = [
+DEPLOYMENT_EVENTS = [
     "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED",
     "STAGE_STARTED", "STAGE_SUCCEEDED", "DEPLOYMENT_SUCCEEDED",
 ]  # fmt: skip
 
 
 def leaking(public: bytes) -> str:
-    """An application whose stage fails with the secret as its last word."""
+    """An application whose stage fails with the secret in its last line."""
     return f"""{CART}
   encryption:
     encryptedSecrets: {{password: "{hybrid.encrypt(public, PLANTED)}"}}
@@ -49,61 +49,59 @@ def leaking(public: bytes) -> str:
 """
 
 
-@dataclass
-class Ears:
-    """Those who are told."""
+@dataclass(frozen=True)
+class NotifiedReceivers:
+    """One receiver of every kind; the webhook shows the type of each event."""
 
     receivers: Receivers
     mailbox: Mailbox
-    eventually: Any
 
     @property
-    def names(self) -> list[str]:
-        """What the program among them heard."""
+    def event_types(self) -> list[str]:
         return [EventType(d.json["Type"]).name for d in self.receivers.at(WEBHOOK)]
 
-    async def hear(self, name: str) -> None:
-        await self.eventually(lambda: name in self.names, 30)
+    async def until(self, event_type: str) -> None:
+        await eventually(lambda: event_type in self.event_types, 30)
 
     @property
     def configuration(self) -> str:
-        return five_receivers(self.receivers, self.mailbox)
+        return notifications_config(self.receivers, self.mailbox)
 
 
 @pytest.fixture
-def ears(receivers: Receivers, mailbox: Mailbox, eventually: Any) -> Ears:
-    return Ears(receivers, mailbox, eventually)
+def notified(receivers: Receivers, mailbox: Mailbox) -> NotifiedReceivers:
+    return NotifiedReceivers(receivers, mailbox)
 
 
-def about_deployments(names: list[str]) -> list[str]:
-    return [n for n in names if n.startswith(("DEPLOYMENT", "STAGE"))]
+def deployment_events(event_types: list[str]) -> list[str]:
+    return [t for t in event_types if t.startswith(("DEPLOYMENT", "STAGE"))]
 
 
-async def test_a_deployment_reaches_five_receivers_and_a_secret_none(
+async def test_every_receiver_is_notified_of_a_deployment_without_secrets(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
     spec_dir: Path,
-    ears: Ears,
+    notified: NotifiedReceivers,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": GOOD})
-    receivers, mailbox = ears.receivers, ears.mailbox
+    receivers, mailbox = notified.receivers, notified.mailbox
     private, public = (
         spec_dir / "vectors" / f"secret_{half}.pem" for half in ("private", "public")
     )
     files = f"privateKeyFile: {private}, publicKeyFile: {public}"
-    more = f"{ears.configuration}secretManagement: {{type: KEY_PAIR, config: {{{files}}}}}\n"
-    place = {"admin_host": "127.0.0.1", "admin_port": free_port()}
+    more = f"{notified.configuration}secretManagement: {{type: KEY_PAIR, config: {{{files}}}}}\n"
+    admin = {"admin_host": "127.0.0.1", "admin_port": free_port()}
     async with (
         start_plane() as plane,
-        whole_piped(plane, origin.remote, more=more, **place) as piped,
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{place['admin_port']}") as http,
+        whole_piped(plane, origin.remote, more=more, **admin) as piped,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{admin['admin_port']}") as http,
     ):
         await piped.add_application("cart")
-        await ears.hear("DEPLOYMENT_SUCCEEDED")
-        counted = (await http.get("/metrics")).text
-        assert about_deployments(ears.names) == TOLD
+        await notified.until("DEPLOYMENT_SUCCEEDED")
+        metrics = (await http.get("/metrics")).text
+        assert deployment_events(notified.event_types) == DEPLOYMENT_EVENTS
         origin.commit(
             {
                 "cart/app.pipecd.yaml": leaking(public.read_bytes()),
@@ -111,11 +109,11 @@ async def test_a_deployment_reaches_five_receivers_and_a_secret_none(
             },
             "leak it",
         )
-        await ears.hear("DEPLOYMENT_FAILED")
+        await notified.until("DEPLOYMENT_FAILED")
         reported = await plane.cases.pipeds.get(piped.id, by=plane.admin)
-    waiting = [line for line in counted.splitlines() if "_notifications_waiting{" in line]
+    waiting = [line for line in metrics.splitlines() if "_notifications_waiting{" in line]
     assert len(waiting) == 5
-    names = ears.names
+    names = notified.event_types
     assert (names[0], names[-1]) == ("PIPED_STARTED", "PIPED_STOPPED")
     for path in (SLACK_HOOK, WEBHOOK, TEAMS, DISCORD):
         assert len(receivers.at(path)) == len(names), path
@@ -135,17 +133,20 @@ async def test_a_deployment_reaches_five_receivers_and_a_secret_none(
         assert secret.encode() not in everything, secret
 
 
-async def test_receivers_that_hang_hold_up_no_deployment_and_no_end(
-    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin, ears: Ears
+async def test_hanging_receivers_delay_neither_deployments_nor_shutdown(
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    notified: NotifiedReceivers,
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": GOOD})
-    ears.receivers.hanging.update({SLACK_HOOK, TEAMS, DISCORD})
-    ears.mailbox.is_hanging = True
+    notified.receivers.hanging.update({SLACK_HOOK, TEAMS, DISCORD})
+    notified.mailbox.is_hanging = True
     async with start_plane() as plane:
-        async with whole_piped(plane, origin.remote, more=ears.configuration) as piped:
+        async with whole_piped(plane, origin.remote, more=notified.configuration) as piped:
             await piped.add_application("cart")
-            await ears.hear("DEPLOYMENT_SUCCEEDED")
+            await notified.until("DEPLOYMENT_SUCCEEDED")
             ended = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - ended < 20
-    assert about_deployments(ears.names) == TOLD
-    assert ears.names[-1] == "PIPED_STOPPED"
+    assert deployment_events(notified.event_types) == DEPLOYMENT_EVENTS
+    assert notified.event_types[-1] == "PIPED_STOPPED"

@@ -23,6 +23,7 @@ from pipecd.wire.server import grpc_server
 from servers.collector import TraceCollector
 from servers.control_plane import LocalPiped, RunPiped, ServedControlPlane, StartControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.server import free_port
 
 APP = """\
@@ -75,7 +76,7 @@ def about(span: Span) -> dict[str, str]:
 
 
 async def test_a_deployment_is_one_trace_through_the_control_plane(
-    scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+    scene: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.05)
     async with scene("true") as there:
@@ -111,7 +112,7 @@ async def test_a_deployment_is_one_trace_through_the_control_plane(
 
 
 async def test_a_failure_is_an_error_in_the_trace(
-    scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+    scene: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.05)
     async with scene("exit 3") as there:
@@ -126,7 +127,7 @@ async def test_a_failure_is_an_error_in_the_trace(
 
 
 async def test_queued_spans_are_exported_when_piped_ends(
-    scene: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+    scene: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 3600)
     async with scene("sleep 30") as there:
@@ -169,7 +170,6 @@ async def test_deployment_statuses_are_metrics_until_their_end_is_reported(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

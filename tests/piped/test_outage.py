@@ -12,6 +12,7 @@ from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import WAITING_CART
 
 
@@ -34,7 +35,7 @@ def has_deployed(plane: Any, *commits: str) -> Any:
 
 
 async def test_a_push_during_an_outage_is_deployed_after_it(
-    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin, eventually: Any
+    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with AsyncExitStack() as life, AsyncExitStack() as other:
@@ -52,7 +53,7 @@ async def test_a_push_during_an_outage_is_deployed_after_it(
 
 
 async def test_a_disabled_piped_logs_it_and_goes_on_once_it_is_enabled(
-    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin, eventually: Any
+    start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     with capture_logs() as logs:
@@ -75,7 +76,6 @@ async def test_a_piped_whose_key_is_replaced_reads_it_from_its_file(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     tmp_path: Path,
 ) -> None:
     key_file = tmp_path / "key"

@@ -24,6 +24,7 @@ from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.kubernetes import Kubernetes
 from servers.origin import Origin
+from servers.polling import eventually
 
 SCRIPT = """\
 apiVersion: pipecd.dev/v1beta1
@@ -113,7 +114,6 @@ async def test_a_branch_is_previewed_and_nothing_is_deployed(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     previewed: Any,
 ) -> None:
     files = {f"{n}/app.pipecd.yaml": SCRIPT.replace("NAME", n) for n in ("cart", "shop", "far")}
@@ -142,7 +142,6 @@ async def test_every_piped_of_the_repository_answers_and_one_that_is_away_is_tol
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     previewed: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -256,7 +255,6 @@ async def test_what_is_previewed_is_what_is_deployed(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    eventually: Any,
     previewed: Any,
     cluster: Cluster,
 ) -> None:

@@ -13,6 +13,7 @@ from pipecd.model.deployment import DeploymentStatus
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.kubernetes import Kubernetes
 from servers.origin import Origin
+from servers.polling import eventually
 
 CONFIG = """\
 apiVersion: pipecd.dev/v1beta1
@@ -57,7 +58,6 @@ def piped_of(whole_piped: RunPiped, origin: Origin, kubernetes: Kubernetes, name
 async def test_a_push_that_changes_no_manifest_renders_none_again(
     start_plane: StartControlPlane,
     origin: Origin,
-    eventually: Any,
     piped_of: Any,
     builds: Callable[[], list[str]],
 ) -> None:

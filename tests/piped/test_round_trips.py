@@ -9,6 +9,7 @@ import pytest
 from pipecd.piped.source import configs
 from servers.control_plane import OpenControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import CART
 
 PIPELINE = f"""\
@@ -21,7 +22,7 @@ PIPELINE = f"""\
 
 
 async def test_a_push_parses_its_file_once_and_loads_its_deployment_from_the_cache(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any, monkeypatch: pytest.MonkeyPatch
+    open_plane: OpenControlPlane, origin: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[bytes] = []
     read_application = configs.read_application

@@ -12,6 +12,7 @@ from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from servers.control_plane import RunPiped, StartControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import WAITING_CART
 
 
@@ -34,7 +35,6 @@ async def test_a_webhook_is_quicker_than_the_next_look(
     whole_piped: RunPiped,
     origin: Origin,
     git_http: Any,
-    eventually: Any,
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     remote = git_http.url("origin/.git")

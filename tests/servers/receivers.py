@@ -263,8 +263,8 @@ class _Counter(socketserver.BaseRequestHandler):
         return False
 
 
-def five_receivers(receivers: Receivers, mailbox: Mailbox) -> str:
-    """Lines of a piped's configuration that send everything to five kinds of receivers."""
+def notifications_config(receivers: Receivers, mailbox: Mailbox) -> str:
+    """The notifications of a piped configuration that send every event to each kind of receiver."""
     return f"""\
 notifications:
   routes:

@@ -21,6 +21,7 @@ from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrig
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from servers.control_plane import OpenControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 
 NEVER = 1000.0
 OFTEN = 0.005
@@ -28,7 +29,7 @@ WHAT = {"commands", "deployments", "applications", "statistics"}
 
 
 async def test_applications_stay_cached_while_the_control_plane_is_unavailable(
-    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
         await plane.piped.add_repository("site", origin.remote)
@@ -46,7 +47,7 @@ async def test_applications_stay_cached_while_the_control_plane_is_unavailable(
 
 
 async def test_a_change_notifies_and_an_equal_copy_does_not(
-    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
         await plane.piped.add_repository("site", origin.remote)
@@ -123,7 +124,7 @@ async def test_a_created_deployment_is_taken_once_and_unless_the_control_plane_c
 
 
 async def test_a_handled_command_is_hidden_before_its_report_is_accepted(
-    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
         await plane.piped.add_repository("site", origin.remote)
@@ -152,7 +153,7 @@ async def test_a_handled_command_is_hidden_before_its_report_is_accepted(
 
 
 async def test_a_command_stays_hidden_when_its_report_is_refused(
-    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
         await plane.piped.add_repository("site", origin.remote)
@@ -167,7 +168,7 @@ async def test_a_command_stays_hidden_when_its_report_is_refused(
 
 
 async def test_deployments_are_grouped_by_status(
-    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
         await plane.piped.add_repository("site", origin.remote)
@@ -229,7 +230,7 @@ def logged(logs: list[Any], event: str) -> set[str]:
 
 
 async def test_an_outage_is_logged_once_and_so_is_its_end(
-    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin, running: Any
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
         await plane.piped.add_repository("site", origin.remote)

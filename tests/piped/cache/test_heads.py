@@ -13,6 +13,7 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.cache.heads import PollInterval, RepositoryHead, RepositoryHeads
 from servers.origin import NewOrigin
+from servers.polling import eventually
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def hash_of(head: RepositoryHead) -> str:
 
 
 async def test_a_head_survives_a_remote_that_fails_and_recovers(
-    new_origin: NewOrigin, running: Any, eventually: Any, tmp_path: Path
+    new_origin: NewOrigin, running: Any, tmp_path: Path
 ) -> None:
     origin = new_origin("one")
     first = origin.commit({"a": "1"})
@@ -84,7 +85,7 @@ async def test_a_head_survives_a_remote_that_fails_and_recovers(
 
 
 async def test_a_push_of_this_piped_is_fetched_at_once(
-    new_origin: NewOrigin, tmp_path: Path, running: Any, eventually: Any
+    new_origin: NewOrigin, tmp_path: Path, running: Any
 ) -> None:
     origin = new_origin("one")
     origin.commit({"a": "1"})
@@ -127,7 +128,7 @@ async def test_a_failing_remote_is_logged_once_and_so_is_its_recovery(
 
 @pytest.mark.slow
 async def test_a_remote_is_polled_less_often_where_wakeups_announce_pushes(
-    new_origin: NewOrigin, git_http: Any, running: Any, eventually: Any, tmp_path: Path
+    new_origin: NewOrigin, git_http: Any, running: Any, tmp_path: Path
 ) -> None:
     origin = new_origin("one")
     origin.commit({"a": "1"})

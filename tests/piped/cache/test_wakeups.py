@@ -18,6 +18,7 @@ from pipecd.piped.cache.wakeups import WakeupStream
 from pipecd.proto.service.wakeups_pb2 import Wakeup
 from servers.control_plane import OpenControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 
 NEVER = 1000.0
 
@@ -29,7 +30,7 @@ async def no_heads(tmp_path: Path) -> AsyncGenerator[RepositoryHeads]:
 
 
 async def test_a_wakeup_refreshes_the_cache_it_is_for(
-    open_plane: OpenControlPlane, origin: Origin, running: Any, eventually: Any, tmp_path: Path
+    open_plane: OpenControlPlane, origin: Origin, running: Any, tmp_path: Path
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api, no_heads(tmp_path) as heads:
         await plane.piped.add_repository("site", origin.remote)
@@ -50,7 +51,7 @@ async def test_a_wakeup_refreshes_the_cache_it_is_for(
 
 
 async def test_without_the_stream_piped_polls(
-    open_plane: OpenControlPlane, running: Any, eventually: Any, tmp_path: Path
+    open_plane: OpenControlPlane, running: Any, tmp_path: Path
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api, no_heads(tmp_path) as heads:
         plane.gate.refusals["WatchWakeups"] = grpc.StatusCode.UNIMPLEMENTED
@@ -64,7 +65,7 @@ async def test_without_the_stream_piped_polls(
 
 
 async def test_a_stream_that_fails_is_opened_again(
-    open_plane: OpenControlPlane, running: Any, eventually: Any, tmp_path: Path
+    open_plane: OpenControlPlane, running: Any, tmp_path: Path
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api, no_heads(tmp_path) as heads:
         plane.gate.refusals["WatchWakeups"] = grpc.StatusCode.UNAVAILABLE

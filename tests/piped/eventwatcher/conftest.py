@@ -33,6 +33,7 @@ from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from pipecd.proto.service.wakeups_pb2 import Wakeup
 from servers.origin import NewOrigin
+from servers.polling import eventually
 
 _POLL = 300.0
 
@@ -42,7 +43,6 @@ class Registry:
     """Where a pipeline tells of what it built, and reads what became of it."""
 
     plane: Any
-    eventually: Any
 
     async def register(self, name: str, data: str, **further: Any) -> str:
         request = RegisterEventRequest(name=name, data=data, **further)
@@ -58,7 +58,7 @@ class Registry:
             event = await self.plane.cases.events._stores.events.get(id_)
             return event if event.status != event_pb2.EVENT_NOT_HANDLED else None
 
-        return await self.eventually(look, at_most)
+        return await eventually(look, at_most)
 
     async def succeeded(self, id_: str) -> str:
         event = await self.ended(id_)
@@ -72,8 +72,8 @@ class Registry:
 
 
 @pytest.fixture
-def registry_of(eventually: Any) -> Callable[[Any], Registry]:
-    return lambda plane: Registry(plane, eventually)
+def registry_of() -> Callable[[Any], Registry]:
+    return Registry
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
 from servers.control_plane import OpenControlPlane
 from servers.origin import NewOrigin, Origin
+from servers.polling import eventually
 
 WATCHER = """\
 apiVersion: pipecd.dev/v1beta1
@@ -39,7 +40,7 @@ def commits(origin: Origin) -> int:
 
 
 async def test_a_piped_that_ended_before_it_told_finds_its_work_done(
-    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane:
@@ -56,7 +57,7 @@ async def test_a_piped_that_ended_before_it_told_finds_its_work_done(
 
 
 async def test_a_person_who_takes_a_value_back_is_not_overruled_by_a_restart(
-    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane:
@@ -108,7 +109,7 @@ async def test_a_clock_that_is_wrong_keeps_no_event_back(
 
 
 async def test_a_question_that_is_not_answered_is_asked_again(
-    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit(FILES)
     async with open_plane() as plane, watching(plane, {"site": shop.remote}):
@@ -144,7 +145,7 @@ async def _backdate(plane: Any, id_: str, seconds: int) -> None:
 
 
 async def test_a_definition_that_comes_after_its_event_finds_it(
-    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit({"m.yaml": "tag: v1\n"})
     async with open_plane() as plane, watching(plane, {"site": shop.remote}):
@@ -162,7 +163,6 @@ async def test_two_pipeds_act_on_one_event(
     shop: Any,
     new_origin: NewOrigin,
     registry_of: Any,
-    eventually: Any,
 ) -> None:
     other = new_origin("other")
     other.git("config", "receive.denyCurrentBranch", "updateInstead")
@@ -183,7 +183,7 @@ async def test_two_pipeds_act_on_one_event(
 
 
 async def test_a_definition_does_not_change_in_hindsight_what_others_dealt_with(
-    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, watching: Any, shop: Any, registry_of: Any
 ) -> None:
     shop.commit({**FILES, "n.yaml": "tag: v1\n"})
     another = WATCHER.replace("name: image", "name: other").replace("m.yaml", "n.yaml")
@@ -207,7 +207,6 @@ async def test_two_repositories_make_one_outcome(
     shop: Any,
     new_origin: NewOrigin,
     registry_of: Any,
-    eventually: Any,
 ) -> None:
     other = new_origin("other")
     shop.commit(FILES)
@@ -247,7 +246,6 @@ async def test_a_host_that_is_away_is_waited_for(
     shop: Any,
     registry_of: Any,
     git_http: Any,
-    eventually: Any,
 ) -> None:
     shop.commit(FILES)
     git_http.require("ann", "s3cret")
@@ -271,7 +269,6 @@ async def test_a_password_that_is_wrong_is_a_failure(
     shop: Any,
     registry_of: Any,
     git_http: Any,
-    eventually: Any,
 ) -> None:
     shop.commit(FILES)
     credentials = GitCredentials(username="ann", password="wrong")
@@ -333,7 +330,7 @@ async def test_a_crowd_of_events_is_worked_off(
 
 
 async def test_one_report_that_is_refused_keeps_no_other_from_being_told(
-    open_plane: OpenControlPlane, registry_of: Any, eventually: Any
+    open_plane: OpenControlPlane, registry_of: Any
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
         events = registry_of(plane)

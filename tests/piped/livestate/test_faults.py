@@ -9,6 +9,7 @@ import grpc
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.errors import Unavailable, UserMistake
+from servers.polling import eventually
 
 SECRET = "hunter2-hunter2"
 ENCRYPTED = """\
@@ -18,9 +19,7 @@ ENCRYPTED = """\
 """
 
 
-async def test_a_platform_that_hangs_holds_up_no_other_application(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_a_platform_that_hangs_holds_up_no_other_application(open_scene: Any) -> None:
     async with open_scene() as scene:
         ids = {}
         for name in ("cart", "shop"):
@@ -34,9 +33,7 @@ async def test_a_platform_that_hangs_holds_up_no_other_application(
             await eventually(scene.is_in(ids["cart"], SyncStatus.SYNCED))
 
 
-async def test_a_short_trouble_is_not_told_and_a_long_one_is(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_a_short_trouble_is_not_told_and_a_long_one_is(open_scene: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
         async with scene.reporting(
@@ -55,9 +52,7 @@ async def test_a_short_trouble_is_not_told_and_a_long_one_is(
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
 
 
-async def test_a_mistake_and_a_bug_are_told_with_their_words(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_a_mistake_and_a_bug_are_told_with_their_words(open_scene: Any) -> None:
     async with open_scene() as scene:
         for name in ("cart", "shop"):
             scene.push(name, a="1")
@@ -74,9 +69,7 @@ async def test_a_mistake_and_a_bug_are_told_with_their_words(
             await eventually(scene.is_in(shop, SyncStatus.UNKNOWN, words))
 
 
-async def test_a_secret_is_shown_nowhere_and_stays_nowhere(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_a_secret_is_shown_nowhere_and_stays_nowhere(open_scene: Any) -> None:
     async with open_scene() as scene:
         scene.push("cart", ENCRYPTED, a="{{ .encryptedSecrets.password }}")
         scene.put("cart", a="by hand", b=SECRET)
@@ -96,7 +89,7 @@ async def test_a_secret_is_shown_nowhere_and_stays_nowhere(
     assert SECRET not in f"{state}{snapshot}"
 
 
-async def test_a_secret_that_cannot_be_decrypted_is_told(open_scene: Any, eventually: Any) -> None:
+async def test_a_secret_that_cannot_be_decrypted_is_told(open_scene: Any) -> None:
     def refuse(_: str) -> str:
         raise UserMistake("it was encrypted with another key")
 
@@ -109,7 +102,7 @@ async def test_a_secret_that_cannot_be_decrypted_is_told(open_scene: Any, eventu
             assert not (scene.copies / id_).exists()
 
 
-async def test_a_working_copy_that_vanished_is_made_again(open_scene: Any, eventually: Any) -> None:
+async def test_a_working_copy_that_vanished_is_made_again(open_scene: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
         async with scene.reporting() as reporter:
@@ -121,7 +114,7 @@ async def test_a_working_copy_that_vanished_is_made_again(open_scene: Any, event
             await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC, "+ a: 1"))
 
 
-async def test_a_history_that_was_rewritten_is_followed(open_scene: Any, eventually: Any) -> None:
+async def test_a_history_that_was_rewritten_is_followed(open_scene: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", ENCRYPTED, a="1")
         async with scene.reporting(decrypt=lambda _: SECRET) as reporter:
@@ -138,9 +131,7 @@ async def test_a_history_that_was_rewritten_is_followed(open_scene: Any, eventua
             await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC, commit[:7]))
 
 
-async def test_a_control_plane_that_is_away_gets_what_it_missed(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_a_control_plane_that_is_away_gets_what_it_missed(open_scene: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
         gate = scene.plane.gate
@@ -154,7 +145,7 @@ async def test_a_control_plane_that_is_away_gets_what_it_missed(
             assert (await scene.state(id_)).status == SyncStatus.SYNCED
 
 
-async def test_an_endless_reason_is_cut(open_scene: Any, eventually: Any) -> None:
+async def test_an_endless_reason_is_cut(open_scene: Any) -> None:
     async with open_scene() as scene:
         scene.push("cart", a="x" * 1_000_000)
         id_ = await scene.plane.piped.add_application("cart")
@@ -164,9 +155,7 @@ async def test_an_endless_reason_is_cut(open_scene: Any, eventually: Any) -> Non
     assert state.reason.endswith("... (the rest is left out)")
 
 
-async def test_a_dozen_applications_that_hang_are_all_told_and_come_back(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_a_dozen_applications_that_hang_are_all_told_and_come_back(open_scene: Any) -> None:
     async with open_scene() as scene:
         names = [f"app-{number}" for number in range(12)]
         for name in names:

@@ -10,9 +10,10 @@ from pipecd.piped.notify.event import EventType, subject_of
 from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS, Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.service import piped_pb2
+from servers.polling import eventually
 
 
-async def test_what_runs_and_how_it_compares_are_told(open_scene: Any, eventually: Any) -> None:
+async def test_what_runs_and_how_it_compares_are_told(open_scene: Any) -> None:
     async with open_scene() as scene:
         commit = scene.push("cart", a="1", b="2")
         scene.put("cart", a="1", b="ill")
@@ -26,9 +27,7 @@ async def test_what_runs_and_how_it_compares_are_told(open_scene: Any, eventuall
     assert [r.kind for r in snapshot.kubernetes.resources] == ["File", "File"]
 
 
-async def test_a_change_is_told_at_once_and_nothing_is_told_twice(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_a_change_is_told_at_once_and_nothing_is_told_twice(open_scene: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
         async with scene.reporting() as reporter:
@@ -53,9 +52,7 @@ async def test_a_change_is_told_at_once_and_nothing_is_told_twice(
     ]
 
 
-async def test_people_hear_when_an_application_is_healthy_again(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_people_hear_when_an_application_is_healthy_again(open_scene: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
         async with scene.reporting():
@@ -71,7 +68,7 @@ async def test_people_hear_when_an_application_is_healthy_again(
 
 
 async def test_only_a_commit_that_touches_an_application_is_a_reason_to_look(
-    open_scene: Any, eventually: Any
+    open_scene: Any,
 ) -> None:
     async with open_scene() as scene:
         scene.push("cart", a="1")
@@ -93,7 +90,7 @@ async def test_only_a_commit_that_touches_an_application_is_a_reason_to_look(
             await eventually(lambda: scene.shelf.looks.count("shop") > before)
 
 
-async def test_what_another_writer_reports_is_put_right(open_scene: Any, eventually: Any) -> None:
+async def test_what_another_writer_reports_is_put_right(open_scene: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
         async with scene.reporting():
@@ -105,9 +102,7 @@ async def test_what_another_writer_reports_is_put_right(open_scene: Any, eventua
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
 
 
-async def test_a_broken_configuration_is_told_until_it_is_mended(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_a_broken_configuration_is_told_until_it_is_mended(open_scene: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
         async with scene.reporting():
@@ -120,9 +115,7 @@ async def test_a_broken_configuration_is_told_until_it_is_mended(
             await eventually(scene.is_in(id_, SyncStatus.SYNCED))
 
 
-async def test_a_deployment_is_told_as_such_and_compared_afterwards(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_a_deployment_is_told_as_such_and_compared_afterwards(open_scene: Any) -> None:
     async with open_scene() as scene:
         commit = scene.push("cart", a="1")
         id_ = await scene.plane.piped.add_application("cart")
@@ -170,7 +163,7 @@ async def _deployment(scene: Any, application_id: str, commit: str) -> Deploymen
 
 
 async def test_a_working_copy_serves_many_looks_and_goes_with_its_application(
-    open_scene: Any, eventually: Any
+    open_scene: Any,
 ) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
@@ -190,9 +183,7 @@ async def test_a_working_copy_serves_many_looks_and_goes_with_its_application(
             await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC, "- a: 3"))
 
 
-async def test_an_application_without_a_platform_keeps_no_working_copy(
-    open_scene: Any, eventually: Any
-) -> None:
+async def test_an_application_without_a_platform_keeps_no_working_copy(open_scene: Any) -> None:
     pipeline = "  pipeline: {stages: [{name: PAUSE}]}\n"
     async with open_scene() as scene:
         scene.push("cart", pipeline)
@@ -213,7 +204,7 @@ async def test_an_application_without_a_platform_keeps_no_working_copy(
             await eventually(lambda: not (scene.copies / shop).exists())
 
 
-async def test_what_runs_is_told_again_after_a_while(open_scene: Any, eventually: Any) -> None:
+async def test_what_runs_is_told_again_after_a_while(open_scene: Any) -> None:
     async with open_scene() as scene:
         id_ = await scene.deployed("cart", a="1")
         gate, often = scene.plane.gate, replace(scene.intervals, poll_if_pushed=0.02)

@@ -18,6 +18,7 @@ from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.planning.planner import Planner, last_success
 from pipecd.proto.model.command_pb2 import Command
 from servers.origin import Origin
+from servers.polling import eventually
 
 CONFIG = """\
 apiVersion: pipecd.dev/v1beta1
@@ -303,7 +304,7 @@ async def test_a_request_may_set_its_timeout(open_scene: Any, origin: Origin) ->
 
 
 async def test_the_number_of_workers_limits_concurrent_previews(
-    open_scene: Any, origin: Origin, eventually: Any
+    open_scene: Any, origin: Origin
 ) -> None:
     first = origin.commit(application("cart"))
     async with open_scene(workers=2) as scene:
@@ -326,7 +327,7 @@ async def test_the_number_of_workers_limits_concurrent_previews(
 
 
 async def test_an_unfinished_preview_is_built_after_a_restart(
-    open_scene: Any, origin: Origin, eventually: Any
+    open_scene: Any, origin: Origin
 ) -> None:
     first = origin.commit(application("cart"))
     async with open_scene() as scene:

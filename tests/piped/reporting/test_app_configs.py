@@ -22,6 +22,7 @@ from pipecd.piped.reporting.app_configs import AppConfigReporter, reported_direc
 from pipecd.piped.source.configs import ApplicationConfigs
 from servers.control_plane import OpenControlPlane
 from servers.origin import Origin
+from servers.polling import eventually
 
 
 def app(name: str, extra: str = "") -> str:
@@ -63,7 +64,7 @@ async def unregistered(plane: Any) -> dict[str, tuple[str, str]]:
 
 
 async def test_unregistered_applications_are_reported(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     origin.commit(
         {
@@ -96,7 +97,7 @@ async def test_unregistered_applications_are_reported(
 
 
 async def test_an_invalid_file_is_logged_once_with_every_error(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     broken = app("bad", "  labels: 3\n  pipeline: {stages: 5}\n")
     origin.commit({"bad/app.pipecd.yaml": broken, "nameless/app.pipecd.yaml": app('""')})
@@ -128,7 +129,7 @@ async def is_registered(plane: Any, name: str) -> bool:
 
 
 async def test_only_applications_with_the_labels_of_the_selector_are_reported(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     origin.commit(
         {
@@ -144,7 +145,7 @@ async def test_only_applications_with_the_labels_of_the_selector_are_reported(
 
 
 async def test_a_changed_name_label_or_description_is_reported_once(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": app("cart")})
     async with open_plane() as plane:
@@ -170,7 +171,7 @@ async def test_a_changed_name_label_or_description_is_reported_once(
 
 
 async def test_a_list_that_the_control_plane_lost_is_sent_again(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
+    open_plane: OpenControlPlane, origin: Origin
 ) -> None:
     origin.commit({"one/app.pipecd.yaml": app("one")})
     async with open_plane() as plane:
@@ -180,9 +181,7 @@ async def test_a_list_that_the_control_plane_lost_is_sent_again(
             await eventually(lambda: plane.gate.count(name) >= 3)
 
 
-async def test_an_empty_list_is_sent_once(
-    open_plane: OpenControlPlane, origin: Origin, eventually: Any
-) -> None:
+async def test_an_empty_list_is_sent_once(open_plane: OpenControlPlane, origin: Origin) -> None:
     origin.commit({"README": ""})
     async with open_plane() as plane:
         await plane.piped.add_repository("site", origin.remote)

@@ -17,6 +17,7 @@ from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS as SUCCESS
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import CART
 
 
@@ -25,7 +26,7 @@ def commits(deployments: list[Deployment]) -> set[str]:
 
 
 async def test_a_command_returns_the_deployment_it_triggered(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -51,7 +52,7 @@ async def test_a_command_returns_the_deployment_it_triggered(
 
 
 async def test_a_command_deploys_the_newest_commit_once(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -69,7 +70,7 @@ async def test_a_command_deploys_the_newest_commit_once(
 
 
 async def test_a_command_reported_late_is_not_handled_twice(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -104,7 +105,7 @@ async def test_a_command_reported_late_is_not_handled_twice(
     ],
 )
 async def test_a_rejected_command_has_a_reason(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any, files: Any, reason: str
+    open_scene: Any, origin: Origin, site: Repository, files: Any, reason: str
 ) -> None:
     origin.commit(files)
     async with open_scene() as scene:
@@ -118,7 +119,7 @@ async def test_a_rejected_command_has_a_reason(
 
 
 async def test_a_disabled_command_does_not_hide_a_commit(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     spec = "  trigger:\n    onCommand: {disabled: true}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + spec})
@@ -134,7 +135,7 @@ async def test_a_disabled_command_does_not_hide_a_commit(
 
 
 async def test_a_command_for_a_deleted_application_fails(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -148,7 +149,7 @@ async def test_a_command_for_a_deleted_application_fails(
 
 
 async def test_drift_deploys_once_the_window_has_passed(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     spec = "  trigger:\n    onOutOfSync: {disabled: false, minWindow: 5m}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + spec})
@@ -180,7 +181,7 @@ async def test_drift_deploys_once_the_window_has_passed(
 
 
 async def test_a_chain_triggers_the_next_application(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     chain = "  postSync:\n    chain:\n      applications: [{name: shop}]\n"
     joins = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"

@@ -11,6 +11,7 @@ from pipecd.git.mirror import Repository
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import CART
 
 
@@ -19,7 +20,7 @@ def commits(deployments: list[Deployment]) -> set[str]:
 
 
 async def test_the_first_deployment_has_all_its_fields(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     spec = "  notification:\n    mentions: [{event: DEPLOYMENT_FAILED, slackusers: [U1]}]\n"
     commit = origin.commit(
@@ -50,9 +51,7 @@ async def test_the_first_deployment_has_all_its_fields(
     assert (last.deployment_id, last.trigger.commit.hash) == (deployment.id, commit)
 
 
-async def test_a_push_triggers_at_once(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
-) -> None:
+async def test_a_push_triggers_at_once(open_scene: Any, origin: Origin, site: Repository) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
         plane = scene.plane
@@ -69,7 +68,7 @@ async def test_a_push_triggers_at_once(
 
 
 async def test_only_the_changed_application_is_deployed(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -91,7 +90,7 @@ async def test_only_the_changed_application_is_deployed(
 
 
 async def test_a_restart_neither_loses_nor_repeats_a_trigger(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -112,7 +111,7 @@ async def test_a_restart_neither_loses_nor_repeats_a_trigger(
 
 
 async def test_a_piped_killed_between_creation_and_report_does_not_deploy_twice(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -135,7 +134,7 @@ async def test_a_piped_killed_between_creation_and_report_does_not_deploy_twice(
 
 
 async def test_a_lost_response_does_not_deploy_twice(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -150,7 +149,7 @@ async def test_a_lost_response_does_not_deploy_twice(
 
 
 async def test_a_revert_to_an_earlier_commit_is_deployed(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -166,7 +165,7 @@ async def test_a_revert_to_an_earlier_commit_is_deployed(
 
 
 async def test_a_force_push_without_common_history_deploys(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -188,7 +187,7 @@ async def test_a_force_push_without_common_history_deploys(
 
 
 async def test_a_commit_without_message_author_and_date_is_deployed(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART}, "")
     async with open_scene() as scene:
@@ -200,7 +199,7 @@ async def test_a_commit_without_message_author_and_date_is_deployed(
 
 
 async def test_pushes_within_one_second_are_triggered_one_after_the_other(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     then = datetime(2026, 1, 1, tzinfo=UTC)
     pushed = [origin.commit({"cart/app.pipecd.yaml": CART})]

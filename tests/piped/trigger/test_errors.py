@@ -13,11 +13,12 @@ from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import CART
 
 
 async def test_an_invalid_configuration_is_reported_and_cleared_when_fixed(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART.replace("name: cart", "name: [1]")})
     async with open_scene() as scene:
@@ -46,7 +47,7 @@ async def test_an_invalid_configuration_is_reported_and_cleared_when_fixed(
 
 
 async def test_invalid_patterns_are_reported_and_do_not_block_commands(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     broken = CART + "  trigger:\n    onCommit: {ignores: ['docs/[']}\n"
     origin.commit({"cart/app.pipecd.yaml": broken})
@@ -79,7 +80,7 @@ async def test_invalid_patterns_are_reported_and_do_not_block_commands(
 
 
 async def test_a_broken_repository_does_not_delay_others(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any, tmp_path: Path
+    open_scene: Any, origin: Origin, site: Repository, tmp_path: Path
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -99,7 +100,7 @@ async def test_a_broken_repository_does_not_delay_others(
 
 
 async def test_an_application_of_an_unknown_repository_is_reported(
-    open_scene: Any, origin: Origin, eventually: Any
+    open_scene: Any, origin: Origin
 ) -> None:
     async with open_scene() as scene:
         plane = scene.plane
@@ -118,7 +119,7 @@ async def test_an_application_of_an_unknown_repository_is_reported(
 
 
 async def test_a_link_out_of_the_repository_is_reported_and_not_followed(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any, tmp_path: Path
+    open_scene: Any, origin: Origin, site: Repository, tmp_path: Path
 ) -> None:
     (tmp_path / "outside.yaml").write_text(CART.replace("cart", "s3cret"))
     (origin.path / "cart").mkdir()
@@ -137,7 +138,7 @@ async def test_a_link_out_of_the_repository_is_reported_and_not_followed(
 
 
 async def test_a_deleted_branch_is_reported_until_it_exists_again(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -163,7 +164,7 @@ async def test_a_deleted_branch_is_reported_until_it_exists_again(
 
 
 async def test_a_rejection_is_logged_once_per_commit_and_reason(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     def told(logs: Any) -> list[str]:
         return [e["commit"] for e in logs if e["event"] == "application not triggered"]

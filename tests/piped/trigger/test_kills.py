@@ -10,6 +10,7 @@ from pipecd.git.mirror import Repository
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import SyncStrategy
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import CART
 
 IGNORES = CART + "  trigger:\n    onCommit: {ignores: [cart/README]}\n"
@@ -18,7 +19,7 @@ IGNORES = CART + "  trigger:\n    onCommit: {ignores: [cart/README]}\n"
 @pytest.mark.parametrize("amid", ["CreateDeployment", "ReportApplicationMostRecentDeployment"])
 @pytest.mark.parametrize("moved", [False, True], ids=["no push since", "a push since"])
 async def test_a_commit(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any, amid: str, moved: bool
+    open_scene: Any, origin: Origin, site: Repository, amid: str, moved: bool
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -46,7 +47,7 @@ async def test_a_commit(
     ["CreateDeployment", "ReportApplicationMostRecentDeployment", "ReportCommandHandled"],
 )
 async def test_a_command_and_a_push_while_piped_was_stopped(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any, amid: str
+    open_scene: Any, origin: Origin, site: Repository, amid: str
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -71,7 +72,7 @@ async def test_a_command_and_a_push_while_piped_was_stopped(
 
 
 async def test_a_commit_that_was_ignored_before_a_restart_hides_none_after_it(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": IGNORES})
     async with open_scene() as scene:
@@ -89,7 +90,7 @@ async def test_a_commit_that_was_ignored_before_a_restart_hides_none_after_it(
 
 
 async def test_an_unreported_last_deployment_is_reported_before_the_next(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -107,7 +108,7 @@ async def test_an_unreported_last_deployment_is_reported_before_the_next(
             assert len(await scene.made()) == 1
             refusals.clear()
             plane.gate.held_answers.add("CreateDeployment")
-            await eventually(lambda: plane.gate.count("CreateDeployment done"), at_most=15)
+            await eventually(lambda: plane.gate.count("CreateDeployment done"), within=15)
         plane.gate.held_answers.clear()
         async with scene.triggering(site):
             await scene.settle()
@@ -118,7 +119,7 @@ async def test_an_unreported_last_deployment_is_reported_before_the_next(
 
 
 async def test_an_outage_of_the_control_plane_only_delays(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART})
     async with open_scene() as scene:

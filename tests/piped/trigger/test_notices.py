@@ -10,13 +10,14 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.piped.notify.event import subject_of, text_field
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.samples import CART
 
 BROKEN = CART.replace("name: cart", "name: [1]")
 
 
 async def test_a_trigger_is_notified_once_with_its_mentions(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     mentions = "  notification: {mentions: [{event: DEPLOYMENT_TRIGGERED, slackusers: [U1]}]}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + mentions})
@@ -34,7 +35,7 @@ async def test_a_trigger_is_notified_once_with_its_mentions(
 
 
 async def test_a_trigger_whose_response_was_lost_is_notified(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:
@@ -47,7 +48,7 @@ async def test_a_trigger_whose_response_was_lost_is_notified(
 
 
 async def test_an_invalid_configuration_is_notified_once_while_it_lasts(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     broken = origin.commit({"cart/app.pipecd.yaml": BROKEN}, "broken")
     async with open_scene() as scene:
@@ -82,7 +83,7 @@ async def test_an_invalid_configuration_is_notified_once_while_it_lasts(
 
 
 async def test_a_rejected_deployment_is_notified_once(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     mentions = "  notification: {mentions: [{event: '*', slackgroups: [G1]}]}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + mentions})
@@ -101,7 +102,7 @@ async def test_a_rejected_deployment_is_notified_once(
 
 
 async def test_an_outage_of_the_control_plane_is_not_notified(
-    open_scene: Any, origin: Origin, site: Repository, eventually: Any
+    open_scene: Any, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_scene() as scene:

@@ -12,6 +12,7 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.origin import Origin
 from servers.piped import killed_piped, piped_config
+from servers.polling import eventually
 from servers.samples import WAITING_CART
 
 # The calls at which piped is killed, one after the other.
@@ -33,9 +34,7 @@ def write_config(plane: Any, remote: str) -> Path:
 
 
 @pytest.mark.timeout(180)
-async def test_each_push_is_deployed_once_by_any_process(
-    open_scene: Any, origin: Origin, eventually: Any
-) -> None:
+async def test_each_push_is_deployed_once_by_any_process(open_scene: Any, origin: Origin) -> None:
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     async with open_scene() as scene:
         plane = scene.plane
