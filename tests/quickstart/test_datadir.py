@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a quickstart keeps its secrets and keeps others out."""
+"""The data directory of a quickstart: secrets, lock, configuration files, sample repository."""
 
 import stat
 from pathlib import Path
@@ -9,47 +9,48 @@ import pytest
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_control_plane, read_piped
 from pipecd.model.errors import UserMistake
-from pipecd.quickstart.datadir import DataDir, Identity, locked
-from pipecd.quickstart.files import write_control_plane, write_piped
-from pipecd.quickstart.sample import make_repository
+from pipecd.quickstart.datadir import DataDir, Identity, locked_data_dir
+from pipecd.quickstart.sample_repository import create_repository
 
 
-def test_what_was_made_up_is_found_again_and_private(tmp_path: Path) -> None:
-    with locked(tmp_path / "a" / "b") as data:
-        identity, key = data.identity(), data.key()
-    with locked(tmp_path / "a" / "b") as data:
-        assert (data.identity(), data.key()) == (identity, key)
+def test_secrets_are_stored_privately_and_reused(tmp_path: Path) -> None:
+    with locked_data_dir(tmp_path / "a" / "b") as data:
+        identity, key = data.load_identity(), data.load_encryption_key()
+    with locked_data_dir(tmp_path / "a" / "b") as data:
+        assert (data.load_identity(), data.load_encryption_key()) == (identity, key)
         for file in (data.path / "identity.json", data.encryption_key):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_second_holder_is_refused_with_the_first_one_named(tmp_path: Path) -> None:
+def test_a_locked_directory_is_refused_and_the_error_names_the_process(tmp_path: Path) -> None:
     with (
-        locked(tmp_path),
+        locked_data_dir(tmp_path),
         pytest.raises(UserMistake, match=r"process \d+.*--data-dir"),
-        locked(tmp_path),
+        locked_data_dir(tmp_path),
     ):
         pass
 
 
-def test_a_damaged_identity_is_told(tmp_path: Path) -> None:
+def test_a_damaged_identity_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_text("{")
     with pytest.raises(UserMistake, match="damaged"):
-        DataDir(tmp_path).identity()
+        DataDir(tmp_path).load_identity()
 
 
-def test_the_files_it_writes_can_be_read_whatever_the_path(tmp_path: Path) -> None:
+def test_the_configuration_files_are_valid_for_any_path(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "it's: #1")
     data.path.mkdir()
-    spec = read_control_plane(write_control_plane(data, address="http://127.0.0.1:1"), file="cp")
+    spec = read_control_plane(
+        data.write_control_plane_config(address="http://127.0.0.1:1"), file="cp"
+    )
     assert spec.datastore.config.path == str(data.path / "pipecd.db")
-    text = write_piped(data, Identity("p", "piped", "key"), host="127.0.0.1", port=1)
+    text = data.write_piped_config(Identity("p", "piped", "key"), host="127.0.0.1", port=1)
     piped = read_piped(text, file="piped", catalog=load_catalog()).spec
     assert piped.repositories[0].remote == data.repository.as_uri()
 
 
-async def test_the_sample_repository_is_made_once(tmp_path: Path) -> None:
-    await make_repository(tmp_path)
+async def test_the_sample_repository_is_created_once(tmp_path: Path) -> None:
+    await create_repository(tmp_path)
     before = (tmp_path / ".git" / "refs" / "heads" / "main").read_text()
-    await make_repository(tmp_path)
+    await create_repository(tmp_path)
     assert (tmp_path / ".git" / "refs" / "heads" / "main").read_text() == before

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A control plane, a piped and a sample repository on one machine, in one process."""
+"""`pipecd quickstart`: control plane, piped and sample application in one process."""

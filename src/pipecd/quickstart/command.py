@@ -15,7 +15,7 @@ from pipecd.quickstart.terminal import Terminal
 
 @click.command()
 @flags.shared(log_level="warn")
-@flags.text("data-dir", "Where everything is kept; ~/.pipecd/quickstart by default.")
+@flags.text("data-dir", "The directory for all data; ~/.pipecd/quickstart by default.")
 @flags.number("port", "The port of the console and the API; 0 takes a free one.", default=8080)
 def quickstart(**given: Any) -> None:
     """Run a whole PipeCD with a sample application on this machine, on loopback only."""

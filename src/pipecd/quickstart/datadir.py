@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory that holds a quickstart: its secrets, its stores and its sample repository."""
+"""The data directory of a quickstart: secrets, configuration, databases and sample repository."""
 
+import base64
 import json
 import secrets
 from collections.abc import Generator
@@ -11,15 +12,51 @@ from pathlib import Path
 from pipecd.model.errors import UserMistake
 from pipecd.program.atomic_write import write_private
 from pipecd.program.dirlock import lock_directory
+from pipecd.quickstart.sample_repository import BRANCH, REPOSITORY_ID
 
 PROJECT = "quickstart"
 USERNAME = "admin"
 _ELSEWHERE = "choose another directory with --data-dir"
 
+_CONTROL_PLANE = """# `pipecd quickstart` writes this file; `pipecd server` reads such files too.
+apiVersion: pipecd.dev/v1beta1
+kind: ControlPlane
+spec:
+  address: {address}
+  stateKey: {project}
+  datastore:
+    type: SQLITE
+    config:
+      path: {database}
+  filestore:
+    type: LOCAL
+    config:
+      path: {files}
+"""
+
+_PIPED = """# `pipecd quickstart` writes this file; `piped run` reads such files too.
+apiVersion: pipecd.dev/v1beta1
+kind: Piped
+spec:
+  projectID: {project}
+  pipedID: {piped_id}
+  pipedKeyData: {piped_key}
+  apiAddress: {api_address}
+  webAddress: {address}
+  repositories:
+    - repoID: {repository_id}
+      remote: {remote}
+      branch: {branch}
+  plugins:
+    - name: scriptrun
+    - name: wait
+    - name: waitapproval
+"""
+
 
 @dataclass(frozen=True)
 class Identity:
-    """What a quickstart makes up on its first start and keeps; `piped_id` is empty until then."""
+    """The password and the generated ids and keys; empty until they are registered."""
 
     password: str
     piped_id: str = ""
@@ -29,7 +66,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class DataDir:
-    """Where everything of one quickstart lies."""
+    """The files of one quickstart."""
 
     path: Path
 
@@ -58,33 +95,62 @@ class DataDir:
         return self.path / "sample"
 
     @property
-    def _identity(self) -> Path:
+    def identity_file(self) -> Path:
         return self.path / "identity.json"
 
-    def identity(self) -> Identity:
-        """The identity of this quickstart, made on the first call."""
-        if self._identity.exists():
+    def load_identity(self) -> Identity:
+        """Reads the identity; the first call creates it."""
+        if self.identity_file.exists():
             try:
-                return Identity(**json.loads(self._identity.read_text()))
+                return Identity(**json.loads(self.identity_file.read_text()))
             except (ValueError, TypeError) as e:
-                raise UserMistake(f"{self._identity} is damaged", hint=_ELSEWHERE) from e
+                raise UserMistake(f"{self.identity_file} is damaged", hint=_ELSEWHERE) from e
         identity = Identity(password=secrets.token_urlsafe(12))
-        self.keep(identity)
+        self.save_identity(identity)
         return identity
 
-    def keep(self, identity: Identity) -> None:
-        """Stores the identity where only its owner can read it."""
-        write_private(self._identity, json.dumps(asdict(identity), indent=2).encode())
+    def save_identity(self, identity: Identity) -> None:
+        write_private(self.identity_file, json.dumps(asdict(identity), indent=2).encode())
 
-    def key(self) -> bytes:
-        """The key of sessions and stored secrets, made on the first call."""
+    def load_encryption_key(self) -> bytes:
+        """Reads the key that signs sessions and encrypts secrets; the first call creates it."""
         if not self.encryption_key.exists():
             write_private(self.encryption_key, secrets.token_hex(32).encode())
         return self.encryption_key.read_bytes()
 
+    def write_control_plane_config(self, *, address: str) -> bytes:
+        """Writes the configuration of the control plane and returns it."""
+        text = _CONTROL_PLANE.format(
+            address=address,
+            project=PROJECT,
+            database=_yaml_string(self.path / "pipecd.db"),
+            files=_yaml_string(self.path / "files"),
+        )
+        write_private(self.control_plane_config, text.encode())
+        return text.encode()
+
+    def write_piped_config(self, identity: Identity, *, host: str, port: int) -> bytes:
+        """Writes the configuration of the piped and returns it."""
+        text = _PIPED.format(
+            project=PROJECT,
+            piped_id=identity.piped_id,
+            piped_key=base64.b64encode(identity.piped_key.encode()).decode(),
+            api_address=f"{host}:{port}",
+            address=f"http://{host}:{port}",
+            repository_id=REPOSITORY_ID,
+            remote=self.repository.as_uri(),
+            branch=BRANCH,
+        )
+        write_private(self.piped_config, text.encode())
+        return text.encode()
+
+
+def _yaml_string(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
 
 @contextmanager
-def locked(path: Path) -> Generator[DataDir, None, None]:
-    """Makes the directory and keeps every other quickstart out of it until the block ends."""
+def locked_data_dir(path: Path) -> Generator[DataDir, None, None]:
+    """Creates the directory and locks it against other quickstarts until the block ends."""
     with lock_directory(path, program="quickstart", elsewhere=_ELSEWHERE):
         yield DataDir(path.resolve())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees of a quickstart on the terminal."""
+"""What `pipecd quickstart` prints on the terminal."""
 
 import time
 from collections.abc import Generator
@@ -13,45 +13,45 @@ from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir
 
 
 class Terminal:
-    """Tells each step while it is done, then what to do next."""
+    """Prints the progress of the start, how to sign in, and each finished deployment."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
 
     @contextmanager
-    def step(self, doing: str) -> Generator[None, None, None]:
-        """Shows a step while it is going on and how long it took."""
-        began = time.monotonic()
-        with self._console.status(f"{doing} …"):
+    def step(self, title: str) -> Generator[None, None, None]:
+        """Shows that a step is running, and then how long it took."""
+        started = time.monotonic()
+        with self._console.status(f"{title} …"):
             yield
-        took = time.monotonic() - began
-        self._console.print(f"[green]✓[/green] {doing} [dim]{took:.1f} s[/dim]")
+        seconds = time.monotonic() - started
+        self._console.print(f"[green]✓[/green] {title} [dim]{seconds:.1f} s[/dim]")
 
-    def ready(self, address: str, data: DataDir, password: str) -> None:
-        """Tells where the console is and how to go on."""
-        say = self._console.print
-        say()
-        say(f"[bold]PipeCD is running:[/bold] {address}")
-        say(f"  project   {PROJECT}")
-        say(f"  username  {USERNAME}")
-        say(f"  password  {escape(password)}")
-        say()
-        say("Change the sample application and commit; it is deployed by itself:")
-        say(f"  cd {escape(str(data.repository))}")
-        say('  echo "Good evening" > hello/greeting.txt')
-        say('  git commit -am "Greet in the evening"')
-        say()
-        say("[dim]Ctrl-C ends it; the next start goes on where it was.[/dim]")
+    def show_ready(self, address: str, data: DataDir, password: str) -> None:
+        """Prints the address of the console, the credentials and what to try first."""
+        self._console.print(f"""
+[bold]PipeCD is running:[/bold] {address}
+  project   {PROJECT}
+  username  {USERNAME}
+  password  {escape(password)}
 
-    def deployed(self, what: str, status: DeploymentStatus, seconds: float, url: str) -> None:
-        """Tells that a deployment has ended."""
-        good = status is DeploymentStatus.SUCCESS
-        mark = "[green]✓[/green]" if good else "[red]✗[/red]"
-        word = status.name.lower()
+Change the sample application and commit; PipeCD deploys the commit:
+  cd {escape(str(data.repository))}
+  echo "Good evening" > hello/greeting.txt
+  git commit -am "Greet in the evening"
+
+[dim]Ctrl-C stops it; the next start resumes with the same data.[/dim]""")
+
+    def show_deployment(
+        self, name: str, status: DeploymentStatus, seconds: float, url: str
+    ) -> None:
+        """Prints how a deployment ended."""
+        succeeded = status is DeploymentStatus.SUCCESS
+        mark = "[green]✓[/green]" if succeeded else "[red]✗[/red]"
         self._console.print(
-            f"{mark} {escape(what)}: {word} after {seconds:.1f} s  [dim]{escape(url)}[/dim]"
+            f"{mark} {escape(name)}: {status.name.lower()} after {seconds:.1f} s"
+            f"  [dim]{escape(url)}[/dim]"
         )
 
-    def ended(self) -> None:
-        """Says goodbye."""
-        self._console.print("\nstopped; everything is kept")
+    def show_stopped(self) -> None:
+        self._console.print("\nstopped; the next start resumes with the same data")

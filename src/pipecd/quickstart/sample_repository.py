@@ -10,12 +10,13 @@ from pipecd.program.run import run
 REPOSITORY_ID = "sample"
 BRANCH = "main"
 APPLICATION = "hello"
+_GIT_IDENTITY = ("-c", "user.name=PipeCD quickstart", "-c", "user.email=quickstart@localhost")
 
 _FILES = {
-    "README.md": """# A sample repository
+    "README.md": """# Sample repository
 
-Everything under `hello/` is one application. Change `hello/greeting.txt`, commit, and PipeCD
-deploys it by itself:
+The directory `hello/` is one application. Change `hello/greeting.txt` and commit; PipeCD deploys
+the commit:
 
     echo "Good evening" > hello/greeting.txt
     git commit -am "Greet in the evening"
@@ -24,13 +25,13 @@ deploys it by itself:
 kind: Application
 spec:
   name: hello
-  description: Says what is written in greeting.txt
+  description: Prints greeting.txt
   labels:
     env: quickstart
   pipeline:
     stages:
       - name: SCRIPT_RUN
-        desc: Say the greeting
+        desc: Print the greeting
         with:
           run: |
             echo "Deploying commit $SR_TRIGGERED_COMMIT_HASH of $SR_APPLICATION_NAME"
@@ -40,8 +41,8 @@ spec:
 }
 
 
-async def make_repository(path: Path) -> None:
-    """Makes the repository with its first commit, unless it is there already."""
+async def create_repository(path: Path) -> None:
+    """Creates the repository with its first commit, unless it exists."""
     if (path / ".git").exists():
         return
     for name, content in _FILES.items():
@@ -49,31 +50,19 @@ async def make_repository(path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
     await _git(path, "init", "--quiet", f"--initial-branch={BRANCH}")
-    # The event watcher pushes to the branch that is checked out here, and the files follow.
+    # The event watcher pushes to this branch, and Git updates the files that are checked out.
     await _git(path, "config", "receive.denyCurrentBranch", "updateInstead")
     await _git(path, "add", "--all")
     await _git(path, "commit", "--quiet", "--message", "Say hello")
 
 
 async def _git(path: Path, *arguments: str) -> None:
-    # A person without a Git identity can still take part; theirs wins where it is set.
-    identity = ["-c", "user.useConfigOnly=false"]
-    if not await _has_identity(path):
-        identity += ["-c", "user.name=PipeCD quickstart", "-c", "user.email=quickstart@localhost"]
-    try:
-        done = await run(["git", *identity, *arguments], cwd=path)
-    except FileNotFoundError as e:
-        raise UserMistake("the git program is missing", hint="install git and try again") from e
+    # Users without a Git identity can run the quickstart as well.
+    has_identity = (await run(["git", "config", "user.email"], cwd=path)).code == 0
+    identity = () if has_identity else _GIT_IDENTITY
+    done = await run(["git", "-c", "user.useConfigOnly=false", *identity, *arguments], cwd=path)
     if done.code:
         raise UserMistake(
-            f"cannot make the sample repository: git {arguments[0]} said: {done.last_line}",
-            hint=f"remove {path} and try again",
+            f"cannot create the sample repository: git {arguments[0]} failed: {done.last_line}",
+            hint=f"remove {path} and retry",
         )
-
-
-async def _has_identity(path: Path) -> bool:
-    try:
-        done = await run(["git", "config", "user.email"], cwd=path)
-    except FileNotFoundError:
-        return False
-    return done.code == 0
