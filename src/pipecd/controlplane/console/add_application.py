@@ -14,9 +14,9 @@ from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.add_application_view import (
     MAX_ROWS,
     ApplicationFile,
-    ManualForm,
     file_of,
     found_application_row,
+    manual_form,
     no_provider_text,
     registered_file,
     search,
@@ -31,7 +31,6 @@ from pipecd.controlplane.console.deploy_targets import (
     target_options,
 )
 from pipecd.controlplane.console.page_context import BrowserSession, FormError, PageContext
-from pipecd.controlplane.console.status_badge import piped_status
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
@@ -97,7 +96,11 @@ class AddApplicationPages:
             text=text,
             empty=why_empty(pipeds),
             pipeds=[piped for piped in pipeds or () if not piped.disabled],
-            manual=await self._manual_form(piped_id, pipeds, user),
+            manual=manual_form(
+                pipeds or (),
+                piped_id,
+                await self._context.denied_reason(user, _CREATE, Application()),
+            ),
             error=error,
             selected=frozenset(map(str, form.getlist("target"))),
             no_target=NO_TARGET,
@@ -116,21 +119,6 @@ class AddApplicationPages:
     async def _applications(self, user: User) -> tuple[Application, ...]:
         of_project = ApplicationFilter(user.project)
         return (await self._context.cases.applications.list(of_project, by=user)).items
-
-    async def _manual_form(
-        self, piped_id: str, pipeds: tuple[Piped, ...] | None, user: User
-    ) -> ManualForm | None:
-        """The form for the given piped, else for one with repositories; None without pipeds."""
-        enabled = [piped for piped in pipeds or () if not piped.disabled]
-        if not enabled:
-            return None
-        piped = max(enabled, key=lambda piped: (piped.id == piped_id, bool(piped.repositories)))
-        return ManualForm(
-            piped_status(piped.id, pipeds),
-            tuple(repository.id for repository in piped.repositories),
-            target_options(piped),
-            await self._context.denied_reason(user, _CREATE, Application()),
-        )
 
     async def add(self, request: Request, session: BrowserSession) -> Response:
         form = await request.form()

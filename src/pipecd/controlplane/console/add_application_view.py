@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from pipecd.controlplane.console.command_notice import Notice
-from pipecd.controlplane.console.deploy_targets import KIND_NAMES, TargetOptions
+from pipecd.controlplane.console.deploy_targets import KIND_NAMES, TargetOptions, target_options
 from pipecd.controlplane.console.formatting import join_words, label_texts
 from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone, piped_status
 from pipecd.model.application import ApplicationKind
@@ -124,6 +124,20 @@ def found_application_row(
         piped_status(info.piped_id, pipeds),
         of_piped.of_kind(kind),
         disabled_reason or no_provider,
+    )
+
+
+def manual_form(pipeds: Sequence[Piped], piped_id: str, disabled_reason: str) -> ManualForm | None:
+    """The form for the given piped, else for one with repositories; None without pipeds."""
+    enabled = [piped for piped in pipeds if not piped.disabled]
+    if not enabled:
+        return None
+    piped = max(enabled, key=lambda piped: (piped.id == piped_id, bool(piped.repositories)))
+    return ManualForm(
+        piped_status(piped.id, pipeds),
+        tuple(repository.id for repository in piped.repositories),
+        target_options(piped),
+        disabled_reason,
     )
 
 

@@ -8,7 +8,7 @@ become the nearest of them, which also keeps them readable in both themes.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 
 from markupsafe import Markup, escape
 
@@ -26,6 +26,8 @@ _PALETTE = (
     (85, 85, 255), (255, 85, 255), (85, 255, 255), (255, 255, 255),
 )  # fmt: skip
 _LEVELS = (0, 95, 135, 175, 215, 255)
+# The 256 colours of xterm: the palette, a cube of 6 x 6 x 6 and 24 shades of grey.
+_XTERM = (*_PALETTE, *product(_LEVELS, _LEVELS, _LEVELS), *((g, g, g) for g in range(8, 239, 10)))
 _ON = {1: "bold", 2: "faint", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
 _OFF = {22: ("bold", "faint"), 23: ("italic",), 24: ("underline",), 27: ("reverse",),
         29: ("strike",)}  # fmt: skip
@@ -52,7 +54,16 @@ def ansi_html(text: str) -> Markup:
     text = text.replace("\r\n", "\n")
     if "\x1b" not in text and "\r" not in text:
         return escape(_TOKEN.sub("", text))
-    return Markup("\n").join(_line_html(line) for line in _lines(text))
+    lines: list[Markup] = []
+    for cells in _lines(text):
+        parts: list[Markup] = []
+        for style, run in groupby(cells, key=lambda cell: cell[1]):
+            part, names = escape("".join(char for char, _ in run)), style.classes()
+            parts.append(
+                Markup('<span class="{}">{}</span>').format(names, part) if names else part
+            )
+        lines.append(Markup("").join(parts))
+    return Markup("\n").join(lines)
 
 
 def strip_ansi(text: str) -> str:
@@ -100,15 +111,6 @@ def _erase(cells: list[_Cell], at: int, parameters: str) -> None:
             cells[:] = [(" ", _PLAIN)] * at
 
 
-def _line_html(cells: list[_Cell]) -> Markup:
-    parts: list[Markup] = []
-    for style, run in groupby(cells, key=lambda cell: cell[1]):
-        text = escape("".join(char for char, _ in run))
-        names = style.classes()
-        parts.append(Markup('<span class="{}">{}</span>').format(names, text) if names else text)
-    return Markup("").join(parts)
-
-
 def _styled(style: _Style, parameters: str) -> _Style:
     """The style after one SGR sequence; unknown parameters are skipped."""
     if not re.fullmatch(r"[0-9;:]*", parameters):
@@ -116,25 +118,19 @@ def _styled(style: _Style, parameters: str) -> _Style:
     codes = [int(p or 0) for p in re.split("[;:]", parameters)]
     while codes:
         code = codes.pop(0)
-        if code in (38, 48):
+        tens, colour = divmod(code, 10)
+        if code == 0:
+            style = _PLAIN
+        elif code in _ON:
+            style = replace(style, flags=style.flags | {_ON[code]})
+        elif code in _OFF:
+            style = replace(style, flags=style.flags - set(_OFF[code]))
+        elif code in (38, 48):
             style = _with_colour(style, code == 38, _extended(codes))
-        else:
-            style = _with_code(style, code)
-    return style
-
-
-def _with_code(style: _Style, code: int) -> _Style:
-    if code == 0:
-        return _PLAIN
-    if code in _ON:
-        return replace(style, flags=style.flags | {_ON[code]})
-    if code in _OFF:
-        return replace(style, flags=style.flags - set(_OFF[code]))
-    tens, colour = divmod(code, 10)
-    if tens in (3, 4, 9, 10) and colour < 8:
-        return _with_colour(style, tens in (3, 9), colour + (8 if tens > 4 else 0))
-    if code in (39, 49):
-        return _with_colour(style, code == 39, None)
+        elif code in (39, 49):
+            style = _with_colour(style, code == 39, None)
+        elif tens in (3, 4, 9, 10) and colour < 8:
+            style = _with_colour(style, tens in (3, 9), colour + (8 if tens > 4 else 0))
     return style
 
 
@@ -148,23 +144,13 @@ def _extended(codes: list[int]) -> int | None:
         case [5]:
             number = codes[1] if len(codes) > 1 else 0
             del codes[:2]
-            return _from_256(number)
+            return _nearest(*_XTERM[min(number, 255)])
         case [2]:
             red, green, blue = [*codes[1:4], 0, 0, 0][:3]
             del codes[:4]
             return _nearest(red, green, blue)
         case _:
             return None
-
-
-def _from_256(number: int) -> int:
-    if number < 16:
-        return number
-    if number < 232:
-        number -= 16
-        return _nearest(_LEVELS[number // 36], _LEVELS[number // 6 % 6], _LEVELS[number % 6])
-    grey = 8 + 10 * (min(number, 255) - 232)
-    return _nearest(grey, grey, grey)
 
 
 def _nearest(red: int, green: int, blue: int) -> int:

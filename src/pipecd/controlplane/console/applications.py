@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of applications: the list, the page of one, and the sync form."""
 
+from contextlib import suppress
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -69,6 +71,10 @@ class ApplicationPages:
         piped = piped_status(application.piped_id, pipeds)
         recent = await self._recent_deployments(application.id, user)
         view = application_view(application, piped, now)
+        live_state: LiveStateView | None = None
+        with suppress(NotFound):
+            snapshot = await self._context.cases.livestate.get(application.id, by=user)
+            live_state = live_state_view(snapshot, now)
         command = await self._context.requested_command(request, user)
         notice = command and command_notice(command, piped_status(command.piped_id, pipeds))
         if "added" in request.query_params and not recent:
@@ -81,7 +87,7 @@ class ApplicationPages:
             "application.html",
             view=view,
             recent=tuple(deployment_row(deployment, now) for deployment in recent),
-            live_state=await self._live_state(application.id, user),
+            live_state=live_state,
             notice=notice,
             disabled_reason=(
                 view.sync_disabled_reason
@@ -89,13 +95,6 @@ class ApplicationPages:
             ),
             topics=",".join(topics[:MAX_TOPICS]),
         )
-
-    async def _live_state(self, application_id: str, user: User) -> LiveStateView | None:
-        try:
-            snapshot = await self._context.cases.livestate.get(application_id, by=user)
-        except NotFound:
-            return None
-        return live_state_view(snapshot, self._context.now())
 
     async def _recent_deployments(self, application_id: str, user: User) -> tuple[Deployment, ...]:
         """The newest deployments; none if the user may not list them."""

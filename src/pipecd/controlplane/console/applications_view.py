@@ -193,9 +193,13 @@ def application_list(
     applications: Iterable[Application], query: ApplicationQuery, now: datetime
 ) -> ApplicationList:
     text = query.text.casefold()
-    found = [a for a in applications if not text or text in _searchable_text(a)]
-    counts = status_counts(found)
-    listed = [a for a in found if not query.statuses or sync_status(a) in query.statuses]
+    matching: list[Application] = []
+    for application in applications:
+        labels = (f"{key}:{value}\n{key}: {value}" for key, value in application.labels.items())
+        if text in "\n".join((application.name, *labels)).casefold():
+            matching.append(application)
+    counts = status_counts(matching)
+    listed = [a for a in matching if not query.statuses or sync_status(a) in query.statuses]
     if query.sort:
         listed.sort(key=_SORT_KEYS[query.sort], reverse=query.descending)
     pages = max(-(-len(listed) // query.size), 1)
@@ -217,11 +221,6 @@ _SORT_KEYS: dict[str, Callable[[Application], tuple[str | int, ...]]] = {
     "deployed": lambda a: (a.most_recently_triggered_deployment.started_at, a.id),
     "updated": lambda a: (a.updated_at, a.id),
 }
-
-
-def _searchable_text(application: Application) -> str:
-    labels = (f"{key}:{value} {key}: {value}" for key, value in application.labels.items())
-    return "\n".join((application.name, *labels)).casefold()
 
 
 def status_counts(applications: Sequence[Application]) -> tuple[StatusCount, ...]:

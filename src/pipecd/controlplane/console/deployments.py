@@ -2,6 +2,7 @@
 """The pages of deployments: the list, the page of one with its logs, cancel, approve and skip."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from urllib.parse import quote, unquote, urlencode
 
 from starlette.requests import Request
@@ -20,11 +21,7 @@ from pipecd.controlplane.console.deployments_view import (
     matches,
     selected_stage,
 )
-from pipecd.controlplane.console.list_filters import (
-    DeploymentQuery,
-    PageUrl,
-    parse_deployment_query,
-)
+from pipecd.controlplane.console.list_filters import PageUrl, parse_deployment_query
 from pipecd.controlplane.console.page_context import (
     BrowserSession,
     PageContext,
@@ -78,7 +75,16 @@ class DeploymentPages:
     async def list_page(self, request: Request, session: BrowserSession) -> Response:
         user = session.user
         query = parse_deployment_query(request.query_params)
-        found, cursor = await self._search(query, user)
+        found: list[Deployment] = []
+        cursor = query.before
+        for _ in range(_MAX_READS):
+            part = await self._context.cases.deployments.list(
+                query.filter(user.project), PageRequest(_PAGE_SIZE, cursor), by=user
+            )
+            found += (d for d in part.items if matches(d, query))
+            cursor = part.cursor
+            if not cursor or len(found) >= _PAGE_SIZE:
+                break
         pipeds = await self._context.visible_pipeds(user) or ()
         names = {piped.id: piped.name for piped in pipeds}
         names |= {d.application_id: d.application_name for d in found}
@@ -97,22 +103,6 @@ class DeploymentPages:
             waiting=sum(map(has_pending_approval, found)),
         )
 
-    async def _search(
-        self, query: DeploymentQuery, user: User
-    ) -> tuple[tuple[Deployment, ...], str]:
-        """A page of matching deployments, and the cursor of the next page."""
-        found: list[Deployment] = []
-        cursor = query.before
-        for _ in range(_MAX_READS):
-            part = await self._context.cases.deployments.list(
-                query.filter(user.project), PageRequest(_PAGE_SIZE, cursor), by=user
-            )
-            found += (d for d in part.items if matches(d, query))
-            cursor = part.cursor
-            if not cursor or len(found) >= _PAGE_SIZE:
-                break
-        return tuple(found), cursor
-
     async def show_page(self, request: Request, session: BrowserSession) -> Response:
         user, params = session.user, request.query_params
         deployment = await self._context.cases.deployments.get(request.path_params["id"], by=user)
@@ -123,6 +113,11 @@ class DeploymentPages:
         log = await self._log(request, deployment, stage, user)
         command = await self._context.requested_command(request, user)
         notice = command and command_notice(command, piped_status(command.piped_id, pipeds))
+        chain: ChainView | None = None
+        if chain_id := deployment.deployment_chain_id:
+            with suppress(Denied, NotFound):
+                document = await self._context.cases.chains.get(chain_id, by=user)
+                chain = chain_view(document, deployment.deployment_chain_block_index)
         return self._context.render(
             request,
             "deployment.html",
@@ -130,23 +125,13 @@ class DeploymentPages:
             stage=stage,
             is_selected=bool(stage and params.get("stage", "") == stage.id),
             log=log,
-            chain=await self._chain(deployment, user),
+            chain=chain,
             wraps=params.get("wrap", "1") != "0",
             notice=notice,
             disabled_reason=await self._context.denied_reason(user, _UPDATE, deployment),
             url=PageUrl(f"/deployments/{deployment.id}", params, reset=("lines",)),
             topics=_topics(view, stage, log, notice),
         )
-
-    async def _chain(self, deployment: Deployment, user: User) -> ChainView | None:
-        """The deployment chain, if there is one and the user may see it."""
-        if not deployment.deployment_chain_id:
-            return None
-        try:
-            chain = await self._context.cases.chains.get(deployment.deployment_chain_id, by=user)
-        except (Denied, NotFound):
-            return None
-        return chain_view(chain, deployment.deployment_chain_block_index)
 
     async def _log(
         self, request: Request, deployment: Deployment, stage: StageView | None, user: User

@@ -10,7 +10,6 @@ from pipecd.controlplane.console.deploy_targets import platform_name, target_nam
 from pipecd.controlplane.console.formatting import (
     Timestamp,
     day_heading,
-    duration,
     label_texts,
     safe_link,
     sentence,
@@ -23,6 +22,7 @@ from pipecd.controlplane.console.pipeline_view import (
     PipelineView,
     StageView,
     approval_views,
+    elapsed_time,
     has_pending_approval,
     is_quick_sync,
     is_rollback,
@@ -31,12 +31,9 @@ from pipecd.controlplane.console.pipeline_view import (
 )
 from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone, deployment_badge
 from pipecd.controlplane.console.status_text import StatusText, deployment_status_text
-from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy, triggered_by
 from pipecd.proto.model.chain_pb2 import (
-    ChainBlock,
     ChainBlockStatus,
-    ChainNode,
     ChainStatus,
     DeploymentChain,
 )
@@ -134,26 +131,27 @@ class ChainView:
 
 def chain_view(chain: DeploymentChain, block_index: int) -> ChainView:
     status = ChainStatus.Name(chain.status).removeprefix("DEPLOYMENT_CHAIN_")
+    blocks: list[tuple[ChainStep, ...]] = []
+    for block in chain.blocks:
+        # An application without a deployment has the status of its block.
+        name = ChainBlockStatus.Name(block.status).removeprefix("DEPLOYMENT_BLOCK_")
+        steps = (
+            ChainStep(
+                name=node.application_ref.application_name,
+                deployment_id=node.deployment_ref.deployment_id,
+                badge=deployment_badge(
+                    DeploymentStatus(node.deployment_ref.status)
+                    if node.HasField("deployment_ref")
+                    else DeploymentStatus[name]
+                ),
+            )
+            for node in block.nodes
+        )
+        blocks.append(tuple(steps))
     return ChainView(
         badge=deployment_badge(DeploymentStatus[status]),
         block_number=block_index + 1,
-        blocks=tuple(
-            tuple(_chain_step(node, block) for node in block.nodes) for block in chain.blocks
-        ),
-    )
-
-
-def _chain_step(node: ChainNode, block: ChainBlock) -> ChainStep:
-    """An application without a deployment has the status of its block."""
-    if node.HasField("deployment_ref"):
-        status = DeploymentStatus(node.deployment_ref.status)
-    else:
-        name = ChainBlockStatus.Name(block.status).removeprefix("DEPLOYMENT_BLOCK_")
-        status = DeploymentStatus[name]
-    return ChainStep(
-        name=node.application_ref.application_name,
-        deployment_id=node.deployment_ref.deployment_id,
-        badge=deployment_badge(status),
+        blocks=tuple(blocks),
     )
 
 
@@ -170,7 +168,9 @@ def deployment_row(deployment: Deployment, now: datetime) -> DeploymentRow:
         commit=commit_view(deployment.trigger.commit, now),
         triggered_by=triggered_by(deployment),
         segments=pipeline_view(deployment, now).stages,
-        elapsed=_elapsed(deployment, status, now),
+        elapsed=elapsed_time(
+            deployment.created_at, deployment.completed_at if status.is_completed else 0, now
+        ),
         created=timestamp(deployment.created_at, now),
         created_at=deployment.created_at,
     )
@@ -253,13 +253,6 @@ def strategy_view(deployment: Deployment) -> StrategyView:
         return StrategyView("Not planned yet", reason)
     quick = len(forward) == 1 and is_quick_sync(forward[0])
     return StrategyView("Quick sync" if quick else "Pipeline", reason)
-
-
-def _elapsed(deployment: Deployment, status: DeploymentStatus, now: datetime) -> Elapsed:
-    if status.is_completed and deployment.completed_at:
-        return Elapsed(duration(deployment.completed_at - deployment.created_at))
-    at = timestamp(deployment.created_at, now)
-    return Elapsed(duration(to_unix(now) - deployment.created_at), at.iso if at else "")
 
 
 def _compare_url(deployment: Deployment) -> str:

@@ -6,7 +6,7 @@ some of our own.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
@@ -173,28 +173,15 @@ def _chip_text(key: str, value: str, names: Mapping[str, str]) -> str:
         "pipedId": f"piped: {names.get(value, value[:8])}",
         "activeStatus": value,
         "waiting": "waiting for approval",
-        "kind": _enum_text(value, ApplicationKind),
-        "syncStatus": _enum_text(value, SyncStatus),
-        "status": _enum_text(value, DeploymentStatus),
+        "kind": _enum_text(value, ApplicationKind, lambda kind: KIND_NAMES[kind]),
+        "syncStatus": _enum_text(value, SyncStatus, lambda status: sync_badge(status).text),
+        "status": _enum_text(value, DeploymentStatus, lambda status: deployment_badge(status).text),
     }
     return texts.get(key, "")
 
 
-def _enum_text(value: str, kind: type[IntEnum]) -> str:
-    members = (kind(number) for number in _split_numbers(value, kind))
-    return " or ".join(_member_text(member).lower() for member in members)
-
-
-def _member_text(member: IntEnum) -> str:
-    match member:
-        case ApplicationKind():
-            return KIND_NAMES[member]
-        case SyncStatus():
-            return sync_badge(member).text
-        case DeploymentStatus():
-            return deployment_badge(member).text
-        case _:
-            return member.name
+def _enum_text(value: str, kind: type[E], text: Callable[[E], str]) -> str:
+    return " or ".join(text(kind(number)).lower() for number in _split_numbers(value, kind))
 
 
 def _enum_values(params: QueryParams, key: str, kind: type[E]) -> tuple[int, ...]:

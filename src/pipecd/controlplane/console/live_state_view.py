@@ -52,8 +52,14 @@ class LiveStateView:
 
 
 def live_state_view(snapshot: ApplicationLiveStateSnapshot, now: datetime) -> LiveStateView:
-    """The view of a snapshot of any piped."""
-    rows = [_row(resource, depth, now) for resource, depth in _tree_order(_resources(snapshot))]
+    """The view of a snapshot of any piped; resources of v0 take the form of v1."""
+    resources = list(snapshot.application_live_state.resources)
+    for each in (*snapshot.kubernetes.resources, *snapshot.cloudrun.resources):
+        metadata = {"API Version": each.api_version, "Namespace": each.namespace}
+        resources.append(_to_v1(each, metadata))
+    functions: pb.LambdaApplicationLiveState = getattr(snapshot, "lambda")
+    resources += (_to_v1(each, {}) for each in (*snapshot.ecs.resources, *functions.resources))
+    rows = [_row(resource, depth, now) for resource, depth in _tree_order(resources)]
     return LiveStateView(
         # v0 calls OTHER what v1 calls UNHEALTHY.
         badge=health_badge(min(snapshot.health_status, ResourceState.UNHEALTHY)),
@@ -62,18 +68,6 @@ def live_state_view(snapshot: ApplicationLiveStateSnapshot, now: datetime) -> Li
         omitted=max(0, len(rows) - MAX_RESOURCES),
         updated=timestamp(snapshot.version.timestamp, now),
     )
-
-
-def _resources(snapshot: ApplicationLiveStateSnapshot) -> list[ResourceState]:
-    """The resources of v0 and v1 in the form of v1."""
-    namespaced = (*snapshot.kubernetes.resources, *snapshot.cloudrun.resources)
-    functions: pb.LambdaApplicationLiveState = getattr(snapshot, "lambda")
-    resources = list(snapshot.application_live_state.resources)
-    for each in namespaced:
-        metadata = {"API Version": each.api_version, "Namespace": each.namespace}
-        resources.append(_to_v1(each, metadata))
-    resources += (_to_v1(each, {}) for each in (*snapshot.ecs.resources, *functions.resources))
-    return resources
 
 
 def _to_v1(resource: _V0ResourceState, metadata: Mapping[str, str]) -> ResourceState:

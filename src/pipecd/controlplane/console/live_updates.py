@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.signal import Bus, Signal
 from pipecd.controlplane.bus.signal import Topic as SignalTopic
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
@@ -309,7 +308,18 @@ class LiveUpdates:
         run = next((topic.run for topic in topics if topic.run is not None), None)
 
         async def read_log(cursor: LogCursor) -> LogChunk:
-            return await self._read_log(run, cursor, session.user)
+            if run is None:
+                return LogChunk("", cursor, completed=True)
+            logs = self._context.cases.logs
+            try:
+                part = await logs.stage_log(run, cursor.index + 1, by=session.user)
+            except NotFound:
+                return LogChunk("", cursor, completed=False)
+            lines = log_lines(part.blocks, cursor)
+            if not lines:
+                return LogChunk("", cursor, part.completed)
+            html = self._context.renderer.render("log_lines.html", lines=lines)
+            return LogChunk(html, LogCursor(lines[-1].index, lines[-1].number), part.completed)
 
         stream = EventStream(
             session.user.project,
@@ -355,16 +365,3 @@ class LiveUpdates:
                 case TopicKind.PIPEDS:
                     # The event carries no data, and the page hides pipeds without permission.
                     pass
-
-    async def _read_log(self, run: StageRun | None, cursor: LogCursor, user: User) -> LogChunk:
-        if run is None:
-            return LogChunk("", cursor, completed=True)
-        try:
-            part = await self._context.cases.logs.stage_log(run, cursor.index + 1, by=user)
-        except NotFound:
-            return LogChunk("", cursor, completed=False)
-        lines = log_lines(part.blocks, cursor)
-        if not lines:
-            return LogChunk("", cursor, part.completed)
-        html = self._context.renderer.render("log_lines.html", lines=lines)
-        return LogChunk(html, LogCursor(lines[-1].index, lines[-1].number), part.completed)

@@ -95,7 +95,12 @@ class PageContext:
             try:
                 session = await self.authenticate(request)
             except Unauthenticated:
-                return self._redirect_to_sign_in(request)
+                if request.headers.get("HX-Request") == "true":
+                    return HTMLResponse("", 401)
+                target = path_and_query(request)
+                if needs_same_site_redirect(request):
+                    return self.render(request, "redirect.html", target=target)
+                return RedirectResponse(f"/login?return={quote(target, safe='')}", 303)
             return await handler(request, session)
 
         return endpoint
@@ -203,14 +208,6 @@ class PageContext:
             **values,
         )
         return HTMLResponse(html, status, headers={"Vary": "HX-Request, Cookie"})
-
-    def _redirect_to_sign_in(self, request: Request) -> Response:
-        if request.headers.get("HX-Request") == "true":
-            return HTMLResponse("", 401)
-        target = path_and_query(request)
-        if needs_same_site_redirect(request):
-            return self.render(request, "redirect.html", target=target)
-        return RedirectResponse(f"/login?return={quote(target, safe='')}", 303)
 
 
 class FormDeduplicator:

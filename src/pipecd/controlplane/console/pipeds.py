@@ -4,6 +4,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import FormData
@@ -30,7 +31,6 @@ from pipecd.controlplane.console.pipeds_view import (
 )
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.model.errors import Denied, UserMistake
-from pipecd.proto.model.piped_pb2 import Piped
 
 LIST_PATH = "/settings/piped"
 _CREATE = Permission(Resource.PIPED, Action.CREATE)
@@ -92,8 +92,8 @@ class PipedPages:
     ) -> Response:
         user, cases = session.user, self._context.cases
         pipeds = await cases.pipeds.list(by=user)
-        sights = await cases.pipeds.activity(pipeds, by=user)
-        rows = piped_rows(pipeds, sights, self._context.now())
+        activity = await cases.pipeds.activity(pipeds, by=user)
+        rows = piped_rows(pipeds, activity, self._context.now())
         return self._context.render(
             request,
             "pipeds.html",
@@ -110,30 +110,25 @@ class PipedPages:
     ) -> Response:
         user, cases = session.user, self._context.cases
         piped = await cases.pipeds.get(request.path_params["id"], by=user)
-        sights = await cases.pipeds.activity((piped,), by=user)
-        view = piped_view(piped, sights[piped.id], self._context.now())
+        activity = await cases.pipeds.activity((piped,), by=user)
+        view = piped_view(piped, activity[piped.id], self._context.now())
         command = await self._context.requested_command(request, user)
         is_restart = command and command.HasField("restart_piped") and command.piped_id == piped.id
+        of_piped = ApplicationFilter(user.project, enabled=True, piped_id=piped.id)
+        application_count: int | None = None
+        with suppress(Denied):
+            application_count = len((await cases.applications.list(of_piped, by=user)).items)
         return self._context.render(
             request,
             "piped.html",
             status=422 if error else 200,
             view=view,
-            applications=await self._count_applications(piped, user),
+            application_count=application_count,
             notice=restart_notice(command, piped) if command and is_restart else None,
             disabled_reason=await self._context.denied_reason(user, _UPDATE),
             error=error,
             topics=_topics((view.row,), error),
         )
-
-    async def _count_applications(self, piped: Piped, user: User) -> int | None:
-        """The number of its enabled applications; None if the user may not list them."""
-        of_piped = ApplicationFilter(user.project, enabled=True, piped_id=piped.id)
-        try:
-            found = await self._context.cases.applications.list(of_piped, by=user)
-        except Denied:
-            return None
-        return len(found.items)
 
     async def restart(self, request: Request, session: BrowserSession) -> Response:
         piped_id = request.path_params["id"]

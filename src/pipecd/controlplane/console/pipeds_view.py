@@ -125,6 +125,13 @@ def list_summary(rows: Iterable[PipedRow]) -> str:
 def piped_view(piped: Piped, activity: PipedActivity, now: datetime) -> PipedView:
     """The view of a piped."""
     row = piped_row(piped, activity, now)
+    restart_disabled_reason = ""
+    if row.is_disabled:
+        restart_disabled_reason = "A disabled piped receives no commands."
+    elif not row.is_online:
+        restart_disabled_reason = "It is offline and receives no commands."
+    elif row.restart:
+        restart_disabled_reason = "A restart is requested already."
     numbers = range(len(piped.keys))
     newest = max(numbers, key=lambda number: piped.keys[number].created_at, default=-1)
     return PipedView(
@@ -139,7 +146,7 @@ def piped_view(piped: Piped, activity: PipedActivity, now: datetime) -> PipedVie
         ),
         config=piped.config,
         created=timestamp(piped.created_at, now),
-        restart_disabled_reason=_restart_disabled_reason(row),
+        restart_disabled_reason=restart_disabled_reason,
     )
 
 
@@ -173,14 +180,6 @@ def _status_text(row: PipedRow) -> str:
     if row.desired_version:
         return f"Its launcher is requested to run version {row.desired_version}."
     return "It is connected and ready."
-
-
-def _restart_disabled_reason(row: PipedRow) -> str:
-    if row.is_disabled:
-        return "A disabled piped receives no commands."
-    if not row.is_online:
-        return "It is offline and receives no commands."
-    return "A restart is requested already." if row.restart else ""
 
 
 def _generation(piped: Piped) -> str:

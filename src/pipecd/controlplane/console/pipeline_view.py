@@ -3,7 +3,7 @@
 # v0 stages use fields that the protobuf files call deprecated.
 # pyright: reportDeprecated=false
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -141,6 +141,11 @@ def _layers(stages: Sequence[PipelineStage]) -> tuple[dict[str, int], bool]:
 
 def stage_view(stage: PipelineStage, deployment: Deployment, now: datetime) -> StageView:
     status = StageStatus(stage.status)
+    elapsed: Elapsed | None = None
+    if status is StageStatus.RUNNING:
+        elapsed = elapsed_time(started_at(stage, deployment), 0, now)
+    elif status.is_completed and status is not StageStatus.SKIPPED and stage.completed_at:
+        elapsed = elapsed_time(started_at(stage, deployment), stage.completed_at, now)
     return StageView(
         id=stage.id,
         name=stage.name,
@@ -148,7 +153,7 @@ def stage_view(stage: PipelineStage, deployment: Deployment, now: datetime) -> S
         status=status.name,
         badge=stage_badge(status, waiting=is_waiting_for_approval(stage)),
         detail=_detail(stage, status),
-        elapsed=_elapsed(stage, deployment, now),
+        elapsed=elapsed,
         reason=sentence(stage.status_reason),
         started=status is not StageStatus.NOT_STARTED_YET,
         running=status is StageStatus.RUNNING,
@@ -165,42 +170,33 @@ def started_at(stage: PipelineStage, deployment: Deployment) -> int:
     return max([stage.created_at, *ends])
 
 
-def _elapsed(stage: PipelineStage, deployment: Deployment, now: datetime) -> Elapsed | None:
-    start = started_at(stage, deployment)
-    status = StageStatus(stage.status)
-    if status is StageStatus.RUNNING:
-        at = timestamp(start, now)
-        return Elapsed(duration(to_unix(now) - start), at.iso if at else "")
-    if status.is_completed and status is not StageStatus.SKIPPED and stage.completed_at:
-        return Elapsed(duration(stage.completed_at - start))
-    return None
+def elapsed_time(start: int, end: int, now: datetime) -> Elapsed:
+    """The time between two Unix times; it still grows if `end` is zero."""
+    if end:
+        return Elapsed(duration(end - start))
+    at = timestamp(start, now)
+    return Elapsed(duration(to_unix(now) - start), at.iso if at else "")
 
 
 def _detail(stage: PipelineStage, status: StageStatus) -> str:
     """What the metadata of the stage says, and the status where the icon does not suffice."""
-    parts = [_display_text(stage.metadata), _traffic(stage.metadata)]
+    metadata, parts = stage.metadata, list[str]()
+    if text := metadata.get(DISPLAY_KEY):
+        parts.append(text.replace("SkippedBy:", "Skipped by:"))
+    elif approved := metadata.get("ApprovedBy"):
+        parts.append(f"Approved by: {approved}")
+    elif skipped := metadata.get("SkippedBy"):
+        parts.append(f"Skipped by: {skipped}")
+    if promoted := metadata.get("promote-percentage"):
+        parts.append(f"{promoted} % promoted")
+    else:
+        shares = [(variant, metadata.get(f"{key}-percentage")) for variant, key in _VARIANTS]
+        parts.append(", ".join(f"{variant} {share} %" for variant, share in shares if share))
     if status is StageStatus.NOT_STARTED_YET:
         parts.append("not started")
     elif status in (StageStatus.SKIPPED, StageStatus.CANCELLED, StageStatus.EXITED):
         parts.append(stage_badge(status).text.lower())
-    return " · ".join(part for part in parts if part)
-
-
-def _display_text(metadata: Mapping[str, str]) -> str:
-    if text := metadata.get(DISPLAY_KEY):
-        return text.replace("SkippedBy:", "Skipped by:")
-    if approved := metadata.get("ApprovedBy"):
-        return f"Approved by: {approved}"
-    if skipped := metadata.get("SkippedBy"):
-        return f"Skipped by: {skipped}"
-    return ""
-
-
-def _traffic(metadata: Mapping[str, str]) -> str:
-    if promoted := metadata.get("promote-percentage"):
-        return f"{promoted} % promoted"
-    shares = [(variant, metadata.get(f"{key}-percentage", "")) for variant, key in _VARIANTS]
-    return ", ".join(f"{variant} {share} %" for variant, share in shares if share)
+    return " · ".join(filter(None, parts))
 
 
 def approved_by(stage: PipelineStage) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 """The settings of a project: static admin, single sign-on, roles, groups and the webhook."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from urllib.parse import quote
 
 from starlette.datastructures import FormData
@@ -87,11 +88,16 @@ class ProjectSettingsPages:
     async def show_page(
         self, request: Request, session: BrowserSession, error: FormError | None = None
     ) -> Response:
+        webhook: WebhookView | None = None
+        with suppress(Denied):
+            settings = await self._context.cases.webhooks.settings(by=session.user)
+            url = f"{self._context.public_url(request)}/webhooks/{quote(session.user.project)}"
+            webhook = webhook_view(url, settings, self._context.now())
         return self._context.render(
             request,
             "project_settings.html",
             status=422 if error else 200,
-            webhook=await self._webhook(request, session.user),
+            webhook=webhook,
             project=await self._project(request, session.user),
             error=error,
             sso_fields=SSO_FIELDS,
@@ -120,15 +126,6 @@ class ProjectSettingsPages:
             callback=self._context.public_url(request) + CALLBACK,
             disabled_reason=disabled_reason,
         )
-
-    async def _webhook(self, request: Request, user: User) -> WebhookView | None:
-        """The webhook; None if the user may not see it."""
-        try:
-            settings = await self._context.cases.webhooks.settings(by=user)
-        except Denied:
-            return None
-        url = f"{self._context.public_url(request)}/webhooks/{quote(user.project)}"
-        return webhook_view(url, settings, self._context.now())
 
     async def rotate_webhook_secret(self, request: Request, session: BrowserSession) -> Response:
         async def rotate() -> str:

@@ -112,8 +112,12 @@ class SignInPages:
         try:
             self._password_attempts.attempt(client, "Too many attempts to login")
             signed_in = await self._context.cases.sessions.sign_in(**values)
-        except (Unauthenticated, NotFound, Denied, Unavailable) as e:
-            return await self._reject_password(request, form, _field_of(e), e.message)
+        except NotFound as e:
+            return await self._reject_password(request, form, "project", e.message)
+        except Unauthenticated as e:
+            return await self._reject_password(request, form, "password", e.message)
+        except (Denied, Unavailable) as e:
+            return await self._reject_password(request, form, "", e.message)
         self._password_attempts.succeeded(client)
         response = RedirectResponse(safe_return(str(form.get("return", ""))) or "/", 302)
         seconds = int(DEFAULT_TTL.total_seconds())
@@ -261,14 +265,3 @@ def recent_projects(request: Request) -> list[str]:
     """The projects that users of this browser signed in to, the latest one first."""
     names = request.cookies.get(PROJECTS_COOKIE, "").split("+")
     return [unquote(name) for name in names[:_MAX_RECENT_PROJECTS] if name]
-
-
-def _field_of(error: PipecdError) -> str:
-    """The form field that an error is shown beside."""
-    match error:
-        case NotFound():
-            return "project"
-        case Unauthenticated():
-            return "password"
-        case _:
-            return ""

@@ -58,8 +58,22 @@ class LogView:
 
 def log_lines(blocks: Iterable[LogBlock], after: LogCursor) -> tuple[LogLine, ...]:
     """The lines after a cursor."""
-    new = [block for block in blocks if block.index > after.index]
-    return tuple(_line(block, number) for number, block in enumerate(new, after.number + 1))
+    lines: list[LogLine] = []
+    new = (block for block in blocks if block.index > after.index)
+    for number, block in enumerate(new, after.number + 1):
+        at = from_unix(block.created_at)
+        lines.append(
+            LogLine(
+                number=number,
+                index=block.index,
+                severity=LogSeverity(block.severity).name.lower(),
+                iso=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                exact=at.strftime("%Y-%m-%d %H:%M:%S UTC"),
+                clock=at.strftime("%H:%M:%S"),
+                html=ansi_html(block.log.rstrip("\n")),
+            )
+        )
+    return tuple(lines)
 
 
 def log_tail(blocks: Iterable[LogBlock], *, completed: bool, size: int = TAIL_LINES) -> LogView:
@@ -85,17 +99,4 @@ def log_text(blocks: Iterable[LogBlock], *, ansi: bool) -> str:
         f"{block.log if ansi else strip_ansi(block.log)}".rstrip("\n")
         + "\n"
         for block in blocks
-    )
-
-
-def _line(block: LogBlock, number: int) -> LogLine:
-    at = from_unix(block.created_at)
-    return LogLine(
-        number=number,
-        index=block.index,
-        severity=LogSeverity(block.severity).name.lower(),
-        iso=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        exact=at.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        clock=at.strftime("%H:%M:%S"),
-        html=ansi_html(block.log.rstrip("\n")),
     )

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of an application or deployment in a sentence or two: what happens, and why."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pipecd.controlplane.console.formatting import duration, join_words, plural, sentence
@@ -73,21 +72,37 @@ def deployment_status_text(
     waiting_for = sentence(deployment.metadata_v2.shared.keyValues.get(WAITING_FOR, ""))
     if not status.is_completed and waiting_for:
         return StatusText(waiting_for)
-    stage_count = plural(len(pipeline.stages), "stage")
-    texts: dict[DeploymentStatus, Callable[[], StatusText]] = {
-        DeploymentStatus.PENDING: lambda: StatusText(
-            f"Waiting for piped {piped.name} to plan the deployment."
-        ),
-        DeploymentStatus.PLANNED: lambda: StatusText(
-            f"Planned with {stage_count}; the first one starts next."
-        ),
-        DeploymentStatus.RUNNING: lambda: _running(deployment, pipeline),
-        DeploymentStatus.ROLLING_BACK: lambda: _rolling_back(deployment, pipeline),
-        DeploymentStatus.SUCCESS: lambda: _succeeded(deployment, pipeline),
-        DeploymentStatus.FAILURE: lambda: _failed(deployment, pipeline),
-        DeploymentStatus.CANCELLED: lambda: _cancelled(deployment, pipeline),
-    }
-    return texts[status]()
+    failed = next((each for each in pipeline.stages if each.badge.tone is Tone.BAD), None)
+    commit = deployment.running_commit_hash[:7]
+    to_commit = f" to {commit}" if commit else ""
+    is_rolled_back = all(each.status == "SUCCESS" for each in pipeline.rollback)
+    stage: StageView | None = None
+    match status:
+        case DeploymentStatus.PENDING:
+            text = f"Waiting for piped {piped.name} to plan the deployment."
+        case DeploymentStatus.PLANNED:
+            text = (
+                f"Planned with {plural(len(pipeline.stages), 'stage')}; the first one starts next."
+            )
+        case DeploymentStatus.RUNNING:
+            return _running(deployment, pipeline)
+        case DeploymentStatus.ROLLING_BACK:
+            stage = failed
+            text = f"{_cause(deployment, failed)} Rolling back{to_commit}."
+        case DeploymentStatus.SUCCESS:
+            text = _succeeded(deployment, pipeline)
+        case DeploymentStatus.FAILURE:
+            stage = failed
+            text = _cause(deployment, failed)
+            if pipeline.rollback:
+                rolled_back = f" It was rolled back{to_commit}."
+                text += rolled_back if is_rolled_back else " The rollback failed too."
+        case DeploymentStatus.CANCELLED:
+            stage = next((each for each in pipeline.stages if each.status == "CANCELLED"), None)
+            text = sentence(deployment.status_reason) or "The deployment was cancelled."
+            if pipeline.rollback and is_rolled_back:
+                text += f" It was rolled back{to_commit}."
+    return StatusText(text, stage)
 
 
 def _running(deployment: Deployment, pipeline: PipelineView) -> StatusText:
@@ -104,13 +119,7 @@ def _running(deployment: Deployment, pipeline: PipelineView) -> StatusText:
     return StatusText("The next stage starts in a moment.")
 
 
-def _rolling_back(deployment: Deployment, pipeline: PipelineView) -> StatusText:
-    failed = _first_failed(pipeline.stages)
-    cause = _cause(deployment, failed)
-    return StatusText(f"{cause} Rolling back{_to_running_commit(deployment)}.", failed)
-
-
-def _succeeded(deployment: Deployment, pipeline: PipelineView) -> StatusText:
+def _succeeded(deployment: Deployment, pipeline: PipelineView) -> str:
     seconds = deployment.completed_at - deployment.created_at
     elapsed = duration(seconds) if seconds > 0 else "less than a second"
     skipped = [stage.name for stage in pipeline.stages if stage.status == "SKIPPED"]
@@ -120,24 +129,7 @@ def _succeeded(deployment: Deployment, pipeline: PipelineView) -> StatusText:
         text += f" Skipped: {join_words(skipped)}."
     if exited:
         text += f" {exited[0]} ended the deployment early."
-    return StatusText(text)
-
-
-def _failed(deployment: Deployment, pipeline: PipelineView) -> StatusText:
-    failed = _first_failed(pipeline.stages)
-    text = _cause(deployment, failed)
-    if pipeline.rollback:
-        rolled_back = all(stage.status == "SUCCESS" for stage in pipeline.rollback)
-        target = _to_running_commit(deployment)
-        text += f" It was rolled back{target}." if rolled_back else " The rollback failed too."
-    return StatusText(text, failed)
-
-
-def _cancelled(deployment: Deployment, pipeline: PipelineView) -> StatusText:
-    text = sentence(deployment.status_reason) or "The deployment was cancelled."
-    if pipeline.rollback and all(stage.status == "SUCCESS" for stage in pipeline.rollback):
-        text += f" It was rolled back{_to_running_commit(deployment)}."
-    return StatusText(text, next((s for s in pipeline.stages if s.status == "CANCELLED"), None))
+    return text
 
 
 def _cause(deployment: Deployment, failed: StageView | None) -> str:
@@ -147,11 +139,3 @@ def _cause(deployment: Deployment, failed: StageView | None) -> str:
     reason = sentence(deployment.status_reason)
     default = f"{failed.name} failed." if failed else "The deployment failed without a reason."
     return reason or default
-
-
-def _to_running_commit(deployment: Deployment) -> str:
-    return f" to {deployment.running_commit_hash[:7]}" if deployment.running_commit_hash else ""
-
-
-def _first_failed(stages: Iterable[StageView]) -> StageView | None:
-    return next((stage for stage in stages if stage.badge.tone is Tone.BAD), None)
