@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network between pipeds and control planes, which a test can cut, silence and delay.
+
+`TcpProxy` carries bytes and knows nothing of gRPC; `RpcProxy` carries calls, so that single requests
+and responses can be lost, repeated or sent late.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import grpc
+import grpc.aio
+
+_CHUNK = 65536
+
+
+class LinkState(Enum):
+    """What happens to the bytes of a connection."""
+
+    UP = auto()
+    # Nothing arrives any more, and nobody is told: a firewall that forgot the connection.
+    SILENT = auto()
+    # Requests arrive, responses do not.
+    HALF_OPEN = auto()
+
+
+@dataclass(eq=False)
+class _Link:
+    """One connection through the proxy."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    state: LinkState = LinkState.UP
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def abort(self) -> None:
+        self.ended.set()
+        for writer in (self.client, self.server):
+            with suppress(RuntimeError):
+                writer.transport.abort()
+
+
+@dataclass
+class TcpProxy:
+    """A port that forwards to one of several servers, as a load balancer does."""
+
+    targets: Sequence[int]
+    port: int = 0
+    is_cut: bool = False
+    links: set[_Link] = field(default_factory=set[_Link])
+    accepted: int = 0
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator["TcpProxy", None]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            for link in tuple(self.links):
+                link.abort()
+
+    def cut(self) -> None:
+        """Resets all connections and every new one."""
+        self.is_cut = True
+        for link in tuple(self.links):
+            link.abort()
+
+    def heal(self) -> None:
+        """Lets new connections work; those that were silenced stay silent."""
+        self.is_cut = False
+
+    def silence(self, state: LinkState = LinkState.SILENT) -> int:
+        """Silences the existing connections; new ones work. Returns how many there are."""
+        for link in self.links:
+            link.state = state
+        return len(self.links)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        if self.is_cut:
+            writer.transport.abort()
+            return
+        order = random.sample(list(self.targets), len(self.targets))
+        for target in order:
+            with suppress(OSError):
+                upstream = await asyncio.open_connection("127.0.0.1", target)
+                break
+        else:
+            writer.transport.abort()
+            return
+        link = _Link(writer, upstream[1])
+        self.links.add(link)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._carry(link, reader, upstream[1], to_client=False))
+                tasks.create_task(self._carry(link, upstream[0], writer, to_client=True))
+        finally:
+            self.links.discard(link)
+            link.abort()
+
+    async def _carry(
+        self,
+        link: _Link,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        *,
+        to_client: bool,
+    ) -> None:
+        with suppress(OSError):
+            while data := await source.read(_CHUNK):
+                if link.state is LinkState.SILENT or (
+                    link.state is LinkState.HALF_OPEN and to_client
+                ):
+                    await link.ended.wait()
+                    return
+                target.write(data)
+                await target.drain()
+        if link.state is LinkState.SILENT:
+            # A silent connection does not even report its end.
+            await link.ended.wait()
+        link.abort()
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """A request as it passed, so that it can be sent again."""
+
+    name: str
+    method: str
+    request: bytes
+    metadata: tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass
+class RpcProxy(grpc.GenericRpcHandler):
+    """A gRPC server that forwards every call of pipeds to a control plane."""
+
+    target: int
+    port: int = 0
+    losing: dict[str, int] = field(default_factory=dict[str, int])
+    """How many of the next responses of each RPC are lost, although the call is carried out."""
+    holding: set[str] = field(default_factory=set[str])
+    """RPCs whose requests are held back; the caller gets UNAVAILABLE and `release` sends them."""
+    held: list[RecordedCall] = field(default_factory=list[RecordedCall])
+    recording: set[str] = field(default_factory=set[str])
+    """RPCs whose requests are recorded; `*` stands for all of them."""
+    recorded: list[RecordedCall] = field(default_factory=list[RecordedCall])
+    _channel: grpc.aio.Channel | None = None
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator["RpcProxy", None]:
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        server = grpc.aio.server(options=options)
+        server.add_generic_rpc_handlers([self])
+        self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+        reconnect = [
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 500),
+        ]
+        async with grpc.aio.insecure_channel(
+            f"127.0.0.1:{self.target}", options=[*options, *reconnect]
+        ) as channel:
+            self._channel = channel
+            await server.start()
+            try:
+                yield self
+            finally:
+                await server.stop(0)
+
+    async def send(self, call: RecordedCall) -> grpc.StatusCode:
+        """Sends a recorded request to the control plane; returns what becomes of it."""
+        assert self._channel is not None
+        try:
+            await self._channel.unary_unary(call.method)(
+                call.request, metadata=call.metadata, timeout=10
+            )
+        except grpc.aio.AioRpcError as e:
+            return e.code()
+        return grpc.StatusCode.OK
+
+    async def release(self) -> list[tuple[RecordedCall, grpc.StatusCode]]:
+        """Sends what was held back, in the order in which it came."""
+        held, self.held = self.held, []
+        self.holding.clear()
+        return [(call, await self.send(call)) for call in held]
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        method = handler_call_details.method
+        metadata = tuple(
+            (str(key), value)
+            for key, value in handler_call_details.invocation_metadata
+            if key not in ("user-agent",)
+        )
+        if method.endswith("/WatchWakeups"):
+            return grpc.unary_stream_rpc_method_handler(self._stream(method, metadata))
+        return grpc.unary_unary_rpc_method_handler(self._unary(method, metadata))
+
+    def _unary(self, method: str, metadata: tuple[tuple[str, str | bytes], ...]) -> Any:
+        name = method.rpartition("/")[2]
+
+        async def serve(request: bytes, context: Any) -> bytes:
+            assert self._channel is not None
+            call = RecordedCall(name, method, request, metadata)
+            if self.recording & {name, "*"}:
+                self.recorded.append(call)
+            if name in self.holding:
+                self.held.append(call)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the network lost the request")
+            try:
+                response: bytes = await self._channel.unary_unary(method)(
+                    request, metadata=metadata, timeout=context.time_remaining()
+                )
+            except grpc.aio.AioRpcError as e:
+                await context.abort(e.code(), e.details() or "", e.trailing_metadata() or ())
+                raise
+            if self.losing.get(name, 0):
+                self.losing[name] -= 1
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the network lost the response")
+            return response
+
+        return serve
+
+    def _stream(self, method: str, metadata: tuple[tuple[str, str | bytes], ...]) -> Any:
+        async def serve(request: bytes, context: Any) -> AsyncIterator[bytes]:
+            assert self._channel is not None
+            call = self._channel.unary_stream(method)(request, metadata=metadata)
+            try:
+                async for response in call:
+                    yield response
+            except grpc.aio.AioRpcError as e:
+                await context.abort(e.code(), e.details() or "")
+            finally:
+                call.cancel()
+
+        return serve
