@@ -11,7 +11,7 @@ from pipecd.commandline.lazy_group import LazyGroup
 from pipecd.commandline.main import run
 
 _SERVER = ("pipecd.controlplane.command:server", "Run the control plane.")
-_OPS = ("pipecd.controlplane.command:ops", "Run the upkeep of a control plane.")
+_OPS = ("pipecd.controlplane.command:ops", "Run the background jobs of a control plane.")
 _PIPED_V0 = ("pipecd.piped.command:piped", "Run a piped (first-generation flags).")
 _PIPED_V1 = ("pipecd.piped.command:run", "Run a piped.")
 _LAUNCHER = ("pipecd.launcher.command:launcher", "Run a piped and keep it up to date.")

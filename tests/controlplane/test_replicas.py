@@ -80,28 +80,28 @@ async def replicas(
         yield first, second
 
 
-async def connected(one: ControlPlane, two: ControlPlane) -> None:
+async def wait_until_connected(one: ControlPlane, two: ControlPlane) -> None:
     """Waits until signals flow from one to the other."""
     probe = Signal(Topic.REPOSITORY, "probe", "p")
     async with two.bus.subscribe() as signals, asyncio.timeout(10):
-        hearing = asyncio.create_task(_until(signals, probe))
-        while not hearing.done():
+        receiving = asyncio.create_task(receive_until(signals, probe))
+        while not receiving.done():
             await one.bus.publish(probe)
-            await asyncio.wait({hearing}, timeout=0.02)
+            await asyncio.wait({receiving}, timeout=0.02)
 
 
-async def _until(signals: AsyncIterator[Signal], wanted: Signal) -> None:
+async def receive_until(signals: AsyncIterator[Signal], expected: Signal) -> None:
     async for signal in signals:
-        if signal == wanted:
+        if signal == expected:
             return
 
 
 ADMIN = User(project="demo", name="admin", roles=("Admin",))
-Enter = Callable[[UseCases], Awaitable[object]]
-Lock = Callable[[UseCases], Awaitable[None]]
+Authenticate = Callable[[UseCases], Awaitable[object]]
+Revoke = Callable[[UseCases], Awaitable[None]]
 
 
-async def api_key(cases: UseCases) -> tuple[Enter, Lock]:
+async def api_key(cases: UseCases) -> tuple[Authenticate, Revoke]:
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=ADMIN)
     id = (await cases.credentials.api_key(key)).key_id
     return (
@@ -110,7 +110,7 @@ async def api_key(cases: UseCases) -> tuple[Enter, Lock]:
     )
 
 
-async def piped(cases: UseCases) -> tuple[Enter, Lock]:
+async def piped(cases: UseCases) -> tuple[Authenticate, Revoke]:
     id, key = await cases.pipeds.register("edge", "", by=ADMIN)
     token = PipedToken("demo", id, key)
     return (
@@ -119,7 +119,7 @@ async def piped(cases: UseCases) -> tuple[Enter, Lock]:
     )
 
 
-async def old_key_of_a_piped(cases: UseCases) -> tuple[Enter, Lock]:
+async def old_key_of_a_piped(cases: UseCases) -> tuple[Authenticate, Revoke]:
     id, key = await cases.pipeds.register("edge", "", by=ADMIN)
     token = PipedToken("demo", id, key)
     await cases.pipeds.add_key(id, by=ADMIN)
@@ -129,7 +129,7 @@ async def old_key_of_a_piped(cases: UseCases) -> tuple[Enter, Lock]:
     )
 
 
-async def administrator(cases: UseCases) -> tuple[Enter, Lock]:
+async def administrator(cases: UseCases) -> tuple[Authenticate, Revoke]:
     token = (await cases.sessions.sign_in("demo", "admin", "hello")).token
     return (
         lambda there: there.sessions.user(token),
@@ -137,7 +137,7 @@ async def administrator(cases: UseCases) -> tuple[Enter, Lock]:
     )
 
 
-async def password(cases: UseCases) -> tuple[Enter, Lock]:
+async def password(cases: UseCases) -> tuple[Authenticate, Revoke]:
     token = (await cases.sessions.sign_in("demo", "admin", "hello")).token
     return (
         lambda there: there.sessions.user(token),
@@ -146,7 +146,7 @@ async def password(cases: UseCases) -> tuple[Enter, Lock]:
 
 
 @pytest.mark.parametrize(
-    "somebody",
+    "credential",
     [
         pytest.param(api_key, id="an API key"),
         pytest.param(piped, id="a piped"),
@@ -155,32 +155,32 @@ async def password(cases: UseCases) -> tuple[Enter, Lock]:
         pytest.param(password, id="a session of an old password"),
     ],
 )
-async def test_who_is_locked_out_by_one_is_out_at_the_other_within_a_second(
+async def test_access_revoked_at_one_replica_ends_at_the_other_within_a_second(
     replicas: tuple[ControlPlane, ControlPlane],
-    somebody: Callable[[UseCases], Awaitable[tuple[Enter, Lock]]],
+    credential: Callable[[UseCases], Awaitable[tuple[Authenticate, Revoke]]],
 ) -> None:
     one, two = replicas
-    await connected(one, two)
+    await wait_until_connected(one, two)
     await one.cases.projects.add("demo", "", StaticAdmin("admin", "hello"))
-    enter, lock = await somebody(one.cases)
-    assert await enter(two.cases)
-    await lock(one.cases)
+    authenticate, revoke = await credential(one.cases)
+    assert await authenticate(two.cases)
+    await revoke(one.cases)
     async with asyncio.timeout(1):
         while True:
             try:
-                await enter(two.cases)
+                await authenticate(two.cases)
             except Unauthenticated:
                 break
             await asyncio.sleep(0.01)
     with pytest.raises(Unauthenticated):
-        await enter(one.cases)
+        await authenticate(one.cases)
 
 
-async def test_a_push_that_one_is_told_of_wakes_pipeds_at_the_other(
+async def test_a_webhook_at_one_replica_wakes_pipeds_at_the_other(
     replicas: tuple[ControlPlane, ControlPlane],
 ) -> None:
     one, two = replicas
-    await connected(one, two)
+    await wait_until_connected(one, two)
     await one.cases.projects.add("demo", "", StaticAdmin("admin", "hello"))
     admin = User(project="demo", name="admin", roles=("Admin",))
     made = await one.cases.pipeds.register("dev", "", by=admin)
@@ -195,10 +195,10 @@ async def test_a_push_that_one_is_told_of_wakes_pipeds_at_the_other(
     async with two.bus.subscribe(project="demo") as signals, asyncio.timeout(5):
         async with httpx2.AsyncClient() as client:
             assert (await client.post(url, content=body, headers=headers)).status_code == 202
-        await _until(signals, Signal(Topic.REPOSITORY, "site", "demo", made.id))
+        await receive_until(signals, Signal(Topic.REPOSITORY, "site", "demo", made.id))
 
 
-async def test_mysql_without_a_redis_says_that_only_one_server_may_run(
+async def test_mysql_without_redis_warns_about_several_replicas(
     mariadb: MariaDb, tmp_path: Path
 ) -> None:
     with pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root") as connection:
@@ -209,7 +209,9 @@ async def test_mysql_without_a_redis_says_that_only_one_server_may_run(
             async with control_plane(settings(spec, tmp_path, "")):
                 pass
         connection.cursor().execute("DROP DATABASE alone")
-    told = [entry for entry in logs if "several replicas need a redis" in entry["event"]]
-    assert [entry["hint"] for entry in told] == [
-        "give all of them the same --cache-address, or run only one"
+    warnings = [
+        entry for entry in logs if "without Redis replicas are not notified" in entry["event"]
+    ]
+    assert [entry["hint"] for entry in warnings] == [
+        "set the same --cache-address for all, or run one replica"
     ]

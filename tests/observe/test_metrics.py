@@ -79,8 +79,9 @@ def test_http_responses_are_counted_and_timed(metrics: ServerMetrics) -> None:
 
 def test_created_deployments_and_cache_reads_are_counted(metrics: ServerMetrics) -> None:
     metrics.deployment_created("shop")
-    metrics.cache_read("inmemory", hit=True)
-    metrics.cache_read("inmemory", hit=False)
+    count_read = metrics.cache_reads("inmemory")
+    for hit in (True, False):
+        count_read(hit)
     assert value(metrics, "grpcapi_create_deployment_total", project="shop") == 1
     for status in ("hit", "miss"):
         reads = value(metrics, "cache_get_operation_total", status=status, source="inmemory")

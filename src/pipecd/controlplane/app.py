@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole control plane on one screen: stores, then use cases, then doors. Wiring only."""
+"""The control plane: settings, stores, use cases, servers and their ports, background jobs."""
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
-import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp
@@ -19,32 +19,32 @@ from pipecd.controlplane.api.api_service import api_table
 from pipecd.controlplane.api.gateway import TraceCollector, TraceForwarder, authz_table
 from pipecd.controlplane.api.grpc_web import GrpcWeb
 from pipecd.controlplane.api.piped_service import piped_table
-from pipecd.controlplane.api.rest import PREFIX as REST
+from pipecd.controlplane.api.rest import PREFIX as REST_PREFIX
 from pipecd.controlplane.api.rest import create_rest
 from pipecd.controlplane.api.web_service import web_table
 from pipecd.controlplane.auth.request_origin import Networks
 from pipecd.controlplane.auth.sso import shared_sso_configs
 from pipecd.controlplane.auth.subject import ApiKeyCaller, User
-from pipecd.controlplane.bus.counted import CountedBus
-from pipecd.controlplane.bus.open import RunningBus, choose_bus
 from pipecd.controlplane.bus.signal import Bus
-from pipecd.controlplane.cache.counted import CountedCache
-from pipecd.controlplane.cache.open import choose_cache, open_redis, pinged
 from pipecd.controlplane.console.app import create_console
-from pipecd.controlplane.datastore.open import notify_address, open_datastore
-from pipecd.controlplane.datastore.stores import Stores, create_stores
-from pipecd.controlplane.filestore.open import open_filestore
-from pipecd.controlplane.filestore.watched import WatchedFiles
-from pipecd.controlplane.jobs import JobMetrics, Pace, upkeep
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.jobs import JobMetrics, JobRunner, background_jobs
 from pipecd.controlplane.operator.metrics import InstallationMetrics
-from pipecd.controlplane.operator.pages import create_owner_pages
+from pipecd.controlplane.operator.pages import create_operator_pages
+from pipecd.controlplane.stores import open_stores
 from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_cases
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.controlplane.usecases.readiness import Readiness
 from pipecd.controlplane.usecases.sso import SsoSettings
-from pipecd.controlplane.web import ByPrefix, Counted, WebServer, http_port, site_of
-from pipecd.controlplane.webhooks.routes import PREFIX as WEBHOOKS
+from pipecd.controlplane.web import (
+    PathPrefixRouter,
+    RequestMetrics,
+    WebServer,
+    http_server,
+    single_page_app,
+)
+from pipecd.controlplane.webhooks.routes import PREFIX as WEBHOOK_PREFIX
 from pipecd.controlplane.webhooks.routes import create_webhooks
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
@@ -55,18 +55,10 @@ from pipecd.wire.server import UNIX, About, TlsFiles, grpc_server
 from pipecd.wire.splitter import one_port, tls_context
 from pipecd.wire.table import RpcTable
 
-log = structlog.get_logger()
-
-# What several servers on one database lack without a Redis.
-WITHOUT_REDIS = {
-    "MYSQL": "several replicas need a redis to hear of each other's changes",
-    "POSTGRESQL": "several replicas need a redis to share what pipeds tell about themselves",
-}
-
 
 @dataclass(frozen=True)
 class Ports:
-    """A port for each door, as upstream's layouts have them."""
+    """A port for each server, as in upstream's layout."""
 
     piped_api: int
     web_api: int
@@ -78,14 +70,14 @@ class Ports:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How a control plane is run; its stores are told by `spec`.
+    """The settings of `pipecd server`; `spec` is the configuration file.
 
-    `port` is the one address of pages and gRPC, `ports` the separate ones; either may be absent.
-    `trace_collector` is where traces of pipeds are handed on to; without one they are dropped. With
-    `traces` it gets those of this server too.
-    `cache_address` is the Redis that all replicas share; one server alone needs none.
-    `trusted_proxies` stand in front and are believed when they tell whom they speak for.
-    `static_dir` holds another console, such as upstream's, to serve in place of our pages.
+    `port` serves HTTP and gRPC together, `ports` has a port for each server; either may be absent.
+    `trace_collector` receives the traces of pipeds, which are dropped without one, and with
+    `traces` those of this server too.
+    `cache_address` is the Redis that all replicas share; a single server needs none.
+    `trusted_proxies` are the proxies whose `X-Forwarded-For` is trusted.
+    `static_dir` has another console, such as upstream's, to serve instead of the built-in one.
     """
 
     spec: ControlPlaneSpec
@@ -107,56 +99,8 @@ class ServerSettings:
 
 
 @dataclass(frozen=True)
-class ControlPlane:
-    """A control plane that is up; `port` is the one that was bound."""
-
-    cases: UseCases
-    stores: Stores
-    bus: Bus
-    port: int
-
-
-@asynccontextmanager
-async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane, None]:
-    """Opens the stores and the doors, and closes them in the opposite order."""
-    async with AsyncExitStack() as opened:
-        collector = await _collector(settings, opened)
-        telemetry = _telemetry(settings, collector)
-        if telemetry.tracer is not None:
-            opened.push_async_callback(telemetry.tracer.tracing.shutdown)
-        opening = await _open_stores(settings.spec, settings.cache_address, opened, telemetry)
-        stores, bus = opening.stores, opening.bus
-        cases = build_use_cases(
-            stores,
-            bus,
-            address=settings.spec.address,
-            encryption_key=settings.encryption_key,
-            projects_from_config=_projects(settings.spec),
-        )
-        traces = TraceForwarder(cases.credentials, collector.export if collector else None)
-        doors = _Doors(settings, cases, opening.ready, telemetry, traces)
-        port = await _open_doors(doors, opened)
-        async with asyncio.TaskGroup() as loops:
-            background = [
-                loops.create_task(bus.run(), name="bus"),
-                loops.create_task(cases.run(), name="use cases"),
-            ]
-            if settings.with_ops:
-                pace = Pace(
-                    JobMetrics(telemetry.metrics.registry, "server") if telemetry.metrics else None
-                )
-                jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector, pace)
-                background.append(loops.create_task(jobs.run(), name="upkeep"))
-            try:
-                yield ControlPlane(cases, stores, bus, port)
-            finally:
-                for task in background:
-                    task.cancel()
-
-
-@dataclass(frozen=True)
 class OpsSettings:
-    """How the upkeep is run beside the servers; `host` is where the pages of the owner listen."""
+    """The settings of `pipecd ops`; the operator pages listen on `host` and `port`."""
 
     spec: ControlPlaneSpec
     host: str
@@ -168,8 +112,18 @@ class OpsSettings:
 
 
 @dataclass(frozen=True)
+class ControlPlane:
+    """A running control plane; `port` is the shared port that was bound."""
+
+    cases: UseCases
+    stores: Stores
+    bus: Bus
+    port: int
+
+
+@dataclass(frozen=True)
 class Operations:
-    """Upkeep that is going on; the ports are those that were bound."""
+    """A running `pipecd ops`; the ports are those that were bound."""
 
     stores: Stores
     port: int
@@ -177,110 +131,209 @@ class Operations:
 
 
 @asynccontextmanager
+async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane, None]:
+    """Opens the stores, builds the use cases, and starts the servers and the background jobs.
+
+    At the end everything is closed in the opposite order.
+    """
+    async with AsyncExitStack() as stack:
+        collector = None
+        if settings.trace_collector:
+            connection = TraceCollector.connect(settings.trace_collector)
+            collector = await stack.enter_async_context(connection)
+        telemetry = _create_telemetry(settings, collector)
+        if telemetry.tracer is not None:
+            stack.push_async_callback(telemetry.tracer.tracing.shutdown)
+
+        opened = await stack.enter_async_context(
+            open_stores(settings.spec, settings.cache_address, telemetry)
+        )
+        stores, bus = opened.stores, opened.bus
+        cases = build_use_cases(
+            stores,
+            bus,
+            address=settings.spec.address,
+            encryption_key=settings.encryption_key,
+            projects_from_config=_projects_from_config(settings.spec),
+        )
+
+        traces = TraceForwarder(cases.credentials, collector.export if collector else None)
+        servers = _Servers(settings, cases, opened.readiness, telemetry, traces)
+        port = await servers.start(stack)
+
+        background = {"bus": bus.run(), "use cases": cases.run()}
+        if settings.with_ops:
+            metrics = telemetry.metrics
+            job_metrics = JobMetrics(metrics.registry, "server") if metrics else None
+            jobs = background_jobs(stores, bus, settings.spec.insight_collector)
+            runner = JobRunner(stores.leases, new_id(), jobs, metrics=job_metrics)
+            background["jobs"] = runner.run()
+        async with _in_background(background):
+            yield ControlPlane(cases, stores, bus, port)
+
+
+@asynccontextmanager
 async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
-    """The jobs, the pages of the owner and the figures of the installation, in one process."""
-    async with AsyncExitStack() as opened:
+    """Runs the background jobs, the operator pages and the admin server in a process of its own."""
+    async with AsyncExitStack() as stack:
         registry = CollectorRegistry()
         telemetry = Telemetry(store_metrics=StoreMetrics(registry, "ops"))
-        opening = await _open_stores_beside_servers(settings, opened, telemetry)
-        stores, bus = opening.stores, opening.bus
-        projects = ProjectUseCases(stores, bus, Access(stores), b"", _projects(settings.spec))
+        try:
+            opened = await stack.enter_async_context(
+                open_stores(settings.spec, settings.cache_address, telemetry)
+            )
+        except Unavailable as e:
+            if settings.spec.datastore.type != "SQLITE":
+                raise
+            raise UserMistake(
+                e.message,
+                hint="on SQLite `pipecd server` runs the background jobs itself, so do not run "
+                "`pipecd ops`; it needs MySQL or PostgreSQL",
+            ) from e
+        stores, bus = opened.stores, opened.bus
+        projects = ProjectUseCases(
+            stores, bus, Access(stores), b"", _projects_from_config(settings.spec)
+        )
+
         shared_sso = [shared.name for shared in settings.spec.shared_sso_configs]
-        web = WebServer(create_owner_pages(projects, shared_sso=shared_sso))
-        opened.push_async_callback(web.stop)
-        owner = http_port(web, host=settings.host, port=settings.port)
-        port = await opened.enter_async_context(owner)
-        pages = standard_pages(None, opening.ready.page)
+        web = WebServer(create_operator_pages(projects, shared_sso=shared_sso))
+        stack.push_async_callback(web.stop)
+        port = await stack.enter_async_context(
+            http_server(web, host=settings.host, port=settings.port)
+        )
+        pages = standard_pages(None, opened.readiness.page)
         if settings.metrics:
             ProcessCollector(registry=registry)
-            figures = InstallationMetrics(stores, registry)
-            pages["/metrics"] = Page(figures.page, CONTENT_TYPE_LATEST)
-        admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
-        admin_port = await opened.enter_async_context(admin)
-        pace = Pace(JobMetrics(registry, "ops"))
-        jobs = upkeep(stores, bus, new_id(), settings.spec.insight_collector, pace)
-        async with asyncio.TaskGroup() as loops:
-            background = [
-                loops.create_task(bus.run(), name="bus"),
-                loops.create_task(jobs.run(), name="upkeep"),
-            ]
-            try:
-                yield Operations(stores, port, admin_port)
-            finally:
-                for task in background:
-                    task.cancel()
+            metrics = InstallationMetrics(stores, registry)
+            pages["/metrics"] = Page(metrics.page, CONTENT_TYPE_LATEST)
+        admin_port = await stack.enter_async_context(
+            admin_server(pages, host=settings.admin_host, port=settings.admin_port)
+        )
+
+        jobs = background_jobs(stores, bus, settings.spec.insight_collector)
+        runner = JobRunner(stores.leases, new_id(), jobs, metrics=JobMetrics(registry, "ops"))
+        async with _in_background({"bus": bus.run(), "jobs": runner.run()}):
+            yield Operations(stores, port, admin_port)
 
 
 @dataclass(frozen=True)
-class _Opening:
-    """The stores, the bus between replicas, and whether they answer."""
+class _Servers:
+    """The servers of a control plane: gRPC, HTTP and admin, each on its port or all on one."""
 
-    stores: Stores
-    bus: RunningBus
-    ready: Readiness
+    settings: ServerSettings
+    cases: UseCases
+    readiness: Readiness
+    telemetry: Telemetry
+    traces: TraceForwarder
+
+    async def start(self, stack: AsyncExitStack) -> int:
+        """Listens on the configured ports; returns the shared port, or 0 if there is none."""
+        settings, cases, metrics = self.settings, self.cases, self.telemetry.metrics
+        observer = self.telemetry.rpc_observer
+        on_created = metrics.deployment_created if metrics else None
+        piped_rpcs = piped_table(cases, observer=observer, on_created=on_created)
+        api_rpcs = api_table(cases, observer=observer)
+        web_rpcs = web_table(cases, observer=observer)
+        if self.telemetry.store_metrics is not None:
+            self.telemetry.store_metrics.streams("wakeups", piped_rpcs.open_streams)
+        web = self.create_web_server(web_rpcs, api_rpcs)
+        stack.push_async_callback(web.stop)
+
+        async def serve(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> None:
+            server = grpc_server(
+                handlers,
+                host=host,
+                port=port,
+                tls=None if host.startswith(UNIX) else settings.tls,
+                grace=settings.grace_period,
+                about=About(settings.reflection, self.readiness.is_ready),
+            )
+            await stack.enter_async_context(server)
+
+        if (ports := settings.ports) is not None:
+            await serve([piped_rpcs, self.traces], settings.host, ports.piped_api)
+            await serve([web_rpcs], settings.host, ports.web_api)
+            await serve([api_rpcs], settings.host, ports.api)
+            await serve([authz_table(cases)], settings.host, ports.envoy_authz)
+            http = http_server(web, host=settings.host, port=ports.http)
+            await stack.enter_async_context(http)
+            pages = standard_pages(metrics.registry if metrics else None, self.readiness.page)
+            admin = admin_server(pages, host=settings.host, port=ports.admin)
+            await stack.enter_async_context(admin)
+        if settings.port is None:
+            return 0
+        # The path of a Unix socket must be short; that of a data directory may be too long.
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="pipecd-"))
+        socket = Path(directory) / "grpc.sock"
+        await serve([piped_rpcs, api_rpcs, web_rpcs, self.traces], f"{UNIX}{socket}", 0)
+        tls = tls_context(settings.tls) if settings.tls else None
+        shared = one_port(web.protocol, socket, host=settings.host, port=settings.port, tls=tls)
+        return await stack.enter_async_context(shared)
+
+    def create_web_server(
+        self, web_rpcs: RpcTable[User], api_rpcs: RpcTable[ApiKeyCaller]
+    ) -> WebServer:
+        """Routes HTTP requests to gRPC-Web, webhooks, REST and the console."""
+        settings, cases, spec = self.settings, self.cases, self.settings.spec
+        console = create_console(
+            cases,
+            cases.bus,
+            insecure_cookie=settings.insecure_cookie,
+            sso=SsoSettings(
+                spec.address,
+                spec.state_key,
+                settings.encryption_key,
+                shared_sso_configs(spec.shared_sso_configs),
+            ),
+            proxies=settings.trusted_proxies,
+        )
+        if self.telemetry.store_metrics is not None:
+            open_streams = console.state.live_updates.open_streams
+            self.telemetry.store_metrics.streams("console", open_streams)
+        pages: ASGIApp = console
+        if settings.static_dir is not None:
+            pages = PathPrefixRouter({"/auth/": console}, single_page_app(settings.static_dir))
+        app: ASGIApp = PathPrefixRouter(
+            {
+                WEBHOOK_PREFIX: create_webhooks(cases.webhooks),
+                REST_PREFIX: create_rest(api_rpcs, cases.api_keys.verify),
+            },
+            pages,
+        )
+        if self.telemetry.metrics is not None:
+            app = RequestMetrics(app, self.telemetry.metrics.http.responded)
+        grpc_web = GrpcWeb(web_rpcs)
+        return WebServer(PathPrefixRouter(dict.fromkeys(grpc_web.prefixes(), grpc_web), app))
 
 
-async def _open_stores_beside_servers(
-    settings: OpsSettings, opened: AsyncExitStack, telemetry: Telemetry
-) -> _Opening:
-    spec = settings.spec
-    try:
-        return await _open_stores(spec, settings.cache_address, opened, telemetry)
-    except Unavailable as e:
-        if spec.datastore.type != "SQLITE":
-            raise
-        raise UserMistake(
-            e.message,
-            hint="on SQLite `pipecd server` does the upkeep itself, so run only that one; "
-            "an ops of its own needs MySQL or PostgreSQL",
-        ) from e
+@asynccontextmanager
+async def _in_background(
+    coroutines: Mapping[str, Coroutine[Any, Any, None]],
+) -> AsyncGenerator[None, None]:
+    """Runs the named coroutines until the end of the context; the failure of one ends it."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(coroutine, name=name) for name, coroutine in coroutines.items()]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
-async def _open_stores(
-    spec: ControlPlaneSpec,
-    cache_address: str,
-    opened: AsyncExitStack,
-    telemetry: Telemetry,
-) -> _Opening:
-    """The stores, and the bus on which replicas tell each other what changed in them."""
-    redis = None
-    if cache_address:
-        redis = await opened.enter_async_context(open_redis(cache_address))
-    elif (lack := WITHOUT_REDIS.get(spec.datastore.type)) is not None:
-        log.warning(lack, hint="give all of them the same --cache-address, or run only one")
-    database = await opened.enter_async_context(
-        open_datastore(spec.datastore, observers=telemetry.store_observers)
-    )
-    files = await opened.enter_async_context(open_filestore(spec.filestore))
-    cache = choose_cache(redis)
-    if telemetry.metrics is not None:
-        kind = "inmemory" if redis is None else "redis"
-        cache = CountedCache(cache, kind, telemetry.metrics.cache_read)
-    bus = choose_bus(redis=redis, postgres=notify_address(spec.datastore))
-    if telemetry.store_metrics is not None:
-        bus = CountedBus(bus, telemetry.store_metrics)
-    if telemetry.store_observers:
-        files = WatchedFiles(files, telemetry.store_observers)
-    stores = create_stores(database, files, cache)
-    return _Opening(stores, bus, Readiness(stores, pinged(redis) if redis is not None else None))
-
-
-def _projects(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
+def _projects_from_config(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
     return [
         ConfigProject(p.id, p.static_admin.username, p.static_admin.password_hash, p.desc)
         for p in spec.projects
     ]
 
 
-def _telemetry(settings: ServerSettings, collector: TraceCollector | None) -> Telemetry:
+def _create_telemetry(settings: ServerSettings, collector: TraceCollector | None) -> Telemetry:
     metrics = ServerMetrics.new() if settings.metrics else None
     store_metrics = StoreMetrics(metrics.registry, "server") if metrics else None
     if not settings.traces:
         return Telemetry(metrics, store_metrics)
     if collector is None:
-        raise UserMistake(
-            "--traces needs a collector to send them to", hint="add --trace-collector-address"
-        )
+        raise UserMistake("--traces needs a trace collector", hint="add --trace-collector-address")
     try:
         from pipecd.observe.tracing import RpcTracer, Tracing  # noqa: PLC0415 - an extra.
     except ImportError as e:
@@ -289,102 +342,3 @@ def _telemetry(settings: ServerSettings, collector: TraceCollector | None) -> Te
         ) from e
     tracing = Tracing({"service.name": "pipecd-server"}, collector.export)
     return Telemetry(metrics, store_metrics, RpcTracer(tracing))
-
-
-async def _collector(settings: ServerSettings, opened: AsyncExitStack) -> TraceCollector | None:
-    if not settings.trace_collector:
-        return None
-    return await opened.enter_async_context(TraceCollector.connect(settings.trace_collector))
-
-
-@dataclass(frozen=True)
-class _Doors:
-    """What is behind everything that listens."""
-
-    settings: ServerSettings
-    cases: UseCases
-    ready: Readiness
-    telemetry: Telemetry
-    traces: TraceForwarder
-
-
-def _web_server(
-    doors: _Doors, people: RpcTable[User], external: RpcTable[ApiKeyCaller]
-) -> WebServer:
-    """Pages and, beside them, the calls of scripts in pages and of programs."""
-    settings, cases, telemetry = doors.settings, doors.cases, doors.telemetry
-    spec = settings.spec
-    sso = SsoSettings(
-        spec.address,
-        spec.state_key,
-        settings.encryption_key,
-        shared_sso_configs(spec.shared_sso_configs),
-    )
-    pages = create_console(
-        cases,
-        cases.bus,
-        insecure_cookie=settings.insecure_cookie,
-        sso=sso,
-        proxies=settings.trusted_proxies,
-    )
-    if telemetry.store_metrics is not None:
-        telemetry.store_metrics.streams("console", pages.state.live_updates.open_streams)
-    calls = GrpcWeb(people)
-    site: ASGIApp = pages
-    if settings.static_dir is not None:
-        site = ByPrefix({"/auth/": pages}, site_of(settings.static_dir))
-    others = {
-        WEBHOOKS: create_webhooks(cases.webhooks),
-        REST: create_rest(external, cases.api_keys.verify),
-    }
-    visited = ByPrefix(others, site)
-    return WebServer(
-        ByPrefix(
-            dict.fromkeys(calls.prefixes(), calls),
-            Counted(visited, telemetry.metrics.http.responded) if telemetry.metrics else visited,
-        )
-    )
-
-
-async def _open_doors(doors: _Doors, opened: AsyncExitStack) -> int:
-    """Listens everywhere it should; answers the one port, or 0 when there is none."""
-    settings, cases, metrics = doors.settings, doors.cases, doors.telemetry.metrics
-    created = metrics.deployment_created if metrics else None
-    piped = piped_table(cases, observer=doors.telemetry.rpc_observer, on_created=created)
-    external = api_table(cases, observer=doors.telemetry.rpc_observer)
-    people = web_table(cases, observer=doors.telemetry.rpc_observer)
-    if doors.telemetry.store_metrics is not None:
-        doors.telemetry.store_metrics.streams("wakeups", piped.open_streams)
-    web = _web_server(doors, people, external)
-    opened.push_async_callback(web.stop)
-
-    async def serve(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> None:
-        server = grpc_server(
-            handlers,
-            host=host,
-            port=port,
-            tls=None if host.startswith(UNIX) else settings.tls,
-            grace=settings.grace_period,
-            about=About(settings.reflection, doors.ready.is_ready),
-        )
-        await opened.enter_async_context(server)
-
-    if (ports := settings.ports) is not None:
-        await serve([piped, doors.traces], settings.host, ports.piped_api)
-        await serve([people], settings.host, ports.web_api)
-        await serve([external], settings.host, ports.api)
-        await serve([authz_table(cases)], settings.host, ports.envoy_authz)
-        http = http_port(web, host=settings.host, port=ports.http)
-        await opened.enter_async_context(http)
-        pages = standard_pages(metrics.registry if metrics else None, doors.ready.page)
-        admin = admin_server(pages, host=settings.host, port=ports.admin)
-        await opened.enter_async_context(admin)
-    if settings.port is None:
-        return 0
-    # The path of a socket must be short, which that of a data directory may not be.
-    directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="pipecd-"))
-    socket = Path(directory) / "grpc.sock"
-    await serve([piped, external, people, doors.traces], f"{UNIX}{socket}", 0)
-    tls = tls_context(settings.tls) if settings.tls else None
-    door = one_port(web.protocol, socket, host=settings.host, port=settings.port, tls=tls)
-    return await opened.enter_async_context(door)

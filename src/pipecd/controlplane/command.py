@@ -11,7 +11,6 @@ import structlog
 
 from pipecd.commandline import flags
 from pipecd.commandline.signals import run_until_signal
-from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.config.read import read_control_plane
 from pipecd.controlplane.app import (
     OpsSettings,
@@ -26,146 +25,133 @@ from pipecd.observe.log import configure
 from pipecd.wire.server import TlsFiles
 
 log = structlog.get_logger()
-_SHORTEST_KEY = 32
-_HERE = "127.0.0.1"
-_EVERYWHERE = "0.0.0.0"  # noqa: S104
+_MIN_KEY_BYTES = 32
+_LOOPBACK = "127.0.0.1"
+_ALL_INTERFACES = "0.0.0.0"  # noqa: S104
 
 
 @click.command()
 @flags.every_command
-@flags.number("port", "The one address of pages and gRPC; -1 for none.", default=9090)
-@flags.number("piped-api-port", "gRPC for pipeds.", default=9080)
-@flags.number("web-api-port", "gRPC for the web.", default=9081)
-@flags.number("http-port", "Pages and sign-in.", default=9082)
-@flags.number("api-port", "gRPC for API keys.", default=9083)
-@flags.number("admin-port", "Version, health and metrics.", default=9085)
-@flags.number("envoy-authz-port", "Verdicts for an Envoy in front (ext_authz).", default=9086)
-@flags.text("static-dir", "Another console to serve in place of the built-in pages.")
+@flags.number("port", "The port of HTTP and gRPC together; -1 for none.", default=9090)
+@flags.number("piped-api-port", "The gRPC port for pipeds.", default=9080)
+@flags.number("web-api-port", "The gRPC port for the web console.", default=9081)
+@flags.number("http-port", "The HTTP port of the console and sign-in.", default=9082)
+@flags.number("api-port", "The gRPC port for API keys.", default=9083)
+@flags.number("admin-port", "The port of version, health and metrics.", default=9085)
+@flags.number("envoy-authz-port", "The port of authorization for Envoy (ext_authz).", default=9086)
+@flags.text("static-dir", "A directory with another console to serve instead of the built-in one.")
 @flags.text("cache-address", "The Redis (host:port) that all replicas share.")
-@flags.text("host", "The interface to listen on; all of them by default.", default=_EVERYWHERE)
-@flags.duration("grace-period", "How long running calls may take at the end.", default="30s")
-@flags.switch("tls", "Speak TLS on the gRPC ports and the one address.")
+@flags.text("host", "The interface to listen on; all by default.", default=_ALL_INTERFACES)
+@flags.duration("grace-period", "How long running calls may take at shutdown.", default="30s")
+@flags.switch("tls", "Use TLS on the gRPC ports and the shared port.")
 @flags.text("cert-file", "The certificate for --tls.")
 @flags.text("key-file", "The private key for --tls.")
-@flags.switch("insecure-cookie", "Let cookies travel over plain HTTP.")
+@flags.switch("insecure-cookie", "Allow cookies over plain HTTP.")
 @flags.text("encryption-key-file", "The key of sessions and stored secrets.", required=True)
 @flags.text("config-file", "The configuration of the control plane.", required=True)
-@flags.switch("with-ops", "Do the upkeep here too, when no other replica does.", default=True)
-@flags.switch("enable-grpc-reflection", "Describe the gRPC services to anyone who asks.")
+@flags.switch(
+    "with-ops", "Run the background jobs here too; false if `pipecd ops` runs.", default=True
+)
+@flags.switch("enable-grpc-reflection", "Enable gRPC server reflection.")
 @flags.switch("traces", "Send traces of this server to the collector as well.")
-@flags.strings("trusted-proxies", "Proxies in front whose X-Forwarded-For is believed.")
+@flags.strings("trusted-proxies", "The proxies whose X-Forwarded-For is trusted.")
 @flags.text("trace-collector-address", "The OTLP collector (gRPC, host:port) for traces of pipeds.")
-def server(**given: Any) -> None:
+def server(**options: Any) -> None:
     """Run the control plane."""
-    configure(given["log_level"], given["log_encoding"], program="controlplane.server")
+    configure(options["log_level"], options["log_encoding"], program="controlplane.server")
+    spec_file, key_file = options["config_file"], options["encryption_key_file"]
+    spec = read_control_plane(_read_file(spec_file, "configuration"), file=spec_file)
+    encryption_key = _read_file(key_file, "encryption key", flag="--encryption-key-file")
+    if len(encryption_key) < _MIN_KEY_BYTES:
+        raise UserMistake(
+            f"key size ({len(encryption_key)}) must be greater than or equal to {_MIN_KEY_BYTES}",
+            hint="create one with: openssl rand -hex 32",
+        )
+    tls = None
+    if options["tls"]:
+        if not options["cert_file"] or not options["key_file"]:
+            raise UserMistake("--tls needs --cert-file and --key-file")
+        tls = TlsFiles(options["cert_file"], options["key_file"])
+    static_dir = Path(options["static_dir"]) if options["static_dir"] else None
+    if static_dir is not None and not (static_dir / "index.html").is_file():
+        # The command lines of upstream name a directory that need not exist here.
+        log.warning("no console in --static-dir, serving the built-in one", static_dir=static_dir)
+        static_dir = None
     settings = ServerSettings(
-        spec=load_spec(given["config_file"]),
-        encryption_key=_encryption_key(given["encryption_key_file"]),
-        host=given["host"],
-        port=given["port"] if given["port"] >= 0 else None,
+        spec=spec,
+        encryption_key=encryption_key,
+        host=options["host"],
+        port=options["port"] if options["port"] >= 0 else None,
         ports=Ports(
-            given["piped_api_port"],
-            given["web_api_port"],
-            given["http_port"],
-            given["api_port"],
-            given["admin_port"],
-            given["envoy_authz_port"],
+            options["piped_api_port"],
+            options["web_api_port"],
+            options["http_port"],
+            options["api_port"],
+            options["admin_port"],
+            options["envoy_authz_port"],
         ),
-        insecure_cookie=given["insecure_cookie"],
-        tls=_tls(given),
-        metrics=given["metrics"],
-        grace_period=given["grace_period"],
-        with_ops=given["with_ops"],
-        reflection=given["enable_grpc_reflection"],
-        trace_collector=given["trace_collector_address"],
-        traces=given["traces"],
-        cache_address=given["cache_address"],
-        trusted_proxies=parse_networks(given["trusted_proxies"]),
-        static_dir=_static_dir(given["static_dir"]),
+        insecure_cookie=options["insecure_cookie"],
+        tls=tls,
+        metrics=options["metrics"],
+        grace_period=options["grace_period"],
+        with_ops=options["with_ops"],
+        reflection=options["enable_grpc_reflection"],
+        trace_collector=options["trace_collector_address"],
+        traces=options["traces"],
+        cache_address=options["cache_address"],
+        trusted_proxies=parse_networks(options["trusted_proxies"]),
+        static_dir=static_dir,
     )
-    run_until_signal(_serve(settings))
 
+    async def serve() -> None:
+        async with control_plane(settings) as running:
+            # The objects loaded so far stay. Without the freeze each full garbage collection would
+            # stop the event loop for a tenth of a second.
+            gc.collect()
+            gc.freeze()
+            log.info("control plane ready", port=running.port)
+            await asyncio.Event().wait()
 
-async def _serve(settings: ServerSettings) -> None:
-    async with control_plane(settings) as running:
-        # What was loaded stays for good. Looking through it for garbage again and again would take
-        # a tenth of a second each time, in which nobody is answered.
-        gc.collect()
-        gc.freeze()
-        log.info("control plane ready", port=running.port)
-        await asyncio.Event().wait()
+    run_until_signal(serve())
 
 
 @click.command()
 @flags.every_command
-@flags.number("http-port", "The pages of the owner, which ask for no password.", default=9082)
+@flags.number("http-port", "The port of the operator pages, which need no password.", default=9082)
 @flags.number("admin-port", "Version, health and metrics, on all interfaces.", default=9085)
-@flags.text("host", "The interface of the owner's pages; they ask for no password.", default=_HERE)
+@flags.text(
+    "host", "The interface of the operator pages, which need no password.", default=_LOOPBACK
+)
 @flags.duration("grace-period", "Accepted for compatibility; jobs end at once.", default="15s")
 @flags.text("config-file", "The configuration of the control plane.", required=True)
 @flags.text("gcloud-path", "Accepted for compatibility; has no effect.")
 @flags.text("cache-address", "The Redis (host:port) that all replicas share.")
-def ops(**given: Any) -> None:
-    """Run the upkeep of a control plane and the pages of its owner."""
-    configure(given["log_level"], given["log_encoding"], program="controlplane.ops")
+def ops(**options: Any) -> None:
+    """Run the background jobs of a control plane and its operator pages."""
+    configure(options["log_level"], options["log_encoding"], program="controlplane.ops")
+    spec_file = options["config_file"]
     settings = OpsSettings(
-        spec=load_spec(given["config_file"]),
-        host=given["host"],
-        port=given["http_port"],
-        admin_host=_EVERYWHERE,
-        admin_port=given["admin_port"],
-        metrics=given["metrics"],
-        cache_address=given["cache_address"],
+        spec=read_control_plane(_read_file(spec_file, "configuration"), file=spec_file),
+        host=options["host"],
+        port=options["http_port"],
+        admin_host=_ALL_INTERFACES,
+        admin_port=options["admin_port"],
+        metrics=options["metrics"],
+        cache_address=options["cache_address"],
     )
-    run_until_signal(_operate(settings))
+
+    async def operate() -> None:
+        async with operations(settings) as running:
+            log.info("ops ready", port=running.port, admin_port=running.admin_port)
+            await asyncio.Event().wait()
+
+    run_until_signal(operate())
 
 
-async def _operate(settings: OpsSettings) -> None:
-    async with operations(settings) as running:
-        log.info("ops ready", port=running.port, admin_port=running.admin_port)
-        await asyncio.Event().wait()
-
-
-def load_spec(path: str) -> ControlPlaneSpec:
-    """Reads the configuration, or tells every mistake in it."""
+def _read_file(path: str, content: str, *, flag: str = "--config-file") -> bytes:
     try:
-        text = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except OSError as e:
         raise UserMistake(
-            f"cannot read the configuration {path}: {e.strerror}", hint="check --config-file"
+            f"cannot read the {content} {path}: {e.strerror}", hint=f"check {flag}"
         ) from e
-    return read_control_plane(text, file=path)
-
-
-def _encryption_key(path: str) -> bytes:
-    try:
-        key = Path(path).read_bytes()
-    except OSError as e:
-        raise UserMistake(
-            f"cannot read the encryption key {path}: {e.strerror}",
-            hint="check --encryption-key-file",
-        ) from e
-    if len(key) < _SHORTEST_KEY:
-        raise UserMistake(
-            f"key size ({len(key)}) must be greater than or equal to {_SHORTEST_KEY}",
-            hint="make one with: openssl rand -hex 32",
-        )
-    return key
-
-
-def _static_dir(path: str) -> Path | None:
-    """The directory when it holds a console; command lines of upstream name one that need not."""
-    if not path:
-        return None
-    if not (Path(path) / "index.html").is_file():
-        log.warning("no console in the directory, serving the built-in pages", static_dir=path)
-        return None
-    return Path(path)
-
-
-def _tls(given: dict[str, Any]) -> TlsFiles | None:
-    if not given["tls"]:
-        return None
-    if not given["cert_file"] or not given["key_file"]:
-        raise UserMistake("--tls needs --cert-file and --key-file")
-    return TlsFiles(given["cert_file"], given["key_file"])

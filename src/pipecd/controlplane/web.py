@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web server of the control plane, fed with connections by the splitter or its own port."""
+"""The HTTP server of the control plane, and the ASGI applications that route and measure."""
 
 import asyncio
 import time
@@ -20,101 +20,93 @@ from uvicorn.server import ServerState
 
 from pipecd.model.errors import UserMistake
 
-_GRACE_SECONDS = 2.0
-_UNCOUNTED = ("/assets/", "/favicon.ico")
+_SHUTDOWN_SECONDS = 2.0
+_UNMEASURED_PATHS = ("/assets/", "/favicon.ico")
 
-# The method, the path of the route, the status and the seconds that an answer took.
-Answered = Callable[[str, str, int, float], None]
+# Called with the method, the path of the route, the status, and the duration in seconds.
+OnResponse = Callable[[str, str, int, float], None]
 
 
 class _ProtocolFactory(Protocol):
-    """What uvicorn's own server calls for each connection."""
+    """The factory that uvicorn's own server calls for each connection."""
 
     def __call__(
         self, *, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> asyncio.Protocol: ...
 
 
-class ByPrefix:
-    """Hands a request on by the beginning of its path."""
+class PathPrefixRouter:
+    """Routes a request to the application whose prefix its path starts with."""
 
-    def __init__(self, doors: Mapping[str, ASGIApp], otherwise: ASGIApp) -> None:
-        self._doors, self._otherwise = tuple(doors.items()), otherwise
+    def __init__(self, apps: Mapping[str, ASGIApp], default: ASGIApp) -> None:
+        self._apps, self._default = tuple(apps.items()), default
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
-        found = (door for prefix, door in self._doors if path.startswith(prefix))
-        await next(found, self._otherwise)(scope, receive, send)
+        matching = (app for prefix, app in self._apps if path.startswith(prefix))
+        await next(matching, self._default)(scope, receive, send)
 
 
-def site_of(directory: Path) -> ASGIApp:
-    """A console of one page and its assets from a directory, as upstream builds its own."""
-    page = directory / "index.html"
-
-    async def anything(_request: Request) -> Response:
-        return FileResponse(page)
-
-    async def icon(_request: Request) -> Response:
-        return FileResponse(directory / "favicon.ico")
-
+def single_page_app(directory: Path) -> ASGIApp:
+    """Serves a single-page console from a directory, such as upstream's."""
     assets = StaticFiles(directory=directory / "assets", check_dir=False)
-    routes = [
-        Mount("/assets", _Kept(assets)),
-        Route("/favicon.ico", icon),
-        Route("/{path:path}", anything),
-    ]
-    return Starlette(routes=routes)
 
-
-class _Kept:
-    """Lets browsers keep files whose names change with their content."""
-
-    def __init__(self, files: ASGIApp) -> None:
-        self._files = files
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def kept(message: Message) -> None:
+    async def cached_assets(scope: Scope, receive: Receive, send: Send) -> None:
+        # The name of an asset changes with its content, so browsers may cache it.
+        async def send_cached(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
                 MutableHeaders(scope=message)["Cache-Control"] = "public, max-age=31536000"
             await send(message)
 
-        await self._files(scope, receive, kept)
+        await assets(scope, receive, send_cached)
+
+    async def icon(_request: Request) -> Response:
+        return FileResponse(directory / "favicon.ico")
+
+    async def index(_request: Request) -> Response:
+        return FileResponse(directory / "index.html")
+
+    routes = [
+        Mount("/assets", cached_assets),
+        Route("/favicon.ico", icon),
+        Route("/{path:path}", index),
+    ]
+    return Starlette(routes=routes)
 
 
-class Counted:
-    """Tells how each request was answered; the path is that of the route, never of the visitor."""
+class RequestMetrics:
+    """Reports each response; the path is that of the route, not of the request."""
 
-    def __init__(self, pages: ASGIApp, answered: Answered) -> None:
-        self._pages, self._answered = pages, answered
+    def __init__(self, app: ASGIApp, on_response: OnResponse) -> None:
+        self._app, self._on_response = app, on_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(_UNCOUNTED):
-            await self._pages(scope, receive, send)
+        if scope["type"] != "http" or scope["path"].startswith(_UNMEASURED_PATHS):
+            await self._app(scope, receive, send)
             return
-        # What ends without an answer was our fault.
-        code = 500
+        # A request that ends without a response is a server error.
+        status = 500
 
-        async def noted(message: Message) -> None:
-            nonlocal code
+        async def send_measured(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                code = message["status"]
+                status = message["status"]
             await send(message)
 
         started = time.perf_counter()
         try:
-            await self._pages(scope, receive, noted)
+            await self._app(scope, receive, send_measured)
         finally:
-            route = scope.get("route")
-            path: str = getattr(route, "path", "/")
-            self._answered(scope["method"], path, code, time.perf_counter() - started)
+            path: str = getattr(scope.get("route"), "path", "/")
+            self._on_response(scope["method"], path, status, time.perf_counter() - started)
 
 
 class WebServer:
-    """Speaks HTTP/1.1 on the connections it is given."""
+    """Serves an ASGI application over HTTP/1.1 on the connections it is given."""
 
-    def __init__(self, pages: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._config = uvicorn.Config(
-            pages,
+            app,
             lifespan="off",
             ws="none",
             log_config=None,
@@ -127,17 +119,17 @@ class WebServer:
         self._state = ServerState()
 
     def protocol(self) -> asyncio.Protocol:
-        """A protocol for one new connection."""
-        make = cast("_ProtocolFactory", self._config.http_protocol_class)
-        return make(config=self._config, server_state=self._state, app_state={})
+        """Creates the protocol of one new connection."""
+        create = cast("_ProtocolFactory", self._config.http_protocol_class)
+        return create(config=self._config, server_state=self._state, app_state={})
 
     async def stop(self) -> None:
-        """Lets running answers finish for a moment, then ends them, as streams never do."""
+        """Waits a moment for running requests, then cancels them; streams never end themselves."""
         for connection in list(self._state.connections):
             connection.shutdown()
         tasks = set(self._state.tasks)
         if tasks:
-            await asyncio.wait(tasks, timeout=_GRACE_SECONDS)
+            await asyncio.wait(tasks, timeout=_SHUTDOWN_SECONDS)
         for task in tasks:
             task.cancel()
         for connection in list(self._state.connections):
@@ -145,8 +137,8 @@ class WebServer:
 
 
 @asynccontextmanager
-async def http_port(web: WebServer, *, host: str, port: int) -> AsyncGenerator[int, None]:
-    """A port for pages alone, as upstream's layouts have it."""
+async def http_server(web: WebServer, *, host: str, port: int) -> AsyncGenerator[int, None]:
+    """Listens on a port for HTTP alone; yields the bound port."""
     loop = asyncio.get_running_loop()
     try:
         server = await loop.create_server(web.protocol, host, port)

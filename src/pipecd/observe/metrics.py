@@ -204,9 +204,13 @@ class ServerMetrics:
     def deployment_created(self, project: str) -> None:
         self.deployments.labels(project).inc()
 
-    def cache_read(self, source: str, *, hit: bool) -> None:
-        """Counts a read of the shared cache; `source` is redis or inmemory."""
-        self.cache.labels("hit" if hit else "miss", source).inc()
+    def cache_reads(self, source: str) -> Callable[[bool], None]:
+        """Returns what counts a read of the shared cache, called with whether it was a hit.
+
+        `source` is redis or inmemory.
+        """
+        hits, misses = self.cache.labels("hit", source), self.cache.labels("miss", source)
+        return lambda hit: (hits if hit else misses).inc()
 
 
 class _OperationMetrics(NamedTuple):

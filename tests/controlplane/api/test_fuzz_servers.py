@@ -36,7 +36,7 @@ from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import RegisteredPiped
-from pipecd.controlplane.web import ByPrefix, WebServer, http_port
+from pipecd.controlplane.web import PathPrefixRouter, WebServer, http_server
 from pipecd.model.clock import Now
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -203,9 +203,9 @@ async def browser(
     pages = create_console(cases, bus, insecure_cookie=True, now=now)
     rest = create_rest(api_service.api_table(cases), cases.api_keys.verify)
     doors = dict.fromkeys(calls.prefixes(), calls)
-    served = WebServer(ByPrefix({**doors, REST: rest}, pages))
+    served = WebServer(PathPrefixRouter({**doors, REST: rest}, pages))
     limits = httpx2.Limits(max_connections=AT_ONCE)
-    async with http_port(served, host="127.0.0.1", port=0) as port:
+    async with http_server(served, host="127.0.0.1", port=0) as port:
         cookies = {"token": metadata["web"][0][1].removeprefix("token=")}
         base = f"http://127.0.0.1:{port}"
         async with httpx2.AsyncClient(

@@ -14,7 +14,7 @@ from pipecd.controlplane.api.grpc_web import GrpcWeb
 from pipecd.controlplane.api.web_service import web_table
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.web import ByPrefix, WebServer, http_port
+from pipecd.controlplane.web import PathPrefixRouter, WebServer, http_server
 from pipecd.proto.service import web_pb2 as pb
 from servers.varint import varint
 
@@ -32,8 +32,8 @@ async def site(cases: UseCases) -> AsyncIterator[str]:
     """A web server with gRPC-Web beside pages."""
     door = GrpcWeb(web_table(cases))
     pages = PlainTextResponse("a page")
-    web = WebServer(ByPrefix(dict.fromkeys(door.prefixes(), door), pages))
-    async with http_port(web, host="127.0.0.1", port=0) as port:
+    web = WebServer(PathPrefixRouter(dict.fromkeys(door.prefixes(), door), pages))
+    async with http_server(web, host="127.0.0.1", port=0) as port:
         yield f"http://127.0.0.1:{port}"
         await web.stop()
 

@@ -15,7 +15,7 @@ from pipecd.controlplane.api.rest.routes import ROUTES
 from pipecd.controlplane.auth.subject import ApiKeyCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import RegisteredPiped
-from pipecd.controlplane.web import WebServer, http_port
+from pipecd.controlplane.web import WebServer, http_server
 from pipecd.observe.metrics import ServerMetrics
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
@@ -26,7 +26,7 @@ from pipecd.wire.server import RECEIVE_LIMIT
 @pytest.fixture
 async def site(cases: UseCases) -> AsyncIterator[str]:
     web = WebServer(create_rest(api_table(cases), cases.api_keys.verify))
-    async with http_port(web, host="127.0.0.1", port=0) as port:
+    async with http_server(web, host="127.0.0.1", port=0) as port:
         yield f"http://127.0.0.1:{port}{PREFIX}"
         await web.stop()
 
@@ -138,7 +138,7 @@ async def test_a_request_is_authenticated_once_and_counted_as_its_rpc(
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     web = WebServer(create_rest(api_table(cases, observer=metrics.rpc), authenticate))
     headers = {"authorization": f"Bearer {key}"}
-    async with http_port(web, host="127.0.0.1", port=0) as port:
+    async with http_server(web, host="127.0.0.1", port=0) as port:
         url = f"http://127.0.0.1:{port}{PREFIX}"
         async with httpx2.AsyncClient(base_url=url, headers=headers) as http:
             assert (await http.get("applications")).status_code == 200

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kind of bus, as one process or as several."""
+"""The bus of several processes, over each transport."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,43 +7,44 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 import pytest
 
-from pipecd.controlplane.bus.open import RunningBus, choose_bus
-from pipecd.controlplane.bus.signal import Signal, Topic
-from pipecd.controlplane.cache.open import open_redis
+from pipecd.controlplane.bus.postgres import PostgresTransport
+from pipecd.controlplane.bus.redis import RedisTransport
+from pipecd.controlplane.bus.relay import RelayBus
+from pipecd.controlplane.bus.signal import EVERYTHING, Bus
+from pipecd.controlplane.cache.redis import open_redis
 from servers.databases import Postgres, Redis
 
-EVERYTHING = Signal(Topic.EVERYTHING, "", "")
-
-OpenBus = Callable[[], AbstractAsyncContextManager[RunningBus]]
+OpenBus = Callable[[], AbstractAsyncContextManager[Bus]]
 
 
 @pytest.fixture(params=["redis", "postgres"])
-def wire(request: pytest.FixtureRequest) -> str:
+def transport(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
-def wire_server(wire: str, request: pytest.FixtureRequest) -> Redis | Postgres:
-    return request.getfixturevalue(wire)
+def server(transport: str, request: pytest.FixtureRequest) -> Redis | Postgres:
+    """The server that the transport uses."""
+    return request.getfixturevalue(transport)
 
 
 @pytest.fixture
-def open_bus(wire_server: Redis | Postgres) -> OpenBus:
+def open_bus(server: Redis | Postgres) -> OpenBus:
     """Opens the bus of one more process, and waits until it is connected."""
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[RunningBus]:
+    async def opened() -> AsyncIterator[Bus]:
         async with AsyncExitStack() as stack:
-            if isinstance(wire_server, Postgres):
-                bus = choose_bus(postgres=wire_server.url("postgres"))
+            if isinstance(server, Postgres):
+                bus = RelayBus(PostgresTransport(server.url("postgres")))
             else:
-                address = f"127.0.0.1:{wire_server.port}"
+                address = f"127.0.0.1:{server.port}"
                 redis = await stack.enter_async_context(open_redis(address))
-                bus = choose_bus(redis=redis)
+                bus = RelayBus(RedisTransport(redis))
             async with bus.subscribe() as signals:
                 running = asyncio.create_task(bus.run())
                 try:
-                    # Whoever connects is told to look at everything.
+                    # A connected bus delivers EVERYTHING to its subscribers.
                     async with asyncio.timeout(10):
                         assert await anext(signals) == EVERYTHING
                     yield bus

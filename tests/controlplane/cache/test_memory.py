@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache in memory forgets in time and never grows beyond its bounds."""
+"""The cache in memory expires values and stays within its limits."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pipecd.controlplane.cache.memory import MemoryCache
 
 
-class HandClock:
-    """A clock that moves only when told to."""
+class ManualClock:
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -17,8 +17,8 @@ class HandClock:
         return self.seconds
 
 
-async def test_a_value_is_there_until_its_time_is_over() -> None:
-    clock = HandClock()
+async def test_a_value_expires_after_its_ttl() -> None:
+    clock = ManualClock()
     cache = MemoryCache(clock=clock)
     await cache.put("k", b"v", ttl_seconds=10)
     clock.seconds = 9.9
@@ -27,8 +27,8 @@ async def test_a_value_is_there_until_its_time_is_over() -> None:
     assert await cache.get("k") is None
 
 
-async def test_a_value_without_a_time_stays() -> None:
-    clock = HandClock()
+async def test_a_value_without_a_ttl_stays() -> None:
+    clock = ManualClock()
     cache = MemoryCache(clock=clock)
     await cache.put("k", b"old", ttl_seconds=1)
     await cache.put("k", b"v")
@@ -62,8 +62,8 @@ async def test_fields_of_a_hash() -> None:
     assert await cache.fields("other") == {"a": b"4"}
 
 
-async def test_what_was_not_used_for_longest_goes_first() -> None:
-    cache = MemoryCache(most_entries=2)
+async def test_the_least_recently_used_value_is_evicted() -> None:
+    cache = MemoryCache(max_entries=2)
     await cache.put("a", b"1")
     await cache.put("b", b"2")
     assert await cache.get("a") == b"1"
@@ -75,8 +75,8 @@ async def test_what_was_not_used_for_longest_goes_first() -> None:
     assert await cache.fields("h") == {"f": b"4"}
 
 
-async def test_the_bytes_are_bounded_too() -> None:
-    cache = MemoryCache(most_bytes=100)
+async def test_the_size_in_bytes_is_limited() -> None:
+    cache = MemoryCache(max_bytes=100)
     await cache.put("a", b"x" * 60)
     await cache.put("b", b"x" * 60)
     assert await cache.get("a") is None
@@ -96,8 +96,8 @@ Actions = st.lists(
 
 
 @given(Actions)
-async def test_whatever_happens_the_bounds_hold(actions: list[tuple[str, str, bytes]]) -> None:
-    cache = MemoryCache(most_entries=4, most_bytes=40)
+async def test_the_limits_hold_after_any_operations(actions: list[tuple[str, str, bytes]]) -> None:
+    cache = MemoryCache(max_entries=4, max_bytes=40)
     for action, key, value in actions:
         field = value[:1].hex()
         match action:
@@ -115,8 +115,8 @@ async def test_whatever_happens_the_bounds_hold(actions: list[tuple[str, str, by
                 await cache.fields(key)
     values = [await cache.get(key) for key in "abc"]
     hashes = [await cache.fields(key) for key in "abc"]
-    kept = [v for v in values if v is not None] + [v for h in hashes for v in h.values()]
-    assert len(kept) <= 4
-    assert sum(len(v) for v in kept) <= 40
-    assert len(cache._entries) == len(kept)
+    stored = [v for v in values if v is not None] + [v for h in hashes for v in h.values()]
+    assert len(stored) <= 4
+    assert sum(len(v) for v in stored) <= 40
+    assert len(cache._entries) == len(stored)
     assert sum(len(f) for f in cache._fields.values()) == sum(len(h) for h in hashes)

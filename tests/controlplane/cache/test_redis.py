@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every cache does the same; the one on Redis outlives its server."""
+"""Both caches behave the same; the one on Redis survives an outage of its server."""
 
 import asyncio
 import signal
@@ -12,9 +12,8 @@ import pytest
 from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.cache import redis as module
 from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.cache.open import open_redis
-from pipecd.controlplane.cache.redis import RedisCache
-from pipecd.model.errors import UserMistake
+from pipecd.controlplane.cache.redis import RedisCache, open_redis
+from pipecd.model.errors import Unavailable, UserMistake
 from servers.databases import Redis
 
 
@@ -32,14 +31,14 @@ def cache(request: pytest.FixtureRequest) -> Cache:
     return RedisCache(request.getfixturevalue("client"))
 
 
-async def test_a_value_is_there_until_its_time_is_over(cache: Cache) -> None:
+async def test_a_value_expires_after_its_ttl(cache: Cache) -> None:
     await cache.put("k", b"\xff\x00v", ttl_seconds=0.03)
     assert await cache.get("k") == b"\xff\x00v"
     await asyncio.sleep(0.04)
     assert await cache.get("k") is None
 
 
-async def test_a_value_without_a_time_stays_and_is_replaced(cache: Cache) -> None:
+async def test_a_value_without_a_ttl_stays_and_is_replaced(cache: Cache) -> None:
     await cache.put("k", b"old", ttl_seconds=0.02)
     await cache.put("k", b"new")
     await asyncio.sleep(0.03)
@@ -66,7 +65,35 @@ async def test_fields_of_a_hash(cache: Cache) -> None:
     assert await cache.fields("other") == {"b": b"4"}
 
 
-async def test_keys_and_times_are_those_that_upstream_sees(client: Any) -> None:
+async def test_reads_are_reported_as_hit_or_miss(redis: Redis) -> None:
+    async with open_redis(f"127.0.0.1:{redis.port}") as client:
+        await client.flushall()
+        for kind in ("memory", "redis"):
+            hits: list[bool] = []
+            cache: Cache = MemoryCache(on_read=hits.append)
+            if kind == "redis":
+                cache = RedisCache(client, on_read=hits.append)
+            await cache.get("k")
+            await cache.put("k", b"v", ttl_seconds=60)
+            await cache.get("k")
+            await cache.get_field("h", "f")
+            await cache.fields("h")
+            await cache.put_field("h", "f", b"w")
+            await cache.get_field("h", "f")
+            await cache.fields("h")
+            await cache.delete_field("h", "f")
+            await cache.delete("k")
+            assert hits == [False, True, False, False, True, True], kind
+
+
+async def test_a_ping_fails_without_a_server(client: Any) -> None:
+    await RedisCache(client).ping()
+    async with open_redis("127.0.0.1:1") as unreachable:
+        with pytest.raises(Unavailable, match="not reachable"):
+            await RedisCache(unreachable).ping()
+
+
+async def test_keys_and_expiry_are_those_of_upstream(client: Any) -> None:
     cache = RedisCache(client)
     await cache.put("command:1", b"{}", ttl_seconds=300)
     await cache.put_field("HASHKEY:PIPED:STATS", "piped", b"{}")
@@ -76,10 +103,10 @@ async def test_keys_and_times_are_those_that_upstream_sees(client: Any) -> None:
     assert await client.ttl("HASHKEY:PIPED:STATS") == -1
 
 
-async def test_while_redis_is_away_nothing_is_found_and_nobody_waits(
+async def test_during_an_outage_reads_miss_and_nothing_blocks(
     redis: Redis, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.05)
+    monkeypatch.setattr(module, "RETRY_AFTER_SECONDS", 0.05)
     cache = RedisCache(client)
     await cache.put("k", b"v")
     await asyncio.to_thread(redis.stop)
@@ -99,19 +126,19 @@ async def test_while_redis_is_away_nothing_is_found_and_nobody_waits(
     assert await cache.get("k") == b"again"
 
 
-async def test_what_became_outdated_during_an_outage_is_not_found_after_it(
+async def test_values_outdated_during_an_outage_are_not_read_after_it(
     redis: Redis, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.0)
-    async with open_redis(f"127.0.0.1:{redis.port}?socket_timeout=0.1") as impatient:
-        cache = RedisCache(impatient)
+    monkeypatch.setattr(module, "RETRY_AFTER_SECONDS", 0.0)
+    async with open_redis(f"127.0.0.1:{redis.port}?socket_timeout=0.1") as client_with_timeout:
+        cache = RedisCache(client_with_timeout)
         await cache.put("state", b"old")
         await cache.put("gone", b"old")
         await cache.put_field("stats", "a", b"old")
         await cache.put_field("stats", "b", b"old")
         redis.signal(signal.SIGSTOP)
         try:
-            # Redis takes these later or never; in between, the truth has changed elsewhere.
+            # Redis applies these writes later or never.
             await asyncio.gather(
                 cache.put("state", b"new"),
                 cache.delete("gone"),
@@ -128,15 +155,15 @@ async def test_what_became_outdated_during_an_outage_is_not_found_after_it(
 
 
 async def test_the_list_of_outdated_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_OWED", 10)
-    async with open_redis("127.0.0.1:1") as nowhere:
-        cache = RedisCache(nowhere)
+    monkeypatch.setattr(module, "MAX_OUTDATED", 10)
+    async with open_redis("127.0.0.1:1") as unreachable:
+        cache = RedisCache(unreachable)
         for i in range(50):
             await cache.put(f"k{i}", b"")
-        assert len(cache._owed) == 10
+        assert len(cache._outdated) == 10
 
 
-async def test_a_connection_that_redis_has_closed_is_replaced_unseen(client: Any) -> None:
+async def test_a_connection_closed_by_redis_is_replaced(client: Any) -> None:
     cache = RedisCache(client)
     await cache.put("k", b"v")
     async with open_redis(f"127.0.0.1:{client.connection_pool.connection_kwargs['port']}") as other:
@@ -144,14 +171,14 @@ async def test_a_connection_that_redis_has_closed_is_replaced_unseen(client: Any
     assert await cache.get("k") == b"v"
 
 
-async def test_a_key_of_another_kind_is_no_reason_to_fail(client: Any) -> None:
+async def test_a_key_of_another_type_is_a_miss(client: Any) -> None:
     await client.hset("k", "f", b"v")
     cache = RedisCache(client)
     assert await cache.get("k") is None
 
 
 @pytest.mark.parametrize("address", ["http://redis:6379", "redis://host:port"])
-async def test_an_address_that_is_not_understood_is_told(address: str) -> None:
-    with pytest.raises(UserMistake, match="address of the cache is not understood"):
+async def test_an_invalid_address_is_rejected(address: str) -> None:
+    with pytest.raises(UserMistake, match="invalid cache address"):
         async with open_redis(address):
             pass

@@ -16,7 +16,7 @@ from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
-from pipecd.controlplane.web import WebServer, http_port
+from pipecd.controlplane.web import WebServer, http_server
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model import deployment_pb2 as pb
@@ -36,7 +36,7 @@ DEPLOYMENT_START = to_unix(VIEW_TIME) - 600
 async def console_url(cases: UseCases, bus: MemoryBus, now: Now) -> AsyncIterator[str]:
     """The URL of a running console."""
     web = WebServer(create_console(cases, bus, insecure_cookie=True, now=now))
-    async with http_port(web, host="127.0.0.1", port=0) as port:
+    async with http_server(web, host="127.0.0.1", port=0) as port:
         yield f"http://127.0.0.1:{port}"
         await web.stop()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An empty filestore of every kind."""
+"""An empty filestore of each type."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from servers.objects import S3, Gcs
 
 @pytest.fixture
 def aws(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
-    """S3 as the environment of a process tells it."""
+    """S3 configured by environment variables."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

@@ -9,7 +9,7 @@ import pytest
 
 from pipecd.config.controlplane import FilestoreConfig, FilestoreSpec
 from pipecd.controlplane.filestore import Files
-from pipecd.controlplane.filestore import s3 as s3_room
+from pipecd.controlplane.filestore import s3 as s3_module
 from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.model.errors import Unavailable, UserMistake
 from servers.objects import S3, Gcs
@@ -36,7 +36,7 @@ def client(s3: S3, service: str = "s3") -> Any:
     )
 
 
-async def test_objects_have_the_type_of_their_content(
+async def test_objects_have_the_content_type_of_their_suffix(
     files: Files, spec: FilestoreSpec, s3: S3
 ) -> None:
     for path in ("a.json", "log/b.txt", "c"):
@@ -48,7 +48,7 @@ async def test_objects_have_the_type_of_their_content(
     assert found == ["application/json", "text/plain; charset=utf-8", "application/octet-stream"]
 
 
-async def test_a_bucket_that_is_missing_is_told_unless_it_may_be_created(
+async def test_a_missing_bucket_is_created_if_configured_and_else_rejected(
     spec: FilestoreSpec,
 ) -> None:
     without = spec.config.model_copy(update={"auto_create_bucket": False})
@@ -58,20 +58,20 @@ async def test_a_bucket_that_is_missing_is_told_unless_it_may_be_created(
     await put_and_get(FilestoreSpec(type="MINIO", config=without))
 
 
-async def test_a_key_file_that_is_missing_is_told(spec: FilestoreSpec) -> None:
+async def test_a_missing_key_file_is_rejected(spec: FilestoreSpec) -> None:
     config = spec.config.model_copy(update={"secret_key_file": "/nowhere/key"})
     with pytest.raises(UserMistake, match=r"cannot read the file /nowhere/key.*secretKeyFile"):
         await put_and_get(FilestoreSpec(type="MINIO", config=config))
 
 
-async def test_a_server_that_is_away_at_the_start_may_come_later(
+async def test_a_server_may_be_unavailable_at_startup(
     spec: FilestoreSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_room, "ATTEMPTS", 1)
+    monkeypatch.setattr(s3_module, "MAX_ATTEMPTS", 1)
     config = spec.config.model_copy(update={"endpoint": "127.0.0.1:1"})
     async with open_filestore(FilestoreSpec(type="MINIO", config=config)) as files:
         for call in (files.get("a"), files.put("a", b""), files.delete("a"), files.list("")):
-            with pytest.raises(Unavailable, match="look at the bucket, the network"):
+            with pytest.raises(Unavailable, match="check the bucket, the network"):
                 await call
 
 
@@ -92,7 +92,7 @@ async def test_a_profile_of_a_credentials_file_is_used(aws: S3, tmp_path: Path) 
         await put_and_get(FilestoreSpec(type="S3", config=wrong))
 
 
-async def test_a_role_is_taken_with_the_token_of_a_file(
+async def test_a_role_is_assumed_with_a_token_file(
     aws: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -108,7 +108,7 @@ async def test_a_role_is_taken_with_the_token_of_a_file(
     await put_and_get(FilestoreSpec(type="S3", config=config))
 
 
-async def test_without_credentials_calls_fail_and_say_why(
+async def test_without_credentials_the_error_names_them(
     aws: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -120,7 +120,7 @@ async def test_without_credentials_calls_fail_and_say_why(
 
 
 @pytest.mark.parametrize("kind", ["gcs"])
-async def test_objects_of_gcs_have_types_and_a_missing_bucket_is_told(
+async def test_gcs_objects_have_content_types_and_a_missing_bucket_is_rejected(
     files: Files, spec: FilestoreSpec, gcs: Gcs
 ) -> None:
     await files.put("log/x.json", b"{}")
@@ -131,23 +131,23 @@ async def test_objects_of_gcs_have_types_and_a_missing_bucket_is_told(
 
 
 @pytest.mark.parametrize("kind", ["gcs"])
-async def test_an_outage_of_gcs_is_told(
+async def test_during_an_outage_of_gcs_calls_are_unavailable(
     files: Files, gcs: Gcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipecd.controlplane.filestore import gcs as gcs_room
+    from pipecd.controlplane.filestore import gcs as gcs_module
 
-    monkeypatch.setitem(gcs_room.LIMITS, "retry", None)
+    monkeypatch.setitem(gcs_module.TIMEOUTS, "retry", None)
     await files.put("a", b"")
     gcs.stop()
     try:
         for call in (files.get("a"), files.put("a", b""), files.delete("a"), files.list("")):
-            with pytest.raises(Unavailable, match="look at the bucket, the network"):
+            with pytest.raises(Unavailable, match="check the bucket, the network"):
                 await call
     finally:
         gcs.start()
 
 
-async def test_a_credentials_file_that_is_none_is_told(tmp_path: Path) -> None:
+async def test_an_invalid_credentials_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "credentials.json").write_text("{}")
     for path in (tmp_path / "credentials.json", tmp_path / "missing.json"):
         config = FilestoreConfig(bucket="b", credentials_file=str(path))

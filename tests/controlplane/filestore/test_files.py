@@ -11,7 +11,7 @@ from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.model.errors import NotFound, UserMistake
 
 
-async def test_an_object_comes_back_and_is_replaced_as_a_whole(files: Files) -> None:
+async def test_an_object_is_read_back_and_replaced_as_a_whole(files: Files) -> None:
     path = "log/d/étape 1/0.txt"
     await files.put(path, b"first and longer")
     await files.put(path, b"\xff\x00\r\nx\r\n")
@@ -20,13 +20,13 @@ async def test_an_object_comes_back_and_is_replaced_as_a_whole(files: Files) -> 
     assert await files.get(path) == b""
 
 
-async def test_a_large_object_comes_back(files: Files) -> None:
+async def test_a_large_object_is_read_back(files: Files) -> None:
     content = bytes(range(256)) * 40_000
     await files.put("insights/large.json", content)
     assert await files.get("insights/large.json") == content
 
 
-async def test_what_does_not_exist_is_not_found(files: Files) -> None:
+async def test_a_missing_object_is_not_found(files: Files) -> None:
     for path in ("missing", "log/missing/x.txt"):
         with pytest.raises(NotFound, match=path):
             await files.get(path)
@@ -42,7 +42,7 @@ async def test_a_deleted_object_is_gone_and_a_missing_one_no_error(files: Files)
     assert await files.list("") == ()
 
 
-async def test_paths_are_listed_by_prefix_whatever_their_number(files: Files) -> None:
+async def test_all_paths_with_a_prefix_are_listed(files: Files) -> None:
     paths = ["z", "a/bc.json", *(f"a/b/{i}.json" for i in range(8))]
     await asyncio.gather(*(files.put(path, b"") for path in paths))
     for prefix in ("", "a/", "a/b", "a/b/", "a/b/3.json", "a/x/", "y"):
@@ -64,7 +64,7 @@ async def test_paths_are_listed_by_prefix_whatever_their_number(files: Files) ->
         pytest.param(".incoming/x", id="the place of unfinished objects"),
     ],
 )
-async def test_a_path_that_one_cannot_hold_is_refused_by_all(files: Files, path: str) -> None:
+async def test_every_filestore_rejects_the_same_paths(files: Files, path: str) -> None:
     for call in (files.get(path), files.put(path, b""), files.delete(path)):
         with pytest.raises(UserMistake):
             await call
@@ -72,13 +72,13 @@ async def test_a_path_that_one_cannot_hold_is_refused_by_all(files: Files, path:
         await files.list("../")
 
 
-async def test_many_calls_at_once_are_all_answered(files: Files) -> None:
+async def test_concurrent_calls_all_succeed(files: Files) -> None:
     await asyncio.gather(*(files.put(f"n/{i}", str(i).encode()) for i in range(50)))
     found = await asyncio.gather(*(files.get(f"n/{i}") for i in range(50)))
     assert found == [str(i).encode() for i in range(50)]
 
 
-async def test_a_second_server_sees_what_the_first_has_written(
+async def test_a_second_client_reads_what_the_first_wrote(
     files: Files, spec: FilestoreSpec
 ) -> None:
     await files.put("a", b"x")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in a directory: whole, by path, and never outside."""
+"""Objects in a local directory are written atomically and never outside of it."""
 
 import asyncio
 import gc
@@ -21,13 +21,13 @@ async def files(tmp_path: Path) -> LocalFiles:
     return await LocalFiles.open(tmp_path / "files")
 
 
-async def test_an_object_comes_back_and_is_replaced_as_a_whole(files: LocalFiles) -> None:
+async def test_an_object_is_read_back_and_replaced_as_a_whole(files: LocalFiles) -> None:
     await files.put("log/d/s/0.txt", b"first and longer")
     await files.put("log/d/s/0.txt", b"\xff\x00x")
     assert await files.get("log/d/s/0.txt") == b"\xff\x00x"
 
 
-async def test_what_does_not_exist_is_not_found(files: LocalFiles) -> None:
+async def test_a_missing_object_is_not_found(files: LocalFiles) -> None:
     await files.put("log/d", b"")
     for path in ("missing", "log", "log/d/below-a-file", "log/missing/x"):
         with pytest.raises(NotFound, match=path):
@@ -76,7 +76,7 @@ async def test_paths_are_listed_by_prefix(
         pytest.param(".incoming/x", id="the place of unfinished objects"),
     ],
 )
-async def test_a_path_that_leads_elsewhere_is_refused(files: LocalFiles, path: str) -> None:
+async def test_a_path_outside_the_directory_is_rejected(files: LocalFiles, path: str) -> None:
     with pytest.raises(UserMistake):
         await files.put(path, b"x")
     with pytest.raises(UserMistake):
@@ -85,7 +85,7 @@ async def test_a_path_that_leads_elsewhere_is_refused(files: LocalFiles, path: s
         await files.delete(path)
 
 
-async def test_a_prefix_that_leads_elsewhere_is_refused(files: LocalFiles) -> None:
+async def test_a_prefix_outside_the_directory_is_rejected(files: LocalFiles) -> None:
     with pytest.raises(UserMistake):
         await files.list("../")
 
@@ -114,7 +114,7 @@ async def test_a_reader_sees_the_old_or_the_new_object(files: LocalFiles) -> Non
             assert await files.get("x") in contents
 
 
-async def test_a_cancelled_write_is_over_when_its_caller_is_told(
+async def test_a_cancelled_write_has_ended_when_its_caller_continues(
     files: LocalFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, go_on = threading.Event(), threading.Event()
@@ -138,7 +138,7 @@ async def test_a_cancelled_write_is_over_when_its_caller_is_told(
     assert await files.get("x") == b"new"
 
 
-async def test_unfinished_objects_of_a_killed_process_are_not_seen(tmp_path: Path) -> None:
+async def test_incomplete_objects_of_a_killed_process_are_deleted(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
@@ -171,7 +171,7 @@ async def test_objects_are_for_their_owner_only(files: LocalFiles, tmp_path: Pat
     assert (tmp_path / "files").stat().st_mode & 0o077 == 0
 
 
-async def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+async def test_a_directory_that_is_not_writable_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserMistake, match=r"cannot be created or written: .*choose another path"):
         await LocalFiles.open(tmp_path / "file" / "files")
@@ -184,27 +184,27 @@ async def test_the_configuration_chooses_the_filestore(tmp_path: Path) -> None:
     assert (tmp_path / "files" / "a").read_bytes() == b"x"
 
 
-async def test_reading_many_objects_does_not_hold_the_loop(files: LocalFiles) -> None:
+async def test_reads_run_outside_the_event_loop(files: LocalFiles) -> None:
     used: set[int] = set()
-    original = LocalFiles._read
+    original = Path.read_bytes
 
-    def noted(self: LocalFiles, file: Path, path: str) -> bytes:
+    def recorded(self: Path) -> bytes:
         used.add(threading.get_ident())
-        return original(self, file, path)
+        return original(self)
 
     await files.put("x", b"y")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalFiles, "_read", noted)
+        patch.setattr(Path, "read_bytes", recorded)
         await asyncio.gather(*(files.get("x") for _ in range(10)))
     assert used
     assert threading.get_ident() not in used
 
 
-async def test_a_read_that_is_given_up_leaves_nothing_to_complain_about(tmp_path: Path) -> None:
+async def test_a_cancelled_read_leaves_no_unhandled_exception(tmp_path: Path) -> None:
     files = await LocalFiles.open(tmp_path)
-    complaints: list[dict[str, object]] = []
+    unhandled: list[dict[str, object]] = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    loop.set_exception_handler(lambda _, context: unhandled.append(context))
     try:
         reading = asyncio.ensure_future(files.get("log/nothing.txt"))
         await asyncio.sleep(0)
@@ -216,4 +216,4 @@ async def test_a_read_that_is_given_up_leaves_nothing_to_complain_about(tmp_path
         await asyncio.sleep(0)
     finally:
         loop.set_exception_handler(None)
-    assert complaints == []
+    assert unhandled == []

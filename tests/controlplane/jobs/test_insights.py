@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Insights are collected bit by bit into files, and asked for by metric, label and application."""
+"""Insights are collected incrementally and queried by metric, label and application."""
 
 import json
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.chunks import read_chunk
 from pipecd.controlplane.insight.months import months_between
 from pipecd.controlplane.insight.series import Metric, Resolution, Span
-from pipecd.controlplane.jobs.insights.applications import collect_applications
-from pipecd.controlplane.jobs.insights.chunks import ChunkWriter
-from pipecd.controlplane.jobs.insights.milestone import (
-    OUR_MILESTONE,
-    UPSTREAM_MILESTONE,
-    hand_on,
+from pipecd.controlplane.jobs.insights import (
+    CHUNK_MILESTONE,
+    MONTH_MILESTONE,
+    ChunkWriter,
+    MonthWriter,
+    collect_applications,
+    collect_deployments,
 )
-from pipecd.controlplane.jobs.insights.months import MonthWriter
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.insights import InsightQuery
 from pipecd.model.clock import Now, to_unix
@@ -65,10 +65,10 @@ def ended(stores: Stores, new_deployment: Callable[[], Deployment], now: Now) ->
 def collect(stores: Stores, now: Now) -> Any:
     """Collects what has ended since the last time."""
 
-    async def once(most: int = 1000) -> None:
-        chunks, months = ChunkWriter(stores.files, most=most), MonthWriter(stores.files)
-        await hand_on(stores, UPSTREAM_MILESTONE, chunks.take, now=now)
-        await hand_on(stores, OUR_MILESTONE, months.take, now=now)
+    async def once(chunk_size: int = 1000) -> None:
+        chunks, months = ChunkWriter(stores.files, chunk_size=chunk_size), MonthWriter(stores.files)
+        await collect_deployments(stores, CHUNK_MILESTONE, chunks.write, now=now)
+        await collect_deployments(stores, MONTH_MILESTONE, months.write, now=now)
 
     return once
 
@@ -89,16 +89,16 @@ async def test_chunks_fill_up_over_several_runs(
     stores: Stores, ended: Any, collect: Any, advance: Callable[[float], None]
 ) -> None:
     ids = [await ended(ago) for ago in (30, 20, 10)]
-    await collect(most=2)
+    await collect(chunk_size=2)
     advance(HOUR)
     ids.append(await ended(5))
-    await collect(most=2)
+    await collect(chunk_size=2)
     assert await collected(stores) == ids
     first, second = await block_of(stores, 2026)
     assert (first["count"], first["completed"]) == (2, True)
     assert (second["count"], second["completed"]) == (2, True)
     assert second["min_timestamp"] == to_unix(BEGINNING) - 10
-    milestone = json.loads(await stores.files.get(UPSTREAM_MILESTONE))
+    milestone = json.loads(await stores.files.get(CHUNK_MILESTONE))
     assert milestone == {"deployment_completed_at_milestone": to_unix(BEGINNING) + HOUR}
 
 
@@ -109,7 +109,7 @@ async def test_running_again_counts_nothing_twice(
     # It ended in the very second of the milestone.
     await ended(ago=0)
     for _ in range(3):
-        await collect(most=1)
+        await collect(chunk_size=1)
     assert len(await collected(stores)) == 2
     assert [chunk["count"] for chunk in await block_of(stores, 2026)] == [1, 1]
     assert await values(cases, admin, Metric.LEAD_TIME) == [600.0]
@@ -177,14 +177,14 @@ async def test_the_milestone_stays_until_every_project_is_written(
     full = replace(stores, files=files)  # pyright: ignore[reportArgumentType]
     for project in ("shop", "other"):
         await ended(project_id=project)
-    writer = ChunkWriter(files, most=10)  # pyright: ignore[reportArgumentType]
+    writer = ChunkWriter(files, chunk_size=10)  # pyright: ignore[reportArgumentType]
     with pytest.raises(Unavailable):
-        await hand_on(full, UPSTREAM_MILESTONE, writer.take, now=now)
+        await collect_deployments(full, CHUNK_MILESTONE, writer.write, now=now)
     with pytest.raises(NotFound):
-        await stores.files.get(UPSTREAM_MILESTONE)
+        await stores.files.get(CHUNK_MILESTONE)
     files.project = ""
     advance(HOUR)
-    await hand_on(full, UPSTREAM_MILESTONE, writer.take, now=now)
+    await collect_deployments(full, CHUNK_MILESTONE, writer.write, now=now)
     assert len(await block_of(stores, 2026, "other")) == 1
     assert len(await collected(stores)) == 1
 
@@ -195,14 +195,14 @@ async def test_a_milestone_never_goes_back(
     await collect()
     advance(-HOUR)
     await collect()
-    kept = json.loads(await stores.files.get(UPSTREAM_MILESTONE))
+    kept = json.loads(await stores.files.get(CHUNK_MILESTONE))
     assert kept == {"deployment_completed_at_milestone": to_unix(BEGINNING)}
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(UPSTREAM_MILESTONE, id="the milestone"),
+        pytest.param(CHUNK_MILESTONE, id="the milestone"),
         pytest.param(
             "insights/shop/completed-deployments/block_2026/block_meta.json", id="a block"
         ),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pipecd ops` as a whole: jobs, owner's pages and figures on the configured stores."""
+"""`pipecd ops` as a whole: jobs, operator pages and metrics on the configured stores."""
 
 import asyncio
 import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -72,15 +72,15 @@ async def admin_port(running: Operations) -> AsyncIterator[httpx2.AsyncClient]:
         yield http
 
 
-async def test_ops_answers_on_both_of_its_ports(settings: OpsSettings) -> None:
+async def test_ops_listens_on_both_ports(settings: OpsSettings) -> None:
     async with operations(settings) as running, admin_port(running) as http:
         assert (await http.get("/healthz")).text == "ok"
         assert (await http.get("/version")).text == build_version()
-        owner = await http.get(f"http://127.0.0.1:{running.port}/projects")
-        assert "There is no project yet" in owner.text
+        pages = await http.get(f"http://127.0.0.1:{running.port}/projects")
+        assert "There is no project yet" in pages.text
 
 
-async def test_the_figures_are_those_of_ops_and_of_the_pipeds_that_are_there(
+async def test_the_metrics_are_those_of_ops_and_of_online_pipeds(
     settings: OpsSettings,
 ) -> None:
     async with operations(settings) as running, admin_port(running) as http:
@@ -104,35 +104,35 @@ async def test_the_figures_are_those_of_ops_and_of_the_pipeds_that_are_there(
         labels = 'app_kind="ECS",pipecd_component="ops",project="shop"'
         assert f"insight_application_total{{{labels}}} 2.0" in text
         assert "process_resident_memory_bytes" in text
-        # A damaged file costs its figures, not the whole page.
+        # A damaged file does not break the other metrics.
         await running.stores.files.put(book_path("shop"), b"{")
         text = (await http.get("/metrics")).text
         assert "up_a" in text
         assert "ECS" not in text
 
 
-class Away:
-    """A store that cannot be reached."""
+class UnavailableProjects:
+    """A table of projects on an unavailable database."""
 
     async def list(self) -> Any:
-        raise Unavailable("the database is away")
+        raise Unavailable("the database is unavailable")
 
 
-async def test_while_a_store_is_away_the_rest_is_shown(settings: OpsSettings) -> None:
+async def test_other_metrics_are_shown_while_a_store_is_unavailable(settings: OpsSettings) -> None:
     registry = CollectorRegistry()
     Counter("jobs", "Jobs.", registry=registry).inc()
     async with operations(settings) as running:
-        stores = replace(running.stores, projects=cast("Any", Away()))
+        stores = replace(running.stores, projects=cast("Any", UnavailableProjects()))
         assert b"jobs_total 1.0" in await InstallationMetrics(stores, registry).page()
 
 
-async def test_figures_can_be_switched_off(spec: ControlPlaneSpec) -> None:
-    quiet = OpsSettings(spec, "127.0.0.1", 0, "127.0.0.1", 0, metrics=False)
-    async with operations(quiet) as running, admin_port(running) as http:
+async def test_metrics_can_be_disabled(spec: ControlPlaneSpec) -> None:
+    without_metrics = OpsSettings(spec, "127.0.0.1", 0, "127.0.0.1", 0, metrics=False)
+    async with operations(without_metrics) as running, admin_port(running) as http:
         assert (await http.get("/metrics")).text == ""
 
 
-async def test_ops_does_the_jobs(settings: OpsSettings) -> None:
+async def test_ops_runs_the_jobs(settings: OpsSettings) -> None:
     async with operations(settings) as running, admin_port(running) as http, asyncio.timeout(10):
         runs = 'pipecd_job_runs_total{job="insight-deployments",pipecd_component="ops",result="success"}'
         while runs not in (await http.get("/metrics")).text:
@@ -140,20 +140,22 @@ async def test_ops_does_the_jobs(settings: OpsSettings) -> None:
         assert await running.stores.files.get("insights/milestone.json")
 
 
-async def test_on_sqlite_a_server_in_the_way_is_told_in_words(
+async def test_ops_rejects_a_sqlite_file_that_a_server_uses(
     start_plane: StartControlPlane, settings: OpsSettings
 ) -> None:
     async with start_plane():
-        with pytest.raises(UserMistake, match=r"in use by process \d+.*does the upkeep itself"):
+        with pytest.raises(
+            UserMistake, match=r"in use by process \d+.*runs the background jobs itself"
+        ):
             async with operations(settings):
                 pass
-    # Alone it works on the very same stores.
+    # Without the server it works on the same stores.
     async with operations(settings) as running:
         assert [project.id for project in await running.stores.projects.list()] == ["demo"]
 
 
-async def test_a_server_does_the_jobs_unless_told_otherwise(
-    start_plane: Callable[..., Any],
+async def test_a_server_runs_the_jobs_only_with_ops_enabled(
+    start_plane: StartControlPlane,
 ) -> None:
     async with start_plane(with_ops=False) as plane:
         assert await plane.running.stores.leases.acquire("chains", "another", seconds=1)
@@ -164,12 +166,12 @@ async def test_a_server_does_the_jobs_unless_told_otherwise(
             pass
 
 
-def test_the_pages_listen_on_this_machine_only_unless_told_otherwise() -> None:
+def test_the_operator_pages_listen_on_loopback_by_default() -> None:
     hosts = {parameter.name: parameter.default for parameter in ops.params}
     assert hosts["host"] == "127.0.0.1"
 
 
-async def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+async def test_the_command_runs_until_sigterm(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.format(directory=tmp_path))
     port, admin = free_port(), free_port()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of the owner over a real port: projects are seen, added and reset."""
+"""The operator pages on a real port: projects are listed and added, passwords are reset."""
 
 import re
 from collections.abc import AsyncIterator
@@ -9,21 +9,21 @@ import pytest
 
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.operator.pages import create_owner_pages
+from pipecd.controlplane.operator.pages import create_operator_pages
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.projects import ConfigProject, ProjectUseCases, StaticAdmin
-from pipecd.controlplane.web import WebServer, http_port
+from pipecd.controlplane.web import WebServer, http_server
 from pipecd.model.errors import Unauthenticated
 
 
 @pytest.fixture
 async def http(stores: Stores, bus: MemoryBus) -> AsyncIterator[httpx2.AsyncClient]:
-    """A browser at the pages, which know one shared sign-in and no encryption key."""
+    """A client of the pages, with one shared SSO config and no encryption key."""
     declared = [ConfigProject("declared", "root", "hash")]
     projects = ProjectUseCases(stores, bus, Access(stores), b"", declared)
-    web = WebServer(create_owner_pages(projects, shared_sso=["company"]))
-    async with http_port(web, host="127.0.0.1", port=0) as port:
+    web = WebServer(create_operator_pages(projects, shared_sso=["company"]))
+    async with http_server(web, host="127.0.0.1", port=0) as port:
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             yield client
         await web.stop()
@@ -52,7 +52,7 @@ async def test_a_project_is_added_and_its_admin_signs_in(
     project = await stores.projects.get("shop")
     assert (project.desc, project.shared_sso_name) == ("The shop", "company")
     assert project.allow_stray_as_viewer
-    # What was shown once is never shown again.
+    # The password is shown only once.
     listed = (await http.get("/projects")).text
     assert "The shop" in listed
     assert admin.password not in listed
@@ -85,7 +85,7 @@ async def test_text_is_escaped_on_the_page_and_not_in_the_store(
             {"ID": "shop", "SharedSSO": "x"},
             400,
             'SharedSSOConfig "x" was not found in Control Plane configuration',
-            id="with a sign-in nobody knows",
+            id="with an unknown shared SSO config",
         ),
         pytest.param({"ID": "taken"}, 409, "Unable to add the project", id="that exists"),
         pytest.param(
@@ -93,13 +93,13 @@ async def test_text_is_escaped_on_the_page_and_not_in_the_store(
         ),
     ],
 )
-async def test_a_project_is_refused(
+async def test_an_invalid_project_is_rejected(
     http: httpx2.AsyncClient, stores: Stores, form: dict[str, str], status: int, text: str
 ) -> None:
     await http.post("/projects/add", data={"ID": "taken"})
-    refused = await http.post("/projects/add", data=form)
-    assert refused.status_code == status
-    assert text in refused.text.replace("&#34;", '"')
+    rejected = await http.post("/projects/add", data=form)
+    assert rejected.status_code == status
+    assert text in rejected.text.replace("&#34;", '"')
     assert [project.id for project in await stores.projects.list()] == ["taken"]
 
 
@@ -111,7 +111,7 @@ async def test_a_password_is_reset_after_the_id_is_typed(
     mistyped = await http.post(
         "/projects/reset-password", data={"ID": "shop", "confirmationID": "hop"}
     )
-    assert "not that of the project" in mistyped.text
+    assert "does not match the project" in mistyped.text
     assert await cases.sessions.sign_in("shop", *static_admin)
     done = await http.post(
         "/projects/reset-password", data={"ID": "shop", "confirmationID": "shop"}
@@ -131,13 +131,13 @@ async def test_a_password_is_reset_after_the_id_is_typed(
         pytest.param("declared", 404, id="a project of the configuration"),
     ],
 )
-async def test_nothing_is_reset_for(http: httpx2.AsyncClient, id: str, status: int) -> None:
+async def test_no_password_is_reset_for(http: httpx2.AsyncClient, id: str, status: int) -> None:
     asked = await http.get("/projects/reset-password", params={"ID": id})
     done = await http.post("/projects/reset-password", data={"ID": id, "confirmationID": id})
     assert (asked.status_code, done.status_code) == (status, status)
 
 
-async def test_every_other_address_shows_the_start(http: httpx2.AsyncClient) -> None:
+async def test_every_other_path_shows_the_home_page(http: httpx2.AsyncClient) -> None:
     for path in ("/", "/applicationcounts", "/projects/", "/favicon.ico"):
         page = await http.get(path)
         assert page.status_code == 200
@@ -148,38 +148,38 @@ async def test_every_other_address_shows_the_start(http: httpx2.AsyncClient) -> 
 
 
 @pytest.mark.parametrize("path", ["/", "/projects", "/nowhere"])
-async def test_nothing_else_takes_a_form(http: httpx2.AsyncClient, path: str) -> None:
-    answer = await http.post(path, data={"ID": "shop"})
-    assert (answer.status_code, answer.text) == (404, "not found")
+async def test_other_paths_accept_no_form(http: httpx2.AsyncClient, path: str) -> None:
+    response = await http.post(path, data={"ID": "shop"})
+    assert (response.status_code, response.text) == (404, "not found")
 
 
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
         pytest.param({"Sec-Fetch-Site": "cross-site"}, 403, id="another site"),
-        pytest.param({"Sec-Fetch-Site": "same-site"}, 403, id="a neighbour"),
+        pytest.param({"Sec-Fetch-Site": "same-site"}, 403, id="the same site"),
         pytest.param({"Origin": "https://evil.example"}, 403, id="another origin"),
-        pytest.param({"Origin": "null"}, 403, id="an origin that hides"),
-        pytest.param({"Host": "evil.example"}, 403, id="a name that points here"),
-        pytest.param({"Sec-Fetch-Site": "same-origin"}, 200, id="our own page"),
-        pytest.param({}, 200, id="a program"),
+        pytest.param({"Origin": "null"}, 403, id="an opaque origin"),
+        pytest.param({"Host": "evil.example"}, 403, id="another host name"),
+        pytest.param({"Sec-Fetch-Site": "same-origin"}, 200, id="the same origin"),
+        pytest.param({}, 200, id="a program without a browser"),
     ],
 )
-async def test_a_form_of(
+async def test_cross_site_forms_are_rejected(
     http: httpx2.AsyncClient, stores: Stores, headers: dict[str, str], status: int
 ) -> None:
-    answer = await http.post("/projects/add", data={"ID": "shop"}, headers=headers)
-    assert answer.status_code == status
+    response = await http.post("/projects/add", data={"ID": "shop"}, headers=headers)
+    assert response.status_code == status
     assert bool(await stores.projects.list()) == (status == 200)
 
 
-async def test_a_name_that_points_here_sees_nothing(http: httpx2.AsyncClient) -> None:
+async def test_another_host_name_is_rejected(http: httpx2.AsyncClient) -> None:
     assert (await http.get("/projects", headers={"Host": "evil.example"})).status_code == 403
 
 
-async def test_a_form_is_small(http: httpx2.AsyncClient) -> None:
-    answer = await http.post("/projects/add", data={"ID": "shop", "Description": "x" * 70_000})
-    assert answer.status_code == 403
+async def test_a_large_form_is_rejected(http: httpx2.AsyncClient) -> None:
+    response = await http.post("/projects/add", data={"ID": "shop", "Description": "x" * 70_000})
+    assert response.status_code == 403
 
     async def endless() -> AsyncIterator[bytes]:
         yield b"ID=shop"
@@ -187,7 +187,7 @@ async def test_a_form_is_small(http: httpx2.AsyncClient) -> None:
     assert (await http.post("/projects/add", content=endless())).status_code == 403
 
 
-async def test_pages_run_no_script_and_are_not_kept(http: httpx2.AsyncClient) -> None:
+async def test_pages_run_no_script_and_are_not_cached(http: httpx2.AsyncClient) -> None:
     for path in ("/", "/projects", "/projects/add", "/projects/reset-password"):
         page = await http.get(path)
         assert page.headers["Cache-Control"] == "no-store"

@@ -25,7 +25,7 @@ from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.sso import SsoSettings
-from pipecd.controlplane.web import WebServer, http_port
+from pipecd.controlplane.web import WebServer, http_server
 from pipecd.model.clock import Now, to_unix
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 
@@ -168,7 +168,7 @@ async def oidc(
     server = OidcServer(rsa_keys[0], moment[0])
     server.claims = {"preferred_username": "olga", "roles": ["Editor"]}
     web = WebServer(also_a_proxy(server.app()))
-    async with http_port(web, host="127.0.0.1", port=0) as port:
+    async with http_server(web, host="127.0.0.1", port=0) as port:
         server.issuer = f"http://127.0.0.1:{port}"
         yield server
         await web.stop()
@@ -224,7 +224,7 @@ class GitHubServer:
 async def github() -> AsyncIterator[GitHubServer]:
     server = GitHubServer()
     web = WebServer(server.app())
-    async with http_port(web, host="127.0.0.1", port=0) as port:
+    async with http_server(web, host="127.0.0.1", port=0) as port:
         server.url = f"http://127.0.0.1:{port}"
         yield server
         await web.stop()
@@ -248,7 +248,7 @@ async def site(
     """The address of a running console."""
     del admin
     web = WebServer(create_console(cases, bus, insecure_cookie=True, sso=settings, now=now))
-    async with http_port(web, host="127.0.0.1", port=0) as port:
+    async with http_server(web, host="127.0.0.1", port=0) as port:
         yield f"http://127.0.0.1:{port}"
         await web.stop()
 

@@ -17,7 +17,7 @@ from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases, build_use_cases
-from pipecd.controlplane.web import WebServer, http_port
+from pipecd.controlplane.web import WebServer, http_server
 from pipecd.controlplane.webhooks import routes as door
 from pipecd.controlplane.webhooks.allowance import Allowance
 from pipecd.controlplane.webhooks.routes import create_webhooks
@@ -44,7 +44,7 @@ def signed(secret: str, body: bytes = PUSH, event: str = "push") -> dict[str, st
 async def served(webhooks: Any, **settings: Any) -> AsyncGenerator[httpx2.AsyncClient]:
     web = WebServer(create_webhooks(webhooks, **settings))
     async with (
-        http_port(web, host="127.0.0.1", port=0) as port,
+        http_server(web, host="127.0.0.1", port=0) as port,
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
     ):
         yield client

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-""" "This changed": signals between the parts and replicas of a control plane."""
+"""The bus: signals between the parts and replicas of a control plane that something changed."""

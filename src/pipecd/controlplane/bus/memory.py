@@ -3,93 +3,105 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from pipecd.controlplane.bus.encoding import EVERYTHING
-from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.bus.signal import EVERYTHING, Signal, Topic
+from pipecd.observe.metrics import StoreMetrics
 
-MOST_WAITING = 256
+MAX_PENDING = 256
 
-# A project, and the piped or the topic that is listened to in it; empty for any of them.
+# A project, and a piped or topic in it; empty for any of them.
 Address = tuple[str, str | Topic]
 
 
 class Subscription:
-    """The signals that one subscriber has not taken yet; each of them waits once."""
+    """The pending signals of one subscriber, each once."""
 
-    def __init__(self, project: str, piped: str, most_waiting: int) -> None:
-        self._project = project
-        self._piped = piped
-        self._most_waiting = most_waiting
+    def __init__(self, project: str, piped: str, max_pending: int) -> None:
+        self._max_pending = max_pending
         self._everything = replace(EVERYTHING, project=project, piped=piped)
-        # A signal carries no data, so that two equal ones say no more than one; a dictionary keeps
-        # their order.
-        self._waiting: dict[Signal, None] = {}
+        # A signal carries no data, so equal ones are merged; a dictionary keeps their order.
+        self._pending: dict[Signal, None] = {}
         self._arrived = asyncio.Event()
         self._closed = False
 
     def offer(self, signal: Signal) -> None:
-        """Takes the signal; too many become one EVERYTHING."""
-        if self._closed or self._everything in self._waiting:
+        """Queues the signal; too many pending signals become one EVERYTHING."""
+        if self._closed or self._everything in self._pending:
             return
-        if signal.topic is Topic.EVERYTHING or len(self._waiting) >= self._most_waiting:
-            self._waiting = {self._everything: None}
+        if signal.topic is Topic.EVERYTHING or len(self._pending) >= self._max_pending:
+            self._pending = {self._everything: None}
         else:
-            self._waiting[signal] = None
+            self._pending[signal] = None
         self._arrived.set()
 
     def close(self) -> None:
         self._closed = True
-        self._waiting.clear()
+        self._pending.clear()
         self._arrived.set()
 
-    def taken(self, most: int) -> list[Signal]:
-        """Takes what waits already."""
-        signals = list(self._waiting)[:most]
+    def take(self, limit: int) -> list[Signal]:
+        """Removes and returns the first pending signals, without waiting."""
+        signals = list(self._pending)[:limit]
         for signal in signals:
-            del self._waiting[signal]
+            del self._pending[signal]
         return signals
 
     def __aiter__(self) -> AsyncIterator[Signal]:
         return self
 
     async def __anext__(self) -> Signal:
-        while not self._waiting:
+        while not self._pending:
             if self._closed:
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
-        signal = next(iter(self._waiting))
-        del self._waiting[signal]
+        signal = next(iter(self._pending))
+        del self._pending[signal]
         return signal
 
 
 class MemoryBus:
     """Publish and subscribe within one process.
 
-    A signal costs as much as it has listeners, however many subscribe to something else.
+    The cost of a signal grows with the subscribers that receive it, not with all subscribers.
     """
 
-    def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
-        self._most_waiting = most_waiting
-        # Sets without an order would make the order of events a matter of chance.
-        self._listeners: defaultdict[Address, dict[Subscription, None]] = defaultdict(dict)
+    def __init__(
+        self, *, metrics: StoreMetrics | None = None, max_pending: int = MAX_PENDING
+    ) -> None:
+        self._metrics, self._max_pending = metrics, max_pending
+        # Dictionaries, because the order of a set would make the order of events random.
+        self._subscriptions: defaultdict[Address, dict[Subscription, None]] = defaultdict(dict)
 
     async def run(self) -> None:
-        """Nothing to do: there is nobody to connect to."""
+        """Returns at once: there is no other process to connect to."""
 
     async def publish(self, signal: Signal) -> None:
+        if self._metrics is not None:
+            self._metrics.signalled(signal.topic.value)
+        self.deliver(signal)
+
+    def deliver(self, signal: Signal) -> None:
+        """Queues the signal for its subscribers, without counting it as published here."""
         if signal.topic is Topic.EVERYTHING:
-            for (project, _), listeners in self._listeners.items():
-                if not signal.project or project in ("", signal.project):
-                    _offer(listeners, signal)
-            return
-        for project in {"", signal.project}:
-            for what in {"", signal.piped, signal.topic}:
-                if listeners := self._listeners.get((project, what)):
-                    _offer(listeners, signal)
+            addresses = [
+                (project, topic)
+                for project, topic in self._subscriptions
+                if not signal.project or project in ("", signal.project)
+            ]
+        else:
+            addresses = [
+                (project, topic)
+                for project in {"", signal.project}
+                for topic in {"", signal.piped, signal.topic}
+                if (project, topic) in self._subscriptions
+            ]
+        for address in addresses:
+            for subscription in self._subscriptions[address]:
+                subscription.offer(signal)
 
     @asynccontextmanager
     async def subscribe(
@@ -100,22 +112,21 @@ class MemoryBus:
         shared: frozenset[Topic] = frozenset(),
         only: frozenset[Topic] = frozenset(),
     ) -> AsyncIterator[AsyncIterator[Signal]]:
-        subscription = Subscription(project, piped, self._most_waiting)
+        subscription = Subscription(project, piped, self._max_pending)
         addresses: list[Address] = [(project, topic) for topic in only or shared]
         if not only:
             addresses.append((project, piped))
         for address in addresses:
-            self._listeners[address][subscription] = None
+            self._subscriptions[address][subscription] = None
+        if self._metrics is not None:
+            self._metrics.subscribed(1)
         try:
             yield subscription
         finally:
+            if self._metrics is not None:
+                self._metrics.subscribed(-1)
             for address in addresses:
-                del self._listeners[address][subscription]
-                if not self._listeners[address]:
-                    del self._listeners[address]
+                del self._subscriptions[address][subscription]
+                if not self._subscriptions[address]:
+                    del self._subscriptions[address]
             subscription.close()
-
-
-def _offer(listeners: Iterable[Subscription], signal: Signal) -> None:
-    for listener in listeners:
-        listener.offer(signal)

@@ -8,19 +8,19 @@ from typing import Any
 
 import psycopg
 
-from pipecd.controlplane.bus.relay import WireLost
+from pipecd.controlplane.bus.relay import ConnectionLost
 
 CHANNEL = "pipecd_signals"
 SEND = f"SELECT pg_notify('{CHANNEL}', %s)"
-# The server refuses a longer message.
-LONGEST = 7900
-# A silent connection is tried after this time, and an answer waited for as long.
-OFFLINE_AFTER_SECONDS = 10.0
+# The server rejects a longer message.
+MAX_MESSAGE_BYTES = 7900
+# An idle connection is probed after this time; the probe may take as long.
+PROBE_SECONDS = 10.0
 
 Connection = psycopg.AsyncConnection[Any]
 
 
-class PostgresWire:
+class PostgresTransport:
     """The channel that all processes on one database share."""
 
     name = "postgresql"
@@ -30,20 +30,20 @@ class PostgresWire:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator["PostgresChannel", None]:
-        """Two connections: one that listens all the time, one to speak."""
-        async with self._connected() as listening, self._connected() as speaking:
+        """Opens two connections: one that listens all the time, one that sends."""
+        async with self._connect() as listening, self._connect() as sending:
             try:
                 await listening.execute(f"LISTEN {CHANNEL}")
             except psycopg.Error as e:
-                raise WireLost(str(e)) from e
-            yield PostgresChannel(listening, speaking)
+                raise ConnectionLost(str(e)) from e
+            yield PostgresChannel(listening, sending)
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncGenerator[Connection, None]:
+    async def _connect(self) -> AsyncGenerator[Connection, None]:
         try:
             connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
         except psycopg.Error as e:
-            raise WireLost(str(e).strip().rpartition("\n")[2]) from e
+            raise ConnectionLost(str(e).strip().rpartition("\n")[2]) from e
         try:
             yield connection
         finally:
@@ -51,32 +51,29 @@ class PostgresWire:
 
 
 class PostgresChannel:
-    """A channel that is listened to."""
+    """The channel over one listening and one sending connection."""
 
-    def __init__(self, listening: Connection, speaking: Connection) -> None:
+    def __init__(self, listening: Connection, sending: Connection) -> None:
         self._listening = listening
-        self._speaking = speaking
+        self._sending = sending
 
     async def send(self, messages: Sequence[bytes]) -> None:
         try:
-            async with asyncio.timeout(OFFLINE_AFTER_SECONDS):
-                # As an array they would go together, but quoting one takes longer than all of this.
+            async with asyncio.timeout(PROBE_SECONDS):
+                # One statement each: quoting an array of them would take longer.
                 for message in messages:
-                    await self._speaking.execute(SEND, (_short(message),))
+                    # Receivers read a truncated message as EVERYTHING.
+                    text = message[:MAX_MESSAGE_BYTES].decode(errors="ignore")
+                    await self._sending.execute(SEND, (text,))
         except (psycopg.Error, TimeoutError) as e:
-            raise WireLost(str(e) or "no answer") from e
+            raise ConnectionLost(str(e) or "no response") from e
 
     async def received(self) -> AsyncIterator[bytes]:
         while True:
             try:
-                async for heard in self._listening.notifies(timeout=OFFLINE_AFTER_SECONDS):
-                    yield heard.payload.encode()
-                async with asyncio.timeout(OFFLINE_AFTER_SECONDS):
+                async for notification in self._listening.notifies(timeout=PROBE_SECONDS):
+                    yield notification.payload.encode()
+                async with asyncio.timeout(PROBE_SECONDS):
                     await self._listening.execute("SELECT 1")
             except (psycopg.Error, TimeoutError) as e:
-                raise WireLost(str(e) or "no answer") from e
-
-
-def _short(message: bytes) -> str:
-    """What is too long is cut, which whoever hears it takes for EVERYTHING."""
-    return message[:LONGEST].decode(errors="ignore")
+                raise ConnectionLost(str(e) or "no response") from e

@@ -9,22 +9,22 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import ConnectionError, RedisError
 
-from pipecd.controlplane.bus.relay import WireLost, end_if_cancelled
+from pipecd.controlplane.bus.relay import ConnectionLost, end_if_cancelled
 
 CHANNEL = "pipecd:signals"
-# A silent connection is tried after this time.
-OFFLINE_AFTER_SECONDS = 10.0
+# An idle connection is probed with PING after this time.
+PROBE_SECONDS = 10.0
 
 
-class Listener(PubSub):
-    """Listens on one connection only; the driver would replace it and miss signals unnoticed."""
+class SingleConnectionPubSub(PubSub):
+    """A PubSub that fails when its connection is lost; the driver would silently reconnect."""
 
     async def on_connect(self, connection: Any) -> None:
         raise ConnectionError("the connection to Redis was lost")
 
 
-class RedisWire:
-    """The channel that all processes on one Redis share; `client` is not ours to close."""
+class RedisTransport:
+    """The channel that all processes on one Redis share; the caller closes `client`."""
 
     name = "redis"
 
@@ -35,21 +35,21 @@ class RedisWire:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator["RedisChannel", None]:
-        pubsub: Any = Listener(self._client.connection_pool)
+        pubsub: Any = SingleConnectionPubSub(self._client.connection_pool)
         try:
             try:
                 await pubsub.subscribe(self._channel)
-                # The first message confirms that we listen.
-                await pubsub.get_message(timeout=OFFLINE_AFTER_SECONDS)
+                # The first message confirms the subscription.
+                await pubsub.get_message(timeout=PROBE_SECONDS)
             except (RedisError, OSError) as e:
-                raise WireLost(str(e)) from e
+                raise ConnectionLost(str(e)) from e
             yield RedisChannel(self._client, pubsub, self._channel)
         finally:
             await pubsub.aclose()
 
 
 class RedisChannel:
-    """A channel that is listened to."""
+    """A subscribed channel."""
 
     def __init__(self, client: Any, pubsub: Any, channel: str) -> None:
         self._client = client
@@ -63,24 +63,24 @@ class RedisChannel:
                     pipeline.publish(self._channel, message)
                 await pipeline.execute()
         except (RedisError, OSError) as e:
-            raise WireLost(str(e)) from e
-        # The driver forgets a cancellation that meets the end of a command.
+            raise ConnectionLost(str(e)) from e
+        # The driver swallows a cancellation that arrives as a command ends.
         end_if_cancelled()
 
     async def received(self) -> AsyncIterator[bytes]:
-        is_asked = False
+        is_probed = False
         while True:
             try:
                 message: Any = await self._pubsub.get_message(
-                    ignore_subscribe_messages=True, timeout=OFFLINE_AFTER_SECONDS
+                    ignore_subscribe_messages=True, timeout=PROBE_SECONDS
                 )
                 if message is None:
-                    if is_asked:
-                        raise WireLost("no answer")
+                    if is_probed:
+                        raise ConnectionLost("no response")
                     await self._pubsub.ping()
             except (RedisError, OSError) as e:
-                raise WireLost(str(e)) from e
+                raise ConnectionLost(str(e)) from e
             end_if_cancelled()
-            is_asked = message is None
+            is_probed = message is None
             if message is not None and message["type"] == "message":
                 yield message["data"]

@@ -1,76 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bus between processes: signals within this one at once, to and from the others over a wire.
+"""A bus between processes: local signals are delivered at once, others over a transport.
 
-Signals that were lost on the way cost nothing but a look: whenever the wire is back, everyone on
-both of its ends hears EVERYTHING.
+Signals that are lost while the transport is down cost only a full refresh: after it reconnects,
+every subscriber on both ends receives EVERYTHING.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import structlog
 
-from pipecd.controlplane.bus.encoding import EVERYTHING, decode_signal, encode_signal
 from pipecd.controlplane.bus.memory import MemoryBus, Subscription
-from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.bus.signal import (
+    EVERYTHING,
+    Signal,
+    Topic,
+    decode_signal,
+    encode_signal,
+)
 from pipecd.model.backoff import Backoff
 from pipecd.model.ids import new_id
+from pipecd.observe.metrics import StoreMetrics
 
 log = structlog.get_logger()
 
-MOST_WAITING = 4096
-MOST_AT_ONCE = 100
-# A message holds as many signals as every wire takes at once.
-LONGEST_MESSAGE = 7000
-# The first signal goes out at once, those that follow go together.
-PAUSE_BETWEEN_MESSAGES = 0.02
+MAX_PENDING = 4096
+MAX_BATCH = 100
+# Every transport accepts messages of this size.
+MAX_MESSAGE_BYTES = 7000
+# The first signal is sent at once; the signals of the next moments are batched.
+BATCH_SECONDS = 0.02
 BACKOFF = Backoff(first=0.1, longest=5.0)
 
 
-class WireLost(Exception):
-    """The way to the other processes is broken."""
+class ConnectionLost(Exception):
+    """The connection to the other processes failed."""
 
 
 def end_if_cancelled() -> None:
-    """Ends a task that was told to end while something it called took no notice of it."""
+    """Raises CancelledError in a cancelled task whose driver swallowed the cancellation."""
     if (task := asyncio.current_task()) and task.cancelling():
         raise asyncio.CancelledError
 
 
-class Connected(Protocol):
-    """A wire that is up; its methods raise WireLost when it is not any more."""
+class Channel(Protocol):
+    """An open connection of a transport; its methods raise ConnectionLost when it fails."""
 
     async def send(self, messages: Sequence[bytes]) -> None: ...
 
     def received(self) -> AsyncIterator[bytes]:
-        """Messages of everyone, also our own."""
+        """The messages of all processes, this one included."""
         ...
 
 
-class Wire(Protocol):
-    """A way to all processes of a control plane."""
+class Transport(Protocol):
+    """Connects all processes of a control plane."""
 
     name: str
 
-    def open(self) -> AbstractAsyncContextManager[Connected]:
-        """Connects and listens, or raises WireLost."""
+    def open(self) -> AbstractAsyncContextManager[Channel]:
+        """Connects and listens, or raises ConnectionLost."""
         ...
 
 
 class RelayBus:
-    """Publish and subscribe among all processes on one wire; `run` keeps it connected."""
+    """Publish and subscribe among all processes on one transport; `run` keeps it connected."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self._here = MemoryBus()
-        self._outgoing = Subscription("", "", MOST_WAITING)
+    def __init__(self, transport: Transport, *, metrics: StoreMetrics | None = None) -> None:
+        self._transport = transport
+        self._local = MemoryBus(metrics=metrics)
+        self._outgoing = Subscription("", "", MAX_PENDING)
         self._origin = new_id().encode()
 
     async def publish(self, signal: Signal) -> None:
-        await self._here.publish(signal)
+        await self._local.publish(signal)
         self._outgoing.offer(signal)
 
     def subscribe(
@@ -81,60 +87,52 @@ class RelayBus:
         shared: frozenset[Topic] = frozenset(),
         only: frozenset[Topic] = frozenset(),
     ) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
-        return self._here.subscribe(project=project, piped=piped, shared=shared, only=only)
+        return self._local.subscribe(project=project, piped=piped, shared=shared, only=only)
 
     async def run(self) -> None:
-        """Connects, again and again, and carries signals in both directions."""
-        pauses = iter(BACKOFF)
-        has_been_up = False
+        """Connects, reconnects with backoff, and relays signals in both directions."""
+        delays = iter(BACKOFF)
+        was_connected = False
         while True:
             try:
-                async with self._wire.open() as connected:
-                    log.info("bus connected", wire=self._wire.name)
-                    pauses = iter(BACKOFF)
-                    if has_been_up:
+                async with self._transport.open() as channel:
+                    log.info("bus connected", transport=self._transport.name)
+                    delays = iter(BACKOFF)
+                    if was_connected:
                         self._outgoing.offer(EVERYTHING)
-                    has_been_up = True
-                    await self._here.publish(EVERYTHING)
-                    await self._carry(connected)
-            except WireLost as e:
-                # A group of tasks that is cancelled while it fails tells of the failure only.
+                    was_connected = True
+                    self._local.deliver(EVERYTHING)
+                    await self._relay(channel)
+            except ConnectionLost as e:
+                # A task group that is cancelled while it fails raises the failure only.
                 end_if_cancelled()
-                log.warning("bus disconnected", wire=self._wire.name, error=str(e))
-            await asyncio.sleep(next(pauses) * random.uniform(0.5, 1))  # noqa: S311
+                log.warning("bus disconnected", transport=self._transport.name, error=str(e))
+            await asyncio.sleep(next(delays) * random.uniform(0.5, 1))  # noqa: S311
 
-    async def _carry(self, connected: Connected) -> None:
+    async def _relay(self, channel: Channel) -> None:
         try:
-            async with asyncio.TaskGroup() as directions:
-                directions.create_task(self._send(connected))
-                await self._receive(connected)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._send(channel))
+                prefix = len(self._origin)
+                async for message in channel.received():
+                    if message[:prefix] != self._origin:
+                        for line in message[prefix:].split(b"\n"):
+                            self._local.deliver(decode_signal(line))
         except BaseExceptionGroup as group:
-            # Both directions break at once; one reason is enough.
-            lost, rest = group.split(WireLost)
+            # Both directions fail at once; one error is enough.
+            lost, rest = group.split(ConnectionLost)
             if lost is None or rest is not None:
                 raise
-            raise WireLost(str(lost.exceptions[0])) from group
+            raise ConnectionLost(str(lost.exceptions[0])) from group
 
-    async def _send(self, connected: Connected) -> None:
+    async def _send(self, channel: Channel) -> None:
         async for signal in self._outgoing:
-            signals = [signal, *self._outgoing.taken(MOST_AT_ONCE - 1)]
-            await connected.send([self._origin + part for part in _packed(signals)])
-            await asyncio.sleep(PAUSE_BETWEEN_MESSAGES)
-
-    async def _receive(self, connected: Connected) -> None:
-        own = len(self._origin)
-        async for message in connected.received():
-            if message[:own] != self._origin:
-                for line in message[own:].split(b"\n"):
-                    await self._here.publish(decode_signal(line))
-
-
-def _packed(signals: Iterable[Signal]) -> Iterator[bytes]:
-    """The signals as lines, as many of them together as a message may hold."""
-    packed = b""
-    for line in map(encode_signal, signals):
-        if packed and len(packed) + len(line) >= LONGEST_MESSAGE:
-            yield packed
-            packed = b""
-        packed = packed + b"\n" + line if packed else line
-    yield packed
+            batch = b""
+            messages: list[bytes] = []
+            for line in map(encode_signal, [signal, *self._outgoing.take(MAX_BATCH - 1)]):
+                if batch and len(batch) + len(line) >= MAX_MESSAGE_BYTES:
+                    messages.append(self._origin + batch)
+                    batch = b""
+                batch = batch + b"\n" + line if batch else line
+            await channel.send([*messages, self._origin + batch])
+            await asyncio.sleep(BATCH_SECONDS)

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache that the replicas of a control plane share, in memory or on Redis."""
 
+from collections.abc import Callable
 from typing import Protocol
+
+# Called after each read with whether it was a hit.
+OnRead = Callable[[bool], None]
 
 
 class Cache(Protocol):

@@ -6,41 +6,48 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipecd.controlplane.cache import OnRead
+
 # A plain value has no field; a field of a hash has its name.
 Slot = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A value and the moment it ends, if it does."""
+    """A value and when it expires, if it does."""
 
     value: bytes
-    ends_at: float | None
+    expires_at: float | None
 
 
 class MemoryCache:
-    """Values and hashes in memory; what was not used for longest goes first when it is full."""
+    """Values and hashes in memory; evicts the least recently used ones when it is full.
+
+    `on_read` is called after each read.
+    """
 
     def __init__(
         self,
         *,
-        most_entries: int = 100_000,
-        most_bytes: int = 128 * 1024 * 1024,
+        max_entries: int = 100_000,
+        max_bytes: int = 128 * 1024 * 1024,
+        on_read: OnRead | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most_entries = most_entries
-        self._most_bytes = most_bytes
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._on_read = on_read
         self._clock = clock
         self._entries: OrderedDict[Slot, Entry] = OrderedDict()
         self._fields: dict[str, set[str]] = {}
         self._bytes = 0
 
     async def get(self, key: str) -> bytes | None:
-        return self._get((key, None))
+        return self._read((key, None))
 
     async def put(self, key: str, value: bytes, *, ttl_seconds: float | None = None) -> None:
-        ends_at = None if ttl_seconds is None else self._clock() + ttl_seconds
-        self._put((key, None), Entry(value, ends_at))
+        expires_at = None if ttl_seconds is None else self._clock() + ttl_seconds
+        self._put((key, None), Entry(value, expires_at))
 
     async def delete(self, key: str) -> None:
         self._drop((key, None))
@@ -51,20 +58,29 @@ class MemoryCache:
         self._put((key, field), Entry(value, None))
 
     async def get_field(self, key: str, field: str) -> bytes | None:
-        return self._get((key, field))
+        return self._read((key, field))
 
     async def fields(self, key: str) -> dict[str, bytes]:
-        found = {field: self._get((key, field)) for field in sorted(self._fields.get(key, ()))}
-        return {field: value for field, value in found.items() if value is not None}
+        values = {field: self._get((key, field)) for field in sorted(self._fields.get(key, ()))}
+        fields = {field: value for field, value in values.items() if value is not None}
+        if self._on_read is not None:
+            self._on_read(bool(fields))
+        return fields
 
     async def delete_field(self, key: str, field: str) -> None:
         self._drop((key, field))
+
+    def _read(self, slot: Slot) -> bytes | None:
+        value = self._get(slot)
+        if self._on_read is not None:
+            self._on_read(value is not None)
+        return value
 
     def _get(self, slot: Slot) -> bytes | None:
         entry = self._entries.get(slot)
         if entry is None:
             return None
-        if entry.ends_at is not None and entry.ends_at <= self._clock():
+        if entry.expires_at is not None and entry.expires_at <= self._clock():
             self._drop(slot)
             return None
         self._entries.move_to_end(slot)
@@ -77,7 +93,7 @@ class MemoryCache:
         key, field = slot
         if field is not None:
             self._fields.setdefault(key, set()).add(field)
-        while len(self._entries) > self._most_entries or self._bytes > self._most_bytes:
+        while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
             self._drop(next(iter(self._entries)))
 
     def _drop(self, slot: Slot) -> None:

@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a control plane in a local directory, S3 or GCS."""
+"""Files of a control plane in a local directory, S3 or GCS, and the rules for their paths."""
 
 from typing import Protocol
+
+from pipecd.model.errors import NotFound, StorageUnavailable, UserMistake
+
+# A local filestore writes temporary files here, so no object may have such a path.
+TEMPORARY_DIRECTORY = ".incoming"
+# In bytes: a file name, and a key of S3 and GCS.
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
+
+_CONTENT_TYPES = {"json": "application/json", "txt": "text/plain; charset=utf-8"}
 
 
 class Files(Protocol):
@@ -22,3 +31,41 @@ class Files(Protocol):
     async def list(self, prefix: str) -> tuple[str, ...]:
         """Returns the paths that start with the prefix, sorted."""
         ...
+
+
+def check_path(path: str) -> None:
+    """Rejects a path that is not valid in every filestore."""
+    names = path.split("/")
+    invalid = any(name in ("", ".", "..") or "\0" in name for name in names)
+    if invalid or names[0] == TEMPORARY_DIRECTORY:
+        raise UserMistake(f"invalid object path {path!r}")
+    too_long = len(path.encode()) > MAX_PATH_BYTES
+    if too_long or any(len(name.encode()) > MAX_NAME_BYTES for name in names):
+        raise UserMistake(f"object path too long: {path[:60]}…")
+
+
+def check_prefix(prefix: str) -> None:
+    """Rejects a prefix that no valid path starts with; its last name may be incomplete."""
+    directory = prefix.rpartition("/")[0]
+    if directory:
+        check_path(directory)
+    if "\0" in prefix:
+        raise UserMistake(f"invalid path prefix {prefix!r}")
+
+
+def content_type(path: str) -> str:
+    """The content type for the suffix of the path."""
+    return _CONTENT_TYPES.get(path.rpartition(".")[2], "application/octet-stream")
+
+
+def missing_file(path: str) -> NotFound:
+    """The error for an object that does not exist."""
+    return NotFound(f"file {path} is not found")
+
+
+def bucket_unavailable(path: str, error: Exception) -> StorageUnavailable:
+    """The error for a bucket that cannot be read or written."""
+    return StorageUnavailable(
+        f"filestore unavailable for {path}: {error}",
+        hint="check the bucket, the network and the permissions of this server",
+    )

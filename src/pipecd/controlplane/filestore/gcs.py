@@ -14,24 +14,24 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.exceptions import RequestException
 
 from pipecd.config.controlplane import FilestoreConfig
-from pipecd.controlplane.filestore.path import (
+from pipecd.controlplane.filestore import (
+    bucket_unavailable,
     check_path,
     check_prefix,
     content_type,
-    missing,
-    unusable,
+    missing_file,
 )
-from pipecd.controlplane.filestore.worker import Workers
-from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.controlplane.filestore.threads import ThreadPool
+from pipecd.model.errors import UserMistake
 
 T = TypeVar("T")
 
 log = structlog.get_logger()
 
-# As many as the driver keeps connections open.
+# The size of the connection pool of the driver.
 THREADS = 10
-# A thread cannot be told to stop, so that every call must end by itself.
-LIMITS: dict[str, Any] = {
+# A thread cannot be cancelled, so every call has a timeout.
+TIMEOUTS: dict[str, Any] = {
     "timeout": (3, 10),
     "retry": cast("Any", DEFAULT_RETRY).with_timeout(20.0),
 }
@@ -40,104 +40,100 @@ LIMITS: dict[str, Any] = {
 class GcsFiles:
     """A bucket that all replicas share."""
 
-    def __init__(self, client: Any, bucket: str, workers: Workers) -> None:
+    def __init__(self, client: Any, bucket: str, threads: ThreadPool) -> None:
         self._client = client
         self._bucket = client.bucket(bucket)
-        self._workers = workers
+        self._threads = threads
 
     async def get(self, path: str) -> bytes:
         check_path(path)
-        return await self._do(lambda: self._blob(path).download_as_bytes(**LIMITS), path)
+        blob = self._bucket.blob(path)
+        return await self._run(lambda: blob.download_as_bytes(**TIMEOUTS), path)
 
     async def put(self, path: str, content: bytes) -> None:
         check_path(path)
-        kind = content_type(path)
 
         def write() -> None:
-            self._blob(path).upload_from_string(content, content_type=kind, **LIMITS)
+            blob = self._bucket.blob(path)
+            blob.upload_from_string(content, content_type=content_type(path), **TIMEOUTS)
 
-        await self._do(write, path)
+        await self._run(write, path)
 
     async def delete(self, path: str) -> None:
         check_path(path)
 
         def remove() -> None:
             try:
-                self._blob(path).delete(**LIMITS)
+                self._bucket.blob(path).delete(**TIMEOUTS)
             except exceptions.NotFound as e:
-                # A bucket that is missing is another matter than an object.
-                if "bucket" in str(e).lower() and not self._bucket.exists(**LIMITS):
+                # A missing object is no error, but a missing bucket is.
+                if "bucket" in str(e).lower() and not self._bucket.exists(**TIMEOUTS):
                     raise
 
-        await self._do(remove, path)
+        await self._run(remove, path)
 
     async def list(self, prefix: str) -> tuple[str, ...]:
         check_prefix(prefix)
 
         def walk() -> tuple[str, ...]:
-            found = self._client.list_blobs(self._bucket, prefix=prefix, **LIMITS)
-            return tuple(sorted(blob.name for blob in found))
+            blobs = self._client.list_blobs(self._bucket, prefix=prefix, **TIMEOUTS)
+            return tuple(sorted(blob.name for blob in blobs))
 
-        return await self._do(walk, prefix)
+        return await self._run(walk, prefix)
 
     async def check_bucket(self) -> None:
-        """Tells at the start what would fail at every call."""
+        """Checks at the start that the bucket exists."""
         try:
-            found = await self._workers.do(lambda: self._bucket.exists(**LIMITS))
+            exists = await self._threads.run(lambda: self._bucket.exists(**TIMEOUTS))
         except (exceptions.GoogleAPIError, GoogleAuthError, RequestException, OSError) as e:
-            # Rights to read and write objects do not include the right to ask for the bucket.
-            log.warning("bucket not checked", bucket=self._bucket.name, error=str(e))
+            # Permission to read and write objects does not include permission to see the bucket.
+            log.warning(
+                "cannot check the bucket of the filestore", bucket=self._bucket.name, error=str(e)
+            )
             return
-        if not found:
+        if not exists:
             raise UserMistake(
                 f"the bucket {self._bucket.name!r} does not exist",
                 hint="create it, or check the bucket of the filestore",
             )
 
-    def _blob(self, path: str) -> Any:
-        return self._bucket.blob(path)
-
-    async def _do(self, work: Callable[[], T], path: str) -> T:
+    async def _run(self, call: Callable[[], T], path: str) -> T:
         try:
-            return await self._workers.do(work)
+            return await self._threads.run(call)
+        except exceptions.NotFound as e:
+            raise missing_file(path) from e
         except (exceptions.GoogleAPIError, GoogleAuthError, RequestException, OSError) as e:
-            raise _failed(path, e) from e
-
-
-def _failed(path: str, error: Exception) -> PipecdError:
-    if isinstance(error, exceptions.NotFound):
-        return missing(path)
-    return unusable(path, error)
+            raise bucket_unavailable(path, e) from e
 
 
 @asynccontextmanager
 async def open_gcs(config: FilestoreConfig) -> AsyncIterator[GcsFiles]:
-    """A bucket with the credentials of a file, or those of the machine."""
-    client = await asyncio.to_thread(_client, config.credentials_file)
-    workers = Workers("gcs", threads=THREADS)
-    files = GcsFiles(client, config.bucket, workers)
+    """Opens a bucket with the credentials of a file, or those of the environment."""
+    client = await asyncio.to_thread(_create_client, config.credentials_file)
+    threads = ThreadPool("gcs", threads=THREADS)
+    files = GcsFiles(client, config.bucket, threads)
     try:
         await files.check_bucket()
         yield files
     finally:
-        await workers.close()
+        await threads.close()
         client.close()
 
 
-def _client(credentials_file: str) -> Any:
-    kind: Any = storage.Client
+def _create_client(credentials_file: str) -> Any:
+    client_class: Any = storage.Client
     if credentials_file:
         try:
-            return kind.from_service_account_json(credentials_file)
+            return client_class.from_service_account_json(credentials_file)
         except (OSError, ValueError, GoogleAuthError) as e:
             raise UserMistake(
                 f"the credentials {credentials_file} cannot be used: {e}",
                 hint="check credentialsFile of the filestore",
             ) from e
     try:
-        return kind()
+        return client_class()
     except DefaultCredentialsError as e:
         raise UserMistake(
             "there are no credentials for Google Cloud Storage on this machine",
-            hint="name a service-account file with credentialsFile, or run where there are some",
+            hint="set credentialsFile to a service-account file, or use workload identity",
         ) from e

@@ -1,52 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where the kind of filestore is chosen."""
+"""Opens the filestore of the configuration."""
 
 import warnings
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pipecd.config.controlplane import FilestoreConfig, FilestoreSpec
+from pipecd.config.controlplane import FilestoreSpec
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.model.errors import NoDriver, UserMistake
+from pipecd.observe.operations import ObservedOperation, OperationObserver
+
+_STORE = "filestore"
 
 
-def open_filestore(spec: FilestoreSpec) -> AbstractAsyncContextManager[Files]:
-    """The filestore of the configuration; closed at the end of the context."""
+@asynccontextmanager
+async def open_filestore(
+    spec: FilestoreSpec, *, observers: Sequence[OperationObserver] = ()
+) -> AsyncIterator[Files]:
+    """Opens the filestore and closes it at the end of the context."""
+    # The drivers of clouds are optional dependencies.
     match spec.type:
         case "LOCAL":
-            return _open_local(spec.config)
+            files = await LocalFiles.open(Path(spec.config.path))
+            yield InstrumentedFiles(files, observers)
         case "S3" | "MINIO":
-            return _open_bucket(spec)
+            try:
+                from pipecd.controlplane.filestore.s3 import open_minio, open_s3  # noqa: PLC0415
+            except ModuleNotFoundError as e:
+                raise NoDriver("S3 and MinIO", extra="s3") from e
+            open_bucket = open_s3 if spec.type == "S3" else open_minio
+            async with open_bucket(spec.config) as bucket:
+                yield InstrumentedFiles(bucket, observers)
         case "GCS":
-            return _open_gcs(spec.config)
+            try:
+                with warnings.catch_warnings():
+                    # The driver warns about a missing package that only its gRPC client needs.
+                    warnings.simplefilter("ignore", ImportWarning)
+                    from pipecd.controlplane.filestore.gcs import open_gcs  # noqa: PLC0415
+            except ModuleNotFoundError as e:
+                raise NoDriver("Google Cloud Storage", extra="gcp") from e
+            async with open_gcs(spec.config) as bucket:
+                yield InstrumentedFiles(bucket, observers)
         case _:
             raise UserMistake(
                 f"filestore type {spec.type!r} is unknown", hint="use LOCAL, S3, MINIO or GCS"
             )
 
 
-@asynccontextmanager
-async def _open_local(config: FilestoreConfig) -> AsyncIterator[Files]:
-    yield await LocalFiles.open(Path(config.path))
+class InstrumentedFiles:
+    """Reports each operation of any filestore to the observers, for metrics and traces."""
 
+    def __init__(self, files: Files, observers: Sequence[OperationObserver]) -> None:
+        self._files, self._observers = files, tuple(observers)
 
-def _open_bucket(spec: FilestoreSpec) -> AbstractAsyncContextManager[Files]:
-    # The drivers of clouds are large, and installed only by those who use them.
-    try:
-        from pipecd.controlplane.filestore.s3 import open_minio, open_s3  # noqa: PLC0415
-    except ModuleNotFoundError as e:
-        raise NoDriver("S3 and MinIO", extra="s3") from e
-    return open_s3(spec.config) if spec.type == "S3" else open_minio(spec.config)
+    async def get(self, path: str) -> bytes:
+        with ObservedOperation(self._observers, _STORE, "get"):
+            return await self._files.get(path)
 
+    async def put(self, path: str, content: bytes) -> None:
+        with ObservedOperation(self._observers, _STORE, "put"):
+            await self._files.put(path, content)
 
-def _open_gcs(config: FilestoreConfig) -> AbstractAsyncContextManager[Files]:
-    try:
-        with warnings.catch_warnings():
-            # The driver asks for a package that would only help it with gRPC.
-            warnings.simplefilter("ignore", ImportWarning)
-            from pipecd.controlplane.filestore.gcs import open_gcs  # noqa: PLC0415
-    except ModuleNotFoundError as e:
-        raise NoDriver("Google Cloud Storage", extra="gcp") from e
-    return open_gcs(config)
+    async def delete(self, path: str) -> None:
+        with ObservedOperation(self._observers, _STORE, "delete"):
+            await self._files.delete(path)
+
+    async def list(self, prefix: str) -> tuple[str, ...]:
+        with ObservedOperation(self._observers, _STORE, "list"):
+            return await self._files.list(prefix)

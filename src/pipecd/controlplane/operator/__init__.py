@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What whoever runs a control plane sees of it: its projects, and its figures."""
+"""For the operator of a control plane: pages to manage projects, and metrics."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of an installation: those of its jobs and what its pipeds tell of themselves."""
+"""The metrics of an installation: its jobs, its applications and its pipeds."""
 
 from collections import Counter
 
@@ -18,26 +18,26 @@ log = structlog.get_logger()
 
 
 class InstallationMetrics:
-    """Gathers the figures anew each time they are asked for."""
+    """Collects the metrics at each scrape."""
 
     def __init__(self, stores: Stores, registry: CollectorRegistry, *, now: Now = utc_now) -> None:
         self._stores, self._registry = stores, registry
         self._connections = PipedConnections(stores.cache, now)
 
     async def page(self) -> bytes:
-        """Our own figures, then those of each piped that is there, as it sent them.
+        """The metrics of this process and the applications, then those each online piped reported.
 
-        While a store is away its part is left out, as the rest is needed most of all then.
+        While a store is unavailable its metrics are missing, and the others are still there.
         """
         parts = [generate_latest(self._registry)]
         try:
-            parts[0] += await self._applications()
+            parts[0] += await self._application_metrics()
             parts += await self._connections.metrics()
         except PipecdError as e:
-            log.warning("figures of the installation left out", error=str(e))
+            log.warning("metrics of applications and pipeds are incomplete", error=str(e))
         return b"\n".join(parts)
 
-    async def _applications(self) -> bytes:
+    async def _application_metrics(self) -> bytes:
         registry = CollectorRegistry()
         total = Gauge(
             "insight_application_total",
@@ -46,17 +46,14 @@ class InstallationMetrics:
             registry=registry,
         )
         for project in await self._stores.projects.list():
-            for kind, count in (await self._kinds(project.id)).items():
+            path = book_path(project.id)
+            try:
+                book = decoded(path, await self._stores.files.get(path), read_book)
+            except NotFound:
+                continue
+            except PipecdError as e:
+                log.warning("cannot count applications", project=project.id, error=str(e))
+                continue
+            for kind, count in Counter(one.kind for one in book.applications).items():
                 total.labels("ops", project.id, kind).set(count)
         return generate_latest(registry)
-
-    async def _kinds(self, project: str) -> Counter[str]:
-        path = book_path(project)
-        try:
-            book = decoded(path, await self._stores.files.get(path), read_book)
-        except NotFound:
-            return Counter()
-        except PipecdError as e:
-            log.warning("applications not counted", project=project, error=str(e))
-            return Counter()
-        return Counter(one.kind for one in book.applications)

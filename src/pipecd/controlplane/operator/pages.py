@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of whoever runs the control plane: see projects, add one, reset its administrator."""
+"""The operator pages: list projects, add a project, reset the password of its administrator."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipecd.controlplane.operator.guard import Guard
+from pipecd.controlplane.operator.protection import CrossSiteProtection
 from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.model.clock import from_unix
 from pipecd.model.errors import (
@@ -23,8 +23,8 @@ from pipecd.model.errors import (
     UserMistake,
 )
 
-_HERE = Path(__file__).parent
-PATIENCE_SECONDS = 10.0
+_TEMPLATES = Path(__file__).parent / "templates"
+TIMEOUT_SECONDS = 10.0
 _STATUS: dict[type[PipecdError], int] = {
     UserMistake: 400,
     NotFound: 404,
@@ -36,40 +36,40 @@ _STATUS: dict[type[PipecdError], int] = {
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def create_owner_pages(projects: ProjectUseCases, *, shared_sso: Collection[str]) -> ASGIApp:
-    """The pages over these projects; `shared_sso` names the sign-ins of the configuration."""
-    return Guard(OwnerPages(projects, shared_sso))
+def create_operator_pages(projects: ProjectUseCases, *, shared_sso: Collection[str]) -> ASGIApp:
+    """The pages with their protection; `shared_sso` has the names of the shared SSO configs."""
+    return CrossSiteProtection(OperatorPages(projects, shared_sso))
 
 
-class OwnerPages:
-    """The pages without their guard."""
+class OperatorPages:
+    """The pages without their protection."""
 
     def __init__(self, projects: ProjectUseCases, shared_sso: Collection[str]) -> None:
         self._projects, self._shared_sso = projects, shared_sso
         self._templates = Environment(
-            loader=FileSystemLoader(_HERE / "templates"),
+            loader=FileSystemLoader(_TEMPLATES),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._style = (_HERE / "templates" / "style.css").read_bytes()
+        self._style = (_TEMPLATES / "style.css").read_bytes()
         self._endpoints: dict[tuple[str, str], Endpoint] = {
             ("GET", "/style.css"): self._send_style,
             ("GET", "/projects"): self._list,
-            ("GET", "/projects/add"): self._ask_for_project,
+            ("GET", "/projects/add"): self._add_form,
             ("POST", "/projects/add"): self._add,
-            ("GET", "/projects/reset-password"): self._ask_to_reset,
+            ("GET", "/projects/reset-password"): self._reset_form,
             ("POST", "/projects/reset-password"): self._reset,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        response = await self._answer(request)
+        response = await self._respond(request)
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         endpoint = self._endpoints.get((method, request.url.path))
         if endpoint is None:
@@ -77,13 +77,13 @@ class OwnerPages:
                 return PlainTextResponse("not found", 404)
             return self._page("home.html")
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 return await endpoint(request)
         except PipecdError as e:
             status = next((code for kind, code in _STATUS.items() if isinstance(e, kind)), 500)
             return self._page("error.html", status, text=e.message, hint=e.hint)
         except TimeoutError:
-            return self._page("error.html", 503, text="the stores did not answer in time", hint="")
+            return self._page("error.html", 503, text="the stores did not respond in time", hint="")
 
     async def _send_style(self, _request: Request) -> Response:
         return Response(self._style, media_type="text/css")
@@ -101,11 +101,11 @@ class OwnerPages:
         ]
         return self._page("projects.html", projects=rows)
 
-    async def _ask_for_project(self, _request: Request) -> Response:
+    async def _add_form(self, _request: Request) -> Response:
         return self._page("add.html", shared_sso=sorted(self._shared_sso))
 
     async def _add(self, request: Request) -> Response:
-        form = await _form(request)
+        form = await _form_fields(request)
         id, shared_sso = form.get("ID", "").strip(), form.get("SharedSSO", "").strip()
         if not id:
             raise UserMistake("invalid id", hint="a project needs an ID")
@@ -124,33 +124,33 @@ class OwnerPages:
             raise type(e)(f"Unable to add the project ({e.message})", hint=e.hint) from e
         return self._page("admin.html", title="The project was added", id=id, admin=admin)
 
-    async def _ask_to_reset(self, request: Request) -> Response:
+    async def _reset_form(self, request: Request) -> Response:
         id = request.query_params.get("ID", "")
-        await self._check_known(id)
-        return self._page("reset.html", id=id, complaint="")
+        await self._check_exists(id)
+        return self._page("reset.html", id=id, error="")
 
     async def _reset(self, request: Request) -> Response:
-        form = await _form(request)
+        form = await _form_fields(request)
         id = form.get("ID", "")
-        await self._check_known(id)
+        await self._check_exists(id)
         if form.get("confirmationID", "") != id:
-            complaint = "The ID you typed is not that of the project."
-            return self._page("reset.html", 400, id=id, complaint=complaint)
+            error = "The ID does not match the project."
+            return self._page("reset.html", 400, id=id, error=error)
         admin = await self._projects.reset_admin(id)
         return self._page("admin.html", title="The password was reset", id=id, admin=admin)
 
-    async def _check_known(self, id: str) -> None:
+    async def _check_exists(self, id: str) -> None:
         if not id:
             raise UserMistake("invalid id", hint="choose a project in the list")
         if id not in {project.id for project in await self._projects.list()}:
-            raise NotFound(f"there is no project {id}", hint="choose a project in the list")
+            raise NotFound(f"project {id} is not found", hint="choose a project in the list")
 
     def _page(self, template: str, status: int = 200, **context: Any) -> Response:
         html = self._templates.get_template(template).render(**context)
         return HTMLResponse(html, status)
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form; files are none of them."""
+async def _form_fields(request: Request) -> dict[str, str]:
+    """The text fields of a form; uploaded files are ignored."""
     async with request.form() as form:
         return {name: value for name, value in form.items() if isinstance(value, str)}

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs forget only what is old, and keep what may be lost."""
+"""Maintenance deletes only old data, and stores what the cache may lose."""
 
 from datetime import UTC, datetime, timedelta
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.jobs.key_uses import keep_key_uses
-from pipecd.controlplane.jobs.orphan_commands import time_out_orphans
-from pipecd.controlplane.jobs.preview_outputs import remove_old_outputs
-from pipecd.controlplane.jobs.stale_stats import forget_stale_stats
+from pipecd.controlplane.jobs.maintenance import (
+    delete_old_outputs,
+    delete_stale_stats,
+    store_key_uses,
+    time_out_commands,
+)
 from pipecd.controlplane.usecases.piped_connections import STATS_KEY, PipedConnections
 from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
@@ -36,28 +38,26 @@ def command(id: str, *, hours_ago: float, handled: bool = False) -> Command:
     )
 
 
-async def test_commands_nobody_answered_for_a_day_are_given_up(
-    stores: Stores, bus: MemoryBus
-) -> None:
+async def test_commands_unhandled_for_a_day_time_out(stores: Stores, bus: MemoryBus) -> None:
     commands = stores.commands
     for one in (command("old", hours_ago=25), command("new", hours_ago=23)):
         await commands.add(one)
-    assert await time_out_orphans(commands, bus, now=lambda: NOW) == 1
+    assert await time_out_commands(commands, bus, now=lambda: NOW) == 1
     assert (await commands.get("old")).status == CommandStatus.TIMEOUT
     assert (await commands.get("old")).handled_at == to_unix(NOW)
     assert (await commands.get("new")).status == CommandStatus.NOT_HANDLED_YET
 
 
-async def test_reports_of_silent_pipeds_are_forgotten_after_a_day(stores: Stores) -> None:
+async def test_stats_of_offline_pipeds_are_deleted_after_a_day(stores: Stores) -> None:
     cache = stores.cache
-    await PipedConnections(cache, lambda: NOW - timedelta(hours=25)).report("silent", b"")
-    await PipedConnections(cache, lambda: NOW - timedelta(hours=23)).report("talking", b"")
-    await cache.put_field(STATS_KEY, "garbled", b"{")
-    assert await forget_stale_stats(cache, now=lambda: NOW) == 2
-    assert set(await cache.fields(STATS_KEY)) == {"talking"}
+    await PipedConnections(cache, lambda: NOW - timedelta(hours=25)).report("offline", b"")
+    await PipedConnections(cache, lambda: NOW - timedelta(hours=23)).report("online", b"")
+    await cache.put_field(STATS_KEY, "damaged", b"{")
+    assert await delete_stale_stats(cache, now=lambda: NOW) == 2
+    assert set(await cache.fields(STATS_KEY)) == {"online"}
 
 
-async def test_outputs_are_kept_for_two_days(stores: Stores) -> None:
+async def test_command_outputs_are_deleted_after_two_days(stores: Stores) -> None:
     for one in (
         command("old", hours_ago=49, handled=True),
         command("new", hours_ago=47, handled=True),
@@ -65,17 +65,17 @@ async def test_outputs_are_kept_for_two_days(stores: Stores) -> None:
         await stores.commands.add(one)
     for name in ("old", "new", "unknown"):
         await stores.files.put(f"command-output/{name}.json", b"{}")
-    assert await remove_old_outputs(stores.files, stores.commands, now=lambda: NOW) == 2
+    assert await delete_old_outputs(stores.files, stores.commands, now=lambda: NOW) == 2
     assert await stores.files.list("command-output/") == ("command-output/new.json",)
 
 
-async def test_an_output_of_a_command_that_is_just_being_handled_is_kept(stores: Stores) -> None:
+async def test_the_output_of_a_command_that_is_being_handled_stays(stores: Stores) -> None:
     await stores.commands.add(command("new", hours_ago=1))
     await stores.files.put("command-output/new.json", b"{}")
-    assert await remove_old_outputs(stores.files, stores.commands, now=lambda: NOW) == 0
+    assert await delete_old_outputs(stores.files, stores.commands, now=lambda: NOW) == 0
 
 
-async def test_the_last_use_of_a_key_is_kept_and_never_set_back(stores: Stores) -> None:
+async def test_the_last_use_of_a_key_is_stored_and_never_goes_back(stores: Stores) -> None:
     for id, used_at, disabled in (
         ("a", 5, False),
         ("b", 90, False),
@@ -94,12 +94,17 @@ async def test_the_last_use_of_a_key_is_kept_and_never_set_back(stores: Stores) 
                 updated_at=7,
             )
         )
-    noted = {"a": b"10", "b": b"20", "d": b"30", "gone": b"40", "c": b"soon"}
-    for id, at in noted.items():
+    cached = {"a": b"10", "b": b"20", "d": b"30", "gone": b"40", "c": b"soon"}
+    for id, at in cached.items():
         await stores.cache.put_field(LAST_USED_KEY, id, at)
-    assert await keep_key_uses(stores.cache, stores.api_keys) == 1
-    kept = await stores.api_keys.get_many(("a", "b", "c", "d"))
-    assert {id: key.last_used_at for id, key in kept.items()} == {"a": 10, "b": 90, "c": 0, "d": 0}
-    # Being used is no change of the key.
-    assert kept["a"].updated_at == 7
-    assert await keep_key_uses(stores.cache, stores.api_keys) == 0
+    assert await store_key_uses(stores.cache, stores.api_keys) == 1
+    stored = await stores.api_keys.get_many(("a", "b", "c", "d"))
+    assert {id: key.last_used_at for id, key in stored.items()} == {
+        "a": 10,
+        "b": 90,
+        "c": 0,
+        "d": 0,
+    }
+    # Using a key does not update it.
+    assert stored["a"].updated_at == 7
+    assert await store_key_uses(stores.cache, stores.api_keys) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators see of the insides of a control plane: figures and traces."""
+"""The metrics and traces of a control plane."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,13 +23,13 @@ from pipecd.wire.channel import open_channel
 from pipecd.wire.credentials import api_key, piped_token
 from pipecd.wire.server import grpc_server
 from servers.collector import TraceCollector
-from servers.control_plane import StartControlPlane
+from servers.control_plane import ServedControlPlane, StartControlPlane
 from servers.server import free_port
 
 WATCH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
 
 
-async def refused(call: Any) -> grpc.StatusCode:
+async def status_of(call: Any) -> grpc.StatusCode:
     try:
         await call
     except grpc.aio.AioRpcError as e:
@@ -52,7 +52,7 @@ async def test_a_call_is_traced_down_to_the_stores(
         call = await collector.named("grpc.service.apiservice.APIService/ListApplications")
         store = await collector.named("datastore read")
         missing = pb.GetApplicationRequest(application_id="x")
-        assert await refused(stub.GetApplication(missing)) is grpc.StatusCode.NOT_FOUND
+        assert await status_of(stub.GetApplication(missing)) is grpc.StatusCode.NOT_FOUND
         failed = await collector.named("grpc.service.apiservice.APIService/GetApplication")
     assert collector.services == {"pipecd-server"}
     assert (len(call.trace_id), len(call.span_id), call.kind) == (16, 8, Span.SPAN_KIND_SERVER)
@@ -62,7 +62,7 @@ async def test_a_call_is_traced_down_to_the_stores(
     about = {a.key: a.value.string_value for a in failed.attributes}
     assert about["rpc.method"] == "GetApplication"
     assert about["rpc.grpc.status_code"] == "5"
-    # That the caller asked for nothing is no error of the server.
+    # A request for a missing object is not an error of the server.
     assert failed.status.code == Status.STATUS_CODE_UNSET
     assert failed.trace_id != call.trace_id
 
@@ -74,13 +74,13 @@ TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     ("traceparent", "is_continued"),
     [
         pytest.param(f"00-{TRACE}-{CALLER}-01", True, id="a trace of the caller"),
-        pytest.param(f"07-{TRACE}-{CALLER}-03-more", True, id="a later version that says more"),
-        pytest.param(f"00-{TRACE}-{CALLER}-01-more", False, id="this version does not say more"),
-        pytest.param(f"ff-{TRACE}-{CALLER}-01", False, id="a version that will never be"),
-        pytest.param(f"00-{'0' * 32}-{CALLER}-01", False, id="a trace without a name"),
-        pytest.param(f"00-{TRACE}-{'0' * 16}-01", False, id="a span without a name"),
-        pytest.param(f"00-{TRACE.upper()}-{CALLER}-01", False, id="large letters"),
-        pytest.param("nonsense", False, id="something else"),
+        pytest.param(f"07-{TRACE}-{CALLER}-03-more", True, id="a later version with more fields"),
+        pytest.param(f"00-{TRACE}-{CALLER}-01-more", False, id="this version with more fields"),
+        pytest.param(f"ff-{TRACE}-{CALLER}-01", False, id="the invalid version"),
+        pytest.param(f"00-{'0' * 32}-{CALLER}-01", False, id="an empty trace id"),
+        pytest.param(f"00-{TRACE}-{'0' * 16}-01", False, id="an empty span id"),
+        pytest.param(f"00-{TRACE.upper()}-{CALLER}-01", False, id="upper case"),
+        pytest.param("nonsense", False, id="no traceparent"),
     ],
 )
 async def test_the_trace_of_a_caller_is_continued(
@@ -97,17 +97,17 @@ async def test_the_trace_of_a_caller_is_continued(
         open_channel(plane.address, authorization=api_key(plane.api_key), insecure=True) as channel,
     ):
         stub = APIServiceStub(channel)
-        # One that the caller does not keep is not kept here either.
-        unwanted = (("traceparent", f"00-{TRACE}-{CALLER}-00"),)
+        # A trace that the caller does not sample is not sampled here either.
+        unsampled = (("traceparent", f"00-{TRACE}-{CALLER}-00"),)
         missing = pb.GetApplicationRequest(application_id="x")
-        code = await refused(stub.GetApplication(missing, metadata=unwanted))
+        code = await status_of(stub.GetApplication(missing, metadata=unsampled))
         assert code is grpc.StatusCode.NOT_FOUND
         sent = (("traceparent", traceparent),)
         await stub.ListApplications(pb.ListApplicationsRequest(), metadata=sent)
         span = await collector.named("grpc.service.apiservice.APIService/ListApplications")
         store = await collector.named("datastore read")
-    came_from = (bytes.fromhex(TRACE), bytes.fromhex(CALLER))
-    assert ((span.trace_id, span.parent_span_id) == came_from) is is_continued
+    parent = (bytes.fromhex(TRACE), bytes.fromhex(CALLER))
+    assert ((span.trace_id, span.parent_span_id) == parent) is is_continued
     assert (len(span.trace_id), span.parent_span_id == b"") == (16, not is_continued)
     assert (store.trace_id, store.parent_span_id) == (span.trace_id, span.span_id)
     assert "grpc.service.apiservice.APIService/GetApplication" not in {
@@ -115,7 +115,7 @@ async def test_the_trace_of_a_caller_is_continued(
     }
 
 
-async def test_a_collector_that_is_away_holds_up_nobody(
+async def test_an_unavailable_collector_does_not_delay_calls(
     start_plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.01)
@@ -128,13 +128,13 @@ async def test_a_collector_that_is_away_holds_up_nobody(
             await APIServiceStub(channel).ListApplications(pb.ListApplicationsRequest())
 
 
-async def test_traces_without_a_collector_are_a_mistake(start_plane: StartControlPlane) -> None:
+async def test_traces_need_a_collector(start_plane: StartControlPlane) -> None:
     with pytest.raises(UserMistake, match="add --trace-collector-address"):
         async with start_plane(traces=True):
             pass
 
 
-def figures(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page)
@@ -147,8 +147,8 @@ def of_server(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...
 
 
 @asynccontextmanager
-async def wakeups(plane: Any) -> AsyncIterator[Any]:
-    """A piped on its stream."""
+async def wakeup_stream(plane: ServedControlPlane) -> AsyncIterator[None]:
+    """The open wake-up stream of a piped."""
     piped = await plane.running.cases.pipeds.register("edge", "", by=plane.admin)
     token = piped_token("demo", piped.id, piped.key)
     async with open_channel(plane.address, authorization=token, insecure=True) as channel:
@@ -157,28 +157,28 @@ async def wakeups(plane: Any) -> AsyncIterator[Any]:
             WatchWakeupsRequest().SerializeToString()
         )
         await call.read()
-        yield call
+        yield
         call.cancel()
 
 
 async def test_stores_bus_streams_and_jobs_are_counted(start_plane: StartControlPlane) -> None:
     ports = Ports(*(free_port() for _ in range(6)))
-    async with AsyncExitStack() as opened:
-        plane = await opened.enter_async_context(start_plane(ports=ports))
-        http = await opened.enter_async_context(httpx2.AsyncClient())
+    async with AsyncExitStack() as stack:
+        plane = await stack.enter_async_context(start_plane(ports=ports))
+        http = await stack.enter_async_context(httpx2.AsyncClient())
 
-        async def shown() -> dict[Any, float]:
-            answer = await http.get(f"http://127.0.0.1:{ports.admin}/metrics")
-            return figures(answer.text)
+        async def scrape() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+            response = await http.get(f"http://127.0.0.1:{ports.admin}/metrics")
+            return samples(response.text)
 
-        before = await shown()
-        async with wakeups(plane):
+        before = await scrape()
+        async with wakeup_stream(plane):
             token = plane.running.cases.sessions.issue(plane.admin)
             page = f"http://{plane.address}/_/stream?t=apps"
             headers = {"cookie": f"token={token}"}
             async with http.stream("GET", page, headers=headers) as events:
                 await anext(events.aiter_lines())
-                during = await shown()
+                during = await scrape()
     read = {"store": "datastore", "operation": "read"}
     assert during[of_server("pipecd_store_operations_total", **read, result="ok")] > 0
     assert during[of_server("pipecd_store_operation_seconds_count", **read)] > 0

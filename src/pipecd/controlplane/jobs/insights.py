@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The insight collector: writes applications and completed deployments into the insight files.
+
+A milestone file has the time up to which every completed deployment is collected. Each run starts
+somewhat before the milestone, because a piped without a connection reports the end of a deployment
+late. So the writers see deployments again and must count them once.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.filestore import Files
+from pipecd.controlplane.insight.applications import (
+    ApplicationBook,
+    CountedApplication,
+    book_path,
+    counted,
+    write_book,
+)
+from pipecd.controlplane.insight.chunks import (
+    Block,
+    Chunk,
+    block_path,
+    chunk_path,
+    filled,
+    read_block,
+    read_chunk,
+    to_look_at,
+    write_block,
+    write_chunk,
+    year_of,
+)
+from pipecd.controlplane.insight.decoding import decoded
+from pipecd.controlplane.insight.facts import fact_of
+from pipecd.controlplane.insight.finished import Finished, finished
+from pipecd.controlplane.insight.gojson import go_json
+from pipecd.controlplane.insight.months import (
+    Month,
+    added,
+    month_at,
+    month_of,
+    month_path,
+    months_prefix,
+    read_month,
+    write_month,
+)
+from pipecd.model.clock import Now, to_unix, utc_now
+from pipecd.model.errors import NotFound
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+CHUNK_MILESTONE = "insights/milestone.json"
+MONTH_MILESTONE = "insights/ext-milestone.json"
+
+# The longest range of a chart.
+MAX_AGE = timedelta(days=731)
+OVERLAP = timedelta(hours=24)
+
+_MILESTONE_KEY = "deployment_completed_at_milestone"
+
+# Writes deployments of a project; deployments that ended before the given time do not come again.
+WriteDeployments = Callable[[str, Sequence[Deployment], int], Awaitable[None]]
+
+
+async def collect_applications(stores: Stores, *, now: Now = utc_now) -> int:
+    """Writes one file for each project that ever had an application; returns their number."""
+    projects: dict[str, list[CountedApplication]] = {}
+    async for page in stores.applications.iterate_all():
+        for application in page:
+            # A project whose applications are all deleted gets an empty file.
+            applications = projects.setdefault(application.project_id, [])
+            if not application.deleted:
+                applications.append(counted(application))
+    updated_at = to_unix(now())
+    for project, applications in projects.items():
+        content = write_book(ApplicationBook(tuple(applications), updated_at))
+        await stores.files.put(book_path(project), content)
+    return len(projects)
+
+
+async def collect_deployments(
+    stores: Stores, milestone_path: str, write: WriteDeployments, *, now: Now = utc_now
+) -> int:
+    """Writes the deployments that completed since the milestone; returns their number."""
+    end = to_unix(now())
+    milestone = await Milestone.read(stores.files, milestone_path)
+    since = max(end - int(MAX_AGE.total_seconds()), milestone.settled_before)
+    count = 0
+    async for page in stores.deployments.iterate_completed(since, end):
+        by_project: dict[str, list[Deployment]] = {}
+        for deployment in page:
+            by_project.setdefault(deployment.project_id, []).append(deployment)
+        for project, deployments in by_project.items():
+            await write(project, deployments, milestone.settled_before)
+        count += len(page)
+        await milestone.advance(page[-1].completed_at)
+    await milestone.advance(end)
+    return count
+
+
+class Milestone:
+    """The time up to which all deployments are collected, in unix seconds; it never goes back."""
+
+    def __init__(self, files: Files, path: str, reached: int) -> None:
+        self._files, self._path, self._reached = files, path, reached
+
+    @classmethod
+    async def read(cls, files: Files, path: str) -> "Milestone":
+        """Reads the milestone; without a file it is 0."""
+        try:
+            content = await files.get(path)
+        except NotFound:
+            return cls(files, path, 0)
+        reached = decoded(path, content, lambda text: int(json.loads(text)[_MILESTONE_KEY]))
+        return cls(files, path, reached)
+
+    @property
+    def settled_before(self) -> int:
+        """Deployments that ended before this time are not collected again."""
+        return max(0, self._reached - int(OVERLAP.total_seconds()))
+
+    async def advance(self, reached: int) -> None:
+        if reached > self._reached:
+            await self._files.put(self._path, go_json({_MILESTONE_KEY: reached}))
+            self._reached = reached
+
+
+class ChunkWriter:
+    """Adds completed deployments to upstream's blocks of chunks.
+
+    A chunk has up to `chunk_size` deployments.
+    """
+
+    def __init__(self, files: Files, *, chunk_size: int) -> None:
+        self._files, self._chunk_size = files, chunk_size
+
+    async def write(self, project: str, deployments: Sequence[Deployment], _since: int) -> None:
+        by_year: dict[int, list[Finished]] = {}
+        for deployment in deployments:
+            if (one := finished(deployment)) is not None:
+                by_year.setdefault(year_of(one.completed_at), []).append(one)
+        for year, new in by_year.items():
+            await self._add_to_block(project, year, new)
+
+    async def _add_to_block(self, project: str, year: int, new: Sequence[Finished]) -> None:
+        path = block_path(project, year)
+        block = Block(year)
+        if (content := await self._read(path)) is not None:
+            block = decoded(path, content, lambda text: read_block(text, year))
+        chunks: dict[int, Chunk] = {}
+        for meta in to_look_at(block, new):
+            chunk = chunk_path(project, year, meta)
+            content = await self._read(chunk)
+            chunks[meta.index] = (
+                ()
+                if content is None
+                else await asyncio.to_thread(decoded, chunk, content, read_chunk)
+            )
+        updated, changed = await asyncio.to_thread(
+            filled, block, chunks, new, most=self._chunk_size
+        )
+        for meta in updated.chunks:
+            if meta.index in changed:
+                content = await asyncio.to_thread(write_chunk, meta, changed[meta.index])
+                await self._files.put(chunk_path(project, year, meta), content)
+        if updated != block:
+            # The block is written last, so the chunks it lists exist.
+            await self._files.put(path, write_block(updated))
+
+    async def _read(self, path: str) -> bytes | None:
+        try:
+            return await self._files.get(path)
+        except NotFound:
+            return None
+
+
+class MonthWriter:
+    """Adds completed deployments to the monthly totals of lead time and time to restore."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    async def write(self, project: str, deployments: Sequence[Deployment], since: int) -> None:
+        facts = [fact for d in deployments if (fact := fact_of(d)) is not None]
+        if not facts:
+            return
+        first = month_of(min(fact.completed_at for fact in facts))
+        stored = sorted(month_at(p) for p in await self._files.list(months_prefix(project)))
+        earlier = [name for name in stored if name < first]
+        months: dict[str, Month] = {}
+        # The last month before the first one has the applications that were failing at its end.
+        for name in (*earlier[-1:], *(name for name in stored if name >= first)):
+            path = month_path(project, name)
+            content = await self._files.get(path)
+            months[name] = await asyncio.to_thread(decoded, path, content, read_month)
+        updated = await asyncio.to_thread(added, months, facts, forget_before=since)
+        for name in sorted(updated):
+            if updated[name] != months.get(name):
+                content = await asyncio.to_thread(write_month, updated[name])
+                await self._files.put(month_path(project, name), content)
