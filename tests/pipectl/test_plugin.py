@@ -114,8 +114,8 @@ def test_a_plugin_in_order_passes(typed: Typed, tmp_path: Path) -> None:
     code, out, _ = typed("check", "--run", "ODD={}", "--entry-file", entry, "--", path)
     assert code == 0
     verdicts = {line[8:].partition(":")[0]: line[:8].strip() for line in out.splitlines()}
-    assert verdicts["it runs ODD"] == verdicts["it tells what a change would do"] == "ok"
-    assert verdicts.pop("it tells what runs") == "skipped"
+    assert verdicts["it runs ODD"] == verdicts["it previews a change"] == "ok"
+    assert verdicts.pop("it reports the live state") == "skipped"
     assert set(verdicts.values()) == {"ok"}
 
 
@@ -126,9 +126,9 @@ def test_every_fault_is_told(typed: Typed, tmp_path: Path) -> None:
     assert code == 1
     failed = [line for line in out.splitlines() if line.startswith("FAILED")]
     assert failed == [
-        "FAILED  it names its stages: it names ODD more than once",
-        "FAILED  it tells versions: one of the versions is empty",
-        "FAILED  it tells what a change would do: it tells of elsewhere, which was not asked for",
+        "FAILED  it lists its stages: it lists ODD more than once",
+        "FAILED  it determines versions: one of the versions is empty",
+        "FAILED  it previews a change: it previews elsewhere, which was not requested",
     ]
     assert "3 of the checks failed" in err
 
@@ -141,7 +141,7 @@ def test_a_program_that_is_no_plugin_is_told(typed: Typed, tmp_path: Path) -> No
     assert out == (
         "FAILED  it refuses to start without its flags: it ends with exit code 0\n"
         "FAILED  it refuses an entry that is not JSON: it ends with exit code 0\n"
-        "FAILED  it answers on its port: it ended at once; it wrote:\nI am no plugin\n"
+        "FAILED  it answers on its port: it exited at once; it wrote:\nI am no plugin\n"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two documents are compared by upstream's rules."""
+"""Documents are compared by the rules of upstream."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ documents = st.recursive(
 )
 
 
-def at(nodes: list[Node]) -> list[tuple[str, Any, Any]]:
-    """Returns the nodes as plain rows."""
+def rows_of(nodes: list[Node]) -> list[tuple[str, Any, Any]]:
+    """Returns path, old and new value of every node."""
     return [(node.where, node.old, node.new) for node in nodes]
 
 
@@ -75,10 +75,10 @@ def at(nodes: list[Node]) -> list[tuple[str, Any, Any]]:
         ),
     ],
 )
-def test_documents_differ_where(
+def test_the_differences_of_two_documents(
     old: Any, new: Any, options: Options, rows: list[tuple[str, Any, Any]]
 ) -> None:
-    assert at(compare(old, new, options)) == rows
+    assert rows_of(compare(old, new, options)) == rows
 
 
 @given(documents)
@@ -87,18 +87,18 @@ def test_a_document_equals_itself(document: Any) -> None:
 
 
 @given(documents, documents)
-def test_both_directions_name_the_same_paths(old: Any, new: Any) -> None:
-    there = {node.where for node in compare(old, new)}
-    assert there == {node.where for node in compare(new, old)}
+def test_both_directions_have_the_same_paths(old: Any, new: Any) -> None:
+    paths = {node.where for node in compare(old, new)}
+    assert paths == {node.where for node in compare(new, old)}
 
 
 @given(documents, documents)
-def test_a_laxer_comparison_finds_nothing_new(old: Any, new: Any) -> None:
+def test_a_drift_comparison_has_a_subset_of_the_differences(old: Any, new: Any) -> None:
     strict = {node.where for node in compare(old, new)}
     assert {node.where for node in compare(old, new, DRIFT)} <= strict
 
 
-def test_nodes_are_found_by_a_pattern() -> None:
+def test_find_matches_paths_by_a_pattern() -> None:
     nodes = compare({"spec": {"a": 1, "b": 1}}, {"spec": {"a": 2, "b": 2}})
     assert [node.where for node in find(nodes, r"^spec\.b$")] == ["spec.b"]
 

@@ -22,7 +22,7 @@ LIVE: dict[str, Any] = {
         },
     },
 }
-WANTED: dict[str, Any] = {
+DESIRED: dict[str, Any] = {
     "metadata": {"labels": {"app": "web", "extra": "1"}},
     "spec": {
         "replicas": 3,
@@ -81,8 +81,8 @@ TEXT = """\
 """
 
 
-def test_differences_stand_below_their_ancestors() -> None:
-    assert render(compare(LIVE, WANTED)) == TEXT
+def test_differences_are_rendered_below_their_ancestors() -> None:
+    assert render(compare(LIVE, DESIRED)) == TEXT
 
 
 def test_values_at_masked_paths_are_hidden() -> None:
@@ -98,7 +98,7 @@ def test_every_line_of_a_long_text_has_its_mark() -> None:
     assert text == "  #a\n- a: x\n+ a: one\n+   two\n\n"
 
 
-def test_nothing_is_written_for_no_difference() -> None:
+def test_no_difference_renders_nothing() -> None:
     assert render([]) == ""
 
 

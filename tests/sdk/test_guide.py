@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins that the guide shows are run for real, in every way that it tells."""
+"""The plugins of the guide run in every way that the guide describes."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ BIN = str(Path(sys.executable).parent)
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A directory with every file of the guide, programs among them."""
+    """Returns a directory with every file of the guide, programs as executables."""
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
         if content.startswith("#!"):
@@ -64,7 +64,7 @@ def directory(tmp_path: Path) -> Path:
 def load(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Generator[Callable[[str], Any], None, None]:
-    """Imports a file of the guide and forgets it afterwards."""
+    """Returns a function that imports a file of the guide, for this test only."""
     monkeypatch.syspath_prepend(str(directory))
     invalidate_caches()
     yield import_module
@@ -83,10 +83,10 @@ def test_the_plugin_is_as_short_as_the_guide_says() -> None:
     assert len([line for line in FILES["tcpcheck.py"].splitlines() if line.strip()]) <= 40
 
 
-def test_the_guide_tells_of_everything_that_is_promised() -> None:
-    promised = {*sdk.__all__, *sdk_config.__all__}
+def test_the_guide_documents_every_public_name() -> None:
+    public = {*sdk.__all__, *sdk_config.__all__}
     members = {*dir(StageContext), *StageContext.__dataclass_fields__, *vars(StageResult)}
-    assert (promised | {m for m in members if not m.startswith("_")}) - WORDS == set()
+    assert (public | {m for m in members if not m.startswith("_")}) - WORDS == set()
 
 
 @pytest.mark.slow
@@ -103,8 +103,8 @@ def test_the_tests_of_the_guide_pass(directory: Path) -> None:
     assert done.returncode == 0
 
 
-async def answer_of(plugin: Plugin, options: dict[str, object]) -> tuple[StageStatus, str]:
-    given = pb.ExecutePluginInput(
+async def execute_stage(plugin: Plugin, options: dict[str, object]) -> tuple[StageStatus, str]:
+    plugin_input = pb.ExecutePluginInput(
         deployment=Deployment(
             id="d",
             application_id="a",
@@ -125,65 +125,64 @@ async def answer_of(plugin: Plugin, options: dict[str, object]) -> tuple[StageSt
             application_directory="/", commit_hash="c", application_config_filename="f"
         ),
     )
-    answer = await plugin.ExecuteStage(pb.ExecuteStageRequest(input=given))
-    return StageStatus(answer.status), answer.message
+    response = await plugin.ExecuteStage(pb.ExecuteStageRequest(input=plugin_input))
+    return StageStatus(response.status), response.message
 
 
 @asynccontextmanager
-async def listening() -> AsyncGenerator[int, None]:
+async def tcp_server() -> AsyncGenerator[int, None]:
     async with await asyncio.start_server(lambda _, w: w.close(), "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
 
 
-WANTED = ApplicationSpec()
-Started = AbstractAsyncContextManager[Any]
+APPLICATION = ApplicationSpec()
 
 
-def started(plugins: list[PluginSpec], host: MemoryHost) -> Started:
+def started(plugins: list[PluginSpec], host: MemoryHost) -> AbstractAsyncContextManager[Any]:
     callbacks: Any = host
     callbacks.masks = SecretMasks()
     return PluginHost.start(plugins, callbacks=callbacks)
 
 
 @pytest.mark.slow
-async def test_as_a_program_it_is_started_called_and_ended_by_piped(
+async def test_piped_starts_calls_and_stops_the_program(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", BIN, prepend=os.pathsep)
     host = MemoryHost()
     url, port = (directory / "tcpcheck.py").as_uri(), free_port()
     async with started([PluginSpec(name="tcpcheck", url=url, port=port)], host) as plugins:
-        plugin = plugins.for_stage("TCP_CHECK", WANTED)
-        async with listening() as answering:
-            place = f"127.0.0.1:{answering}"
-            ended = await answer_of(plugin, {"port": answering})
-        assert ended == (StageStatus.SUCCESS, f"{place} answers")
-        assert host.lines == [f"{place} answers"]
-        assert host.stage_metadata == {sdk.DISPLAY_KEY: f"{place} answers"}
+        plugin = plugins.for_stage("TCP_CHECK", APPLICATION)
+        async with tcp_server() as tcp_port:
+            address = f"127.0.0.1:{tcp_port}"
+            result = await execute_stage(plugin, {"port": tcp_port})
+        assert result == (StageStatus.SUCCESS, f"{address} answers")
+        assert host.lines == [f"{address} answers"]
+        assert host.stage_metadata == {sdk.DISPLAY_KEY: f"{address} answers"}
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 @pytest.mark.slow
-def test_the_check_says_what_the_guide_shows(
+def test_the_check_prints_what_the_guide_shows(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (shown,) = re.findall(r"^```text\n\$ (pipectl plugin check .*?)^```$", GUIDE, re.M | re.S)
-    typed, _, answer = shown.partition("\n")
+    command, _, output = shown.partition("\n")
     monkeypatch.setenv("PATH", BIN, prepend=os.pathsep)
     monkeypatch.chdir(directory)
-    assert run(pipectl(), shlex.split(typed)[1:]) == 0
-    assert capsys.readouterr().out == answer
+    assert run(pipectl(), shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out == output
 
 
 def install(directory: Path) -> None:
-    """Makes the entry points of the guide known, as an installation would."""
+    """Installs the entry points of the guide."""
     (project,) = re.findall(r"^```toml\n(.*?)^```$", GUIDE, re.M | re.S)
     groups = tomllib.loads(project)["project"]["entry-points"]
     lines = [
         line
         for group, entries in groups.items()
-        for line in (f"[{group}]", *(f"{name} = {place}" for name, place in entries.items()))
+        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in entries.items()))
     ]
     information = directory / "tcpcheck-1.0.dist-info"
     information.mkdir()
@@ -196,11 +195,13 @@ def install(directory: Path) -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        pytest.param(PluginSpec(name="tcpcheck"), id="in a process of its own"),
-        pytest.param(PluginSpec(name="tcpcheck", url="builtin://tcpcheck"), id="in that of piped"),
+        pytest.param(PluginSpec(name="tcpcheck"), id="in its own process"),
+        pytest.param(
+            PluginSpec(name="tcpcheck", url="builtin://tcpcheck"), id="in the process of piped"
+        ),
     ],
 )
-async def test_installed_beside_piped_its_name_is_enough(
+async def test_an_installed_plugin_needs_only_its_name(
     directory: Path, entry: PluginSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(directory)
@@ -208,16 +209,16 @@ async def test_installed_beside_piped_its_name_is_enough(
     host = MemoryHost()
     async with started([], host) as plugins:
         assert "tcpcheck" not in plugins.names
-    async with started([entry], host) as plugins, listening() as answering:
-        plugin = plugins.for_stage("TCP_CHECK", WANTED)
+    async with started([entry], host) as plugins, tcp_server() as tcp_port:
+        plugin = plugins.for_stage("TCP_CHECK", APPLICATION)
         assert plugin.name == "tcpcheck"
-        status, _ = await answer_of(plugin, {"port": answering})
+        status, _ = await execute_stage(plugin, {"port": tcp_port})
     assert status is StageStatus.SUCCESS
-    assert host.lines == [f"127.0.0.1:{answering} answers"]
+    assert host.lines == [f"127.0.0.1:{tcp_port} answers"]
 
 
 @pytest.mark.usefixtures("load")
-def test_installed_beside_piped_its_options_are_checked_with_the_file(directory: Path) -> None:
+def test_options_of_an_installed_plugin_are_checked_with_the_file(directory: Path) -> None:
     (sample,) = (
         block for block in re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.M | re.S)
         if "name: TCP_CHECK" in block
@@ -231,14 +232,16 @@ def test_installed_beside_piped_its_options_are_checked_with_the_file(directory:
     assert "within" in str(warning)
 
 
-async def test_a_mistake_in_the_options_is_found_while_planning(load: Any) -> None:
+async def test_invalid_options_are_reported_while_planning(load: Callable[[str], Any]) -> None:
     plugin = load("tcpcheck").TcpCheckPlugin()
     requested = sdk.RequestedStage("TCP_CHECK", 0, "", b'{"within": "1m"}')
     with pytest.raises(sdk.UserMistake, match="port: must be set"):
         await plugin.plan_stage(requested, rollback=True)
 
 
-async def test_what_was_put_up_is_taken_down(load: Any, directory: Path) -> None:
+async def test_the_rollback_stage_undoes_the_stage(
+    load: Callable[[str], Any], directory: Path
+) -> None:
     plugin = load("maintenance").MaintenancePlugin()
     (directory / "up.sh").write_text("echo up")
     (directory / "down.sh").write_text("echo down")

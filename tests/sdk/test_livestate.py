@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin looks at its platform and piped hears it in upstream's words."""
+"""Live state and plan previews of a plugin become the messages of upstream's protocol."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -37,20 +37,20 @@ from pipecd.sdk.serving import PluginServer
 from pipecd.sdk.testing import MemoryHost, StageBench
 from pipecd.wire.validation import check
 
-BORN = datetime(2026, 1, 2, tzinfo=UTC)
+CREATED = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-class Place(Spec):
-    """Where the plugin deploys to."""
+class TargetConfig(Spec):
+    """The settings of a deploy target."""
 
     region: str
 
 
-class Watcher(StagePlugin, LiveStatePlugin, PreviewPlugin):
-    """Sees one resource at each target."""
+class VmPlugin(StagePlugin, LiveStatePlugin, PreviewPlugin):
+    """Reports one resource for each target and health."""
 
     stages = ()
-    config = PluginConfig(name="watcher", deploy_target=Place)
+    config = PluginConfig(name="vm", deploy_target=TargetConfig)
     healths: Sequence[Health] = (Health.HEALTHY,)
 
     async def execute(self, stage: StageContext) -> StageResult:
@@ -60,11 +60,11 @@ class Watcher(StagePlugin, LiveStatePlugin, PreviewPlugin):
         resources = [
             Resource(
                 id=f"{target.name}-{i}",
-                name=f"{look.application_name} in {target.settings(Place).region}",
+                name=f"{look.application_name} in {target.settings(TargetConfig).region}",
                 kind="vm",
                 target=target.name,
                 health=health,
-                created_at=BORN,
+                created_at=CREATED,
                 metadata={"commit": look.source.commit},
             )
             for target in look.targets
@@ -80,51 +80,51 @@ class Watcher(StagePlugin, LiveStatePlugin, PreviewPlugin):
         ]
 
 
-ENTRY = PluginEntry("watcher", {}, (DeployTarget("dev", {}, {"region": "eu"}),))
+ENTRY = PluginEntry("vm", {}, (DeployTarget("dev", {}, {"region": "eu"}),))
 SOURCE = DeploymentSource(application_directory="/nowhere", commit_hash="c0ffee")
 
 
-def asked(*targets: str) -> GetLivestateRequest:
+def request_for(*targets: str) -> GetLivestateRequest:
     return GetLivestateRequest(
         piped_id="p", application_id="a", application_name="shop",
         deploy_source=SOURCE, deploy_targets=targets,
     )  # fmt: skip
 
 
-async def look(plugin: Watcher) -> GetLivestateResponse:
-    answer = await PluginServer(plugin, ENTRY, MemoryHost()).GetLivestate(asked("dev"))
-    check(answer.application_live_state)
-    check(answer.sync_state)
-    return answer
+async def live_state_of(plugin: VmPlugin) -> GetLivestateResponse:
+    response = await PluginServer(plugin, ENTRY, MemoryHost()).GetLivestate(request_for("dev"))
+    check(response.application_live_state)
+    check(response.sync_state)
+    return response
 
 
-async def test_what_runs_is_told_with_all_that_piped_needs() -> None:
-    answer = await look(Watcher())
-    (resource,) = answer.application_live_state.resources
-    assert (resource.name, resource.deploy_target, resource.plugin_name) == ("shop in eu", "dev", "watcher")  # fmt: skip
+async def test_a_live_state_becomes_a_valid_message() -> None:
+    response = await live_state_of(VmPlugin())
+    (resource,) = response.application_live_state.resources
+    assert (resource.name, resource.deploy_target, resource.plugin_name) == ("shop in eu", "dev", "vm")  # fmt: skip
     assert (resource.created_at, resource.updated_at > resource.created_at) == (1767312000, True)
-    assert (answer.sync_state.status, answer.sync_state.short_reason) == (3, "differs")
+    assert (response.sync_state.status, response.sync_state.short_reason) == (3, "differs")
 
 
 @pytest.mark.parametrize(
-    ("healths", "whole"),
+    ("healths", "health"),
     [
-        pytest.param((), ApplicationLiveState.HEALTHY, id="nothing ails"),
-        pytest.param((Health.HEALTHY, Health.HEALTHY), ApplicationLiveState.HEALTHY, id="all are well"),
-        pytest.param((Health.HEALTHY, Health.UNHEALTHY), ApplicationLiveState.OTHER, id="one is ill"),
-        pytest.param((Health.UNKNOWN, Health.UNHEALTHY), ApplicationLiveState.UNKNOWN, id="one is not known"),
+        pytest.param((), ApplicationLiveState.HEALTHY, id="no resources"),
+        pytest.param((Health.HEALTHY, Health.HEALTHY), ApplicationLiveState.HEALTHY, id="all healthy"),
+        pytest.param((Health.HEALTHY, Health.UNHEALTHY), ApplicationLiveState.OTHER, id="one unhealthy"),
+        pytest.param((Health.UNKNOWN, Health.UNHEALTHY), ApplicationLiveState.UNKNOWN, id="one unknown"),
     ],
 )  # fmt: skip
-async def test_the_health_of_the_whole(
-    healths: Sequence[Health], whole: ApplicationLiveState.Status.ValueType
+async def test_the_health_of_an_application(
+    healths: Sequence[Health], health: ApplicationLiveState.Status.ValueType
 ) -> None:
-    plugin = Watcher()
+    plugin = VmPlugin()
     plugin.healths = healths
-    assert (await look(plugin)).application_live_state.health_status == whole
+    assert (await live_state_of(plugin)).application_live_state.health_status == health
 
 
-async def test_what_a_change_would_do_is_told() -> None:
-    server = PluginServer(Watcher(), ENTRY, MemoryHost())
+async def test_plan_previews_become_messages() -> None:
+    server = PluginServer(VmPlugin(), ENTRY, MemoryHost())
     request = GetPlanPreviewRequest(
         application_id="a",
         application_name="shop",
@@ -140,50 +140,50 @@ async def test_what_a_change_would_do_is_told() -> None:
     assert later.summary == "0ld becomes c0ffee"
 
 
-async def test_a_look_needs_targets_that_are_known() -> None:
-    server = PluginServer(Watcher(), ENTRY, MemoryHost())
+async def test_live_state_requires_configured_deploy_targets() -> None:
+    server = PluginServer(VmPlugin(), ENTRY, MemoryHost())
     with pytest.raises(UserMistake, match="no deploy targets provided"):
-        await server.GetLivestate(asked())
-    with pytest.raises(PipecdError, match="deploy target moon is not defined for plugin watcher"):
-        await server.GetLivestate(asked("moon"))
+        await server.GetLivestate(request_for())
+    with pytest.raises(PipecdError, match="deploy target moon is not defined for plugin vm"):
+        await server.GetLivestate(request_for("moon"))
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "message"),
     [
-        pytest.param(PluginEntry("watcher"), "requires at least one deploy target", id="no target"),
-        pytest.param(PluginEntry("watcher", {}, (DeployTarget("dev", {}, {}),)), "deploy target dev: region: must be set", id="a target without its settings"),
+        pytest.param(PluginEntry("vm"), "requires at least one deploy target", id="no target"),
+        pytest.param(PluginEntry("vm", {}, (DeployTarget("dev", {}, {}),)), "deploy target dev: region: must be set", id="a target without its settings"),
     ],
 )  # fmt: skip
-def test_a_wrong_entry_is_found_at_the_start(entry: PluginEntry, told: str) -> None:
-    with pytest.raises(UserMistake, match=told):
-        PluginServer(Watcher(), entry, MemoryHost())
+def test_an_invalid_entry_is_reported_at_start(entry: PluginEntry, message: str) -> None:
+    with pytest.raises(UserMistake, match=message):
+        PluginServer(VmPlugin(), entry, MemoryHost())
 
 
-async def test_the_bench_asks_as_piped_does(tmp_path: Path) -> None:
-    bench = StageBench(Watcher(), tmp_path, entry=ENTRY, config="kind: Application")
-    state = await Watcher().live_state(bench.live_context())
+async def test_the_bench_calls_a_plugin_as_piped_does(tmp_path: Path) -> None:
+    bench = StageBench(VmPlugin(), tmp_path, entry=ENTRY, config="kind: Application")
+    state = await VmPlugin().live_state(bench.live_context())
     assert [resource.name for resource in state.resources] == ["tested in eu"]
-    (preview,) = await Watcher().preview(bench.preview_context(running=bench.source))
+    (preview,) = await VmPlugin().preview(bench.preview_context(running=bench.source))
     assert preview.summary == "c0ffee becomes c0ffee"
     assert bench.plan_context().target.config == b"kind: Application"
 
 
-async def test_every_context_brings_tools(tmp_path: Path) -> None:
-    bench = StageBench(Watcher(), tmp_path, entry=ENTRY)
+async def test_every_context_installs_tools(tmp_path: Path) -> None:
+    bench = StageBench(VmPlugin(), tmp_path, entry=ENTRY)
     bench.host.tools["helm-3.8.2"] = tmp_path / "helm"
     for context in (bench.plan_context(), bench.live_context(), bench.preview_context()):
         assert await context.tool("helm", "3.8.2", "curl …") == tmp_path / "helm"
 
 
-class Unprepared(Watcher):
-    """Misses something when it starts."""
+class MissingTool(VmPlugin):
+    """Requires a tool at start that is not installed."""
 
     async def prepare(self, start: StartContext) -> None:
         await start.tool("helm", "1", "")
 
 
-async def test_a_preparation_that_fails_is_told() -> None:
-    server = PluginServer(Unprepared(), ENTRY, MemoryHost())
+async def test_a_failed_prepare_is_reported() -> None:
+    server = PluginServer(MissingTool(), ENTRY, MemoryHost())
     with pytest.raises(PipecdError, match="the test did not put helm-1 into `tools`"):
         await server.prepare(AsyncExitStack())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plugin author imports, and nothing else is promised to stay.
+"""The public interface for plugin authors; everything else may change.
 
 A plugin is a class with `stages` and `execute`; `serve` makes it a program:
 
@@ -28,7 +28,7 @@ from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.observe.metrics import PluginCounter as Tally
 from pipecd.program.run import Finished
 from pipecd.sdk.config import Duration, PluginConfig, Spec
-from pipecd.sdk.facts import Commit, Deployment, DeployTarget, PluginEntry, Source
+from pipecd.sdk.deployment import Commit, Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.livestate import (
     Health,
     LiveContext,

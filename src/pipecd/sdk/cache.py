@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-memory cache for plugins that remember what is costly to compute."""
+"""The in-memory cache for plugins that cache expensive results."""
 
 from pipecd.cache import LruCache
 

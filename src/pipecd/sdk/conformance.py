@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a program is a plugin: runs it as piped, ours or upstream's, does."""
+"""Checks that a program implements the plugin protocol: starts and calls it as piped does."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -29,7 +29,7 @@ from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest
 from pipecd.proto.plugin.livestate_pb2_grpc import LivestateServiceStub
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest
 from pipecd.proto.plugin.planpreview_pb2_grpc import PlanPreviewServiceStub
-from pipecd.sdk.serving import answers, loopback_channel, rpc_handlers, start_arguments
+from pipecd.sdk.serving import is_serving, loopback_channel, rpc_handlers, start_arguments
 from pipecd.sdk.testing import MemoryHost, Sample
 from pipecd.wire.server import grpc_server
 from pipecd.wire.validation import check
@@ -45,7 +45,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A checked question and its verdict; `why` explains a failed or skipped one."""
+    """The verdict about one question; `why` explains a failed or skipped check."""
 
     question: str
     verdict: Verdict
@@ -61,26 +61,26 @@ class CheckFailed(Exception):
 
 
 class CheckSkipped(Exception):
-    """The plugin does not implement the call, or the trial has no options for it."""
+    """The plugin does not implement the RPC, or the trial has no options for the stage."""
 
 
 PLUGIN_SERVICE = host_pb2.DESCRIPTOR.services_by_name["PluginService"]
 _START_TIMEOUT, _START_FAILURE_TIMEOUT = 30.0, 30.0
 # Upstream's SDK takes up to a minute to send the log of a cancelled stage.
 _EXIT_TIMEOUT = 75.0
-_PLACEHOLDER_TARGET = DeployTargetSpec(name="made-up")
+_PLACEHOLDER_TARGET = DeployTargetSpec(name="placeholder")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What to try: a command, its entry if it needs one, and options of the stages to run."""
+    """The plugin to check: its command, its entry if it needs one, options of stages to run."""
 
     command: Sequence[str]
     entry: PluginSpec | None = None
     options: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def spec(self, port: int) -> PluginSpec:
-        """The entry that the program is started with."""
+        """Returns the entry that the program is started with."""
         entry = self.entry or PluginSpec(name="checked", deploy_targets=(_PLACEHOLDER_TARGET,))
         url = entry.url or Path(self.command[0]).absolute().as_uri()
         return entry.model_copy(update={"port": port, "url": url})
@@ -91,27 +91,21 @@ async def try_plugin(trial: Trial) -> AsyncIterator[Finding]:
     yield await _check(
         "it refuses to start without its flags", lambda: _expect_start_failure(trial, ["start"])
     )
-    port = free_port()
-    host = MemoryHost()
-    rpc_table = rpc_handlers(PLUGIN_SERVICE, host)
-    with tempfile.TemporaryDirectory(prefix="plugin-check-") as directory:
-        async with grpc_server([rpc_table], host="localhost", port=0, grace=0) as service_port:
-            piped = f"localhost:{service_port}"
-            bad = ["start", "--piped-plugin-service", piped, "--config", "{"]
-            yield await _check(
-                "it refuses an entry that is not JSON", lambda: _expect_start_failure(trial, bad)
-            )
-            async for finding in _start_plugin(trial, host, Path(directory), (port, service_port)):
-                yield finding
-
-
-async def _start_plugin(
-    trial: Trial, host: MemoryHost, directory: Path, ports: tuple[int, int]
-) -> AsyncIterator[Finding]:
-    port, service_port = ports
+    port, host = free_port(), MemoryHost()
     spec = trial.spec(port)
-    argv = [*trial.command, *start_arguments(spec, service_port=service_port)]
-    async with _wait_for_start(argv) as (program, lines), loopback_channel(port) as channel:
+    async with AsyncExitStack() as opened:
+        directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="plugin-check-"))
+        services = [rpc_handlers(PLUGIN_SERVICE, host)]
+        service_port = await opened.enter_async_context(
+            grpc_server(services, host="localhost", port=0, grace=0)
+        )
+        bad = ["start", "--piped-plugin-service", f"localhost:{service_port}", "--config", "{"]
+        yield await _check(
+            "it refuses an entry that is not JSON", lambda: _expect_start_failure(trial, bad)
+        )
+        argv = [*trial.command, *start_arguments(spec, service_port=service_port)]
+        program, lines = await opened.enter_async_context(_started(argv))
+        channel = await opened.enter_async_context(loopback_channel(port))
         ready = await _check(
             "it answers on its port", lambda: _wait_until_serving(program, channel, lines)
         )
@@ -120,25 +114,23 @@ async def _start_plugin(
             return
         sample = Sample(
             plugin=spec.name,
-            directory=directory,
+            directory=Path(directory),
             targets=[target.name for target in spec.deploy_targets],
         )
-        inputs = CheckInputs(sample, host, trial.options, trial.entry is not None)
-        questions = ConformanceChecks(channel, inputs)
-        async for check, run in questions.all():
-            yield await _check(check, run)
-        yield await _check("it ends when it is told to", lambda: _expect_exit(program))
-        yield await _check("it lets go of its port", lambda: _expect_port_free(port))
+        async for question, run_check in ConformanceChecks(channel, trial, sample, host).all():
+            yield await _check(question, run_check)
+        yield await _check("it stops on SIGTERM", lambda: _expect_exit(program))
+        yield await _check("it frees its port", lambda: _expect_port_free(port))
 
 
-async def _check(check: str, run: Callable[[], Awaitable[None]]) -> Finding:
+async def _check(question: str, run_check: Callable[[], Awaitable[None]]) -> Finding:
     try:
-        await run()
+        await run_check()
     except CheckSkipped as e:
-        return Finding(check, Verdict.SKIPPED, str(e))
+        return Finding(question, Verdict.SKIPPED, str(e))
     except CheckFailed as e:
-        return Finding(check, Verdict.FAILED, str(e))
-    return Finding(check, Verdict.OK)
+        return Finding(question, Verdict.FAILED, str(e))
+    return Finding(question, Verdict.OK)
 
 
 async def _expect_start_failure(trial: Trial, arguments: Sequence[str]) -> None:
@@ -152,9 +144,10 @@ async def _expect_start_failure(trial: Trial, arguments: Sequence[str]) -> None:
 
 
 @asynccontextmanager
-async def _wait_for_start(
+async def _started(
     argv: Sequence[str],
 ) -> AsyncGenerator[tuple[die_with_parent.ChildProcess, output.Lines], None]:
+    """Runs the program for the length of the block, and collects its output."""
     lines = output.Lines(None, keep=4096)
     async with output.pipe() as (reader, writing):
         program = await die_with_parent.start(
@@ -175,16 +168,17 @@ async def _wait_until_serving(
     ended = asyncio.ensure_future(program.process.wait())
     try:
         async with asyncio.timeout(_START_TIMEOUT):
-            # A server says by itself that it is there, and not that it is ready.
-            while not ended.done() and not await answers(channel, 1):  # noqa: ASYNC110
+            while not ended.done() and not await is_serving(channel, 1):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     except TimeoutError as e:
-        raise CheckFailed(f"no answer within {_START_TIMEOUT:g}s; it wrote:\n{lines.text()}") from e
+        raise CheckFailed(
+            f"no response within {_START_TIMEOUT:g}s; it wrote:\n{lines.text()}"
+        ) from e
     finally:
-        is_over = ended.done()
+        has_exited = ended.done()
         ended.cancel()
-    if is_over:
-        raise CheckFailed(f"it ended at once; it wrote:\n{lines.text()}")
+    if has_exited:
+        raise CheckFailed(f"it exited at once; it wrote:\n{lines.text()}")
 
 
 async def _expect_exit(program: die_with_parent.ChildProcess) -> None:
@@ -199,7 +193,7 @@ async def _expect_exit(program: die_with_parent.ChildProcess) -> None:
 async def _expect_port_free(port: int) -> None:
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
-            raise CheckFailed(f"somebody still listens on {port}")
+            raise CheckFailed(f"port {port} is still in use")
 
 
 ResponseT = TypeVar("ResponseT")
@@ -211,118 +205,112 @@ _STAGE_TIMEOUT = 120.0
 _STAGE_INDEX = 3
 
 
-@dataclass(frozen=True)
-class CheckInputs:
-    """The inputs of the checks; `options` has those of the stages to run."""
-
-    sample: Sample
-    host: MemoryHost
-    options: Mapping[str, object]
-    has_entry: bool
-
-
 class ConformanceChecks:
-    """The checks of one plugin."""
+    """The checks of one running plugin."""
 
-    def __init__(self, channel: grpc.aio.Channel, inputs: CheckInputs) -> None:
-        self._inputs, self._sample, self._host = inputs, inputs.sample, inputs.host
+    def __init__(
+        self, channel: grpc.aio.Channel, trial: Trial, sample: Sample, host: MemoryHost
+    ) -> None:
+        self._trial, self._sample, self._host = trial, sample, host
         self._deployment = DeploymentServiceStub(channel)
         self._livestate = LivestateServiceStub(channel)
-        self._previewing = PlanPreviewServiceStub(channel)
+        self._planpreview = PlanPreviewServiceStub(channel)
 
     async def all(self) -> AsyncIterator[ConformanceCheck]:
         """Yields the checks in order; later ones need the results of earlier ones."""
         stages: list[str] = []
 
-        async def names() -> None:
+        async def list_stages() -> None:
             stages.extend(await self._stages())
 
-        yield "it names its stages", names
-        yield "it tells versions", self._versions
+        yield "it lists its stages", list_stages
+        yield "it determines versions", self._versions
         yield "it chooses a strategy or abstains", self._strategy
         yield "it plans a quick sync", self._quick_sync
         for stage in stages:
             yield f"it plans {stage}", lambda s=stage: self._plan(s, stages)
-        yield "it fails a stage that it does not have", self._unknown_stage
-        for stage in self._inputs.options:
+        yield "it fails an unknown stage", self._unknown_stage
+        for stage in self._trial.options:
             yield f"it runs {stage}", lambda s=stage: self._run(s)
-            yield f"it survives that {stage} is cancelled", lambda s=stage: self._cancel(s)
-        yield "it tells what runs", self._live_state
-        yield "it tells what a change would do", self._preview
+            yield f"it survives the cancellation of {stage}", lambda s=stage: self._cancel(s)
+        yield "it reports the live state", self._live_state
+        yield "it previews a change", self._preview
 
     async def _stages(self) -> list[str]:
         request = pb.FetchDefinedStagesRequest()
-        answer = await self._call(
+        response = await self._call(
             self._deployment.FetchDefinedStages(request, timeout=_CALL_TIMEOUT)
         )
-        names = list(answer.stages)
+        names = list(response.stages)
         if not all(names):
             raise CheckFailed("one of its stages has no name")
-        if doubled := [name for name, count in Counter(names).items() if count > 1]:
-            raise CheckFailed(f"it names {', '.join(doubled)} more than once")
+        if duplicates := [name for name, count in Counter(names).items() if count > 1]:
+            raise CheckFailed(f"it lists {', '.join(duplicates)} more than once")
         return names
 
     async def _versions(self) -> None:
         request = pb.DetermineVersionsRequest(input=self._plan_input())
-        answer = await self._call(
+        response = await self._call(
             self._deployment.DetermineVersions(request, timeout=_CALL_TIMEOUT)
         )
-        if any(not version.version for version in answer.versions):
+        if any(not version.version for version in response.versions):
             raise CheckFailed("one of the versions is empty")
 
     async def _strategy(self) -> None:
         request = pb.DetermineStrategyRequest(input=self._plan_input())
-        answer = await self._call(
+        response = await self._call(
             self._deployment.DetermineStrategy(request, timeout=_CALL_TIMEOUT)
         )
-        decided = (SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE)
-        if not answer.unsupported and answer.sync_strategy not in decided:
-            raise CheckFailed(f"it neither abstains nor decides, it answers {answer.sync_strategy}")
+        decisions = (SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE)
+        if not response.unsupported and response.sync_strategy not in decisions:
+            raise CheckFailed(
+                f"it neither abstains nor decides, it returns {response.sync_strategy}"
+            )
 
     async def _quick_sync(self) -> None:
         request = pb.BuildQuickSyncStagesRequest(rollback=True)
-        answer = await self._call(
+        response = await self._call(
             self._deployment.BuildQuickSyncStages(request, timeout=_CALL_TIMEOUT)
         )
-        if any(not stage.name for stage in answer.stages):
+        if any(not stage.name for stage in response.stages):
             raise CheckFailed("one of the stages has no name")
 
     async def _plan(self, stage: str, declared: list[str]) -> None:
-        asked = pb.BuildPipelineSyncStagesRequest.StageConfig(
+        requested = pb.BuildPipelineSyncStagesRequest.StageConfig(
             name=stage, index=_STAGE_INDEX, config=self._options(stage)
         )
-        request = pb.BuildPipelineSyncStagesRequest(rollback=True, stages=[asked])
+        request = pb.BuildPipelineSyncStagesRequest(rollback=True, stages=[requested])
         call = self._deployment.BuildPipelineSyncStages(request, timeout=_CALL_TIMEOUT)
         try:
             planned = (await self._call(call)).stages
         except CheckFailed as e:
-            if stage not in self._inputs.options:
-                raise CheckSkipped(f"it wants other options than none, give them ({e})") from e
+            if stage not in self._trial.options:
+                raise CheckSkipped(f"it requires options, pass them ({e})") from e
             raise
-        if strange := [s.name for s in planned if s.name not in declared]:
-            raise CheckFailed(f"it plans {strange[0]}, which is not one of its stages")
-        if strange := [str(s.index) for s in planned if s.index != _STAGE_INDEX]:
-            raise CheckFailed(f"the stage at {_STAGE_INDEX} was planned at {strange[0]}")
+        if undeclared := [s.name for s in planned if s.name not in declared]:
+            raise CheckFailed(f"it plans {undeclared[0]}, which is not one of its stages")
+        if misplaced := [s.index for s in planned if s.index != _STAGE_INDEX]:
+            raise CheckFailed(f"it plans the stage of index {_STAGE_INDEX} at index {misplaced[0]}")
         if any(count > 1 for count in Counter(s.rollback for s in planned).values()):
-            raise CheckFailed(f"it plans two stages at {_STAGE_INDEX}")
+            raise CheckFailed(f"it plans two stages at index {_STAGE_INDEX}")
 
     async def _unknown_stage(self) -> None:
         try:
-            answer = await self._execute("THERE_IS_NO_SUCH_STAGE", _CALL_TIMEOUT)
+            response = await self._execute("UNKNOWN_STAGE", _CALL_TIMEOUT)
         except CheckFailed as e:
             if "DEADLINE_EXCEEDED" in str(e):
                 raise
             return
-        if answer.status != StageStatus.FAILURE:
-            raise CheckFailed(f"it answers status {answer.status}")
+        if response.status != StageStatus.FAILURE:
+            raise CheckFailed(f"it returns status {response.status}")
 
     async def _run(self, stage: str) -> None:
         before = len(self._host.blocks)
-        answer = await self._execute(stage, _STAGE_TIMEOUT)
-        if answer.status not in STAGE_ANSWERS:
-            raise CheckFailed(f"it answers status {answer.status}, which is not an ending")
+        response = await self._execute(stage, _STAGE_TIMEOUT)
+        if response.status not in STAGE_ANSWERS:
+            raise CheckFailed(f"it returns status {response.status}, which is not final")
         if len(self._host.blocks) > before and not self._host.is_log_completed:
-            raise CheckFailed("it ended before its log was complete")
+            raise CheckFailed("it returned before its log was complete")
 
     async def _cancel(self, stage: str) -> None:
         call = asyncio.ensure_future(self._execute(stage, _STAGE_TIMEOUT))
@@ -340,12 +328,12 @@ class ConformanceChecks:
             deploy_source=self._sample.source(),
             deploy_targets=self._sample.targets,
         )
-        answer = await self._call_optional(
+        response = await self._call_optional(
             self._livestate.GetLivestate(request, timeout=_CALL_TIMEOUT)
         )
         try:
-            check(answer.application_live_state)
-            check(answer.sync_state)
+            check(response.application_live_state)
+            check(response.sync_state)
         except UserMistake as e:
             raise CheckFailed(str(e)) from e
 
@@ -358,43 +346,43 @@ class ConformanceChecks:
             target_deployment_source=self._sample.source(),
             deploy_targets=self._sample.targets,
         )
-        answer = await self._call_optional(
-            self._previewing.GetPlanPreview(request, timeout=_CALL_TIMEOUT)
+        response = await self._call_optional(
+            self._planpreview.GetPlanPreview(request, timeout=_CALL_TIMEOUT)
         )
-        if strange := {r.deploy_target for r in answer.results} - set(self._sample.targets):
-            raise CheckFailed(f"it tells of {min(strange)}, which was not asked for")
+        if others := {r.deploy_target for r in response.results} - set(self._sample.targets):
+            raise CheckFailed(f"it previews {min(others)}, which was not requested")
 
     async def _call_optional(self, call: Awaitable[ResponseT]) -> ResponseT:
-        """Makes a call that may fail, because the deploy target does not exist."""
+        """Awaits an RPC that may fail because the deploy target does not exist."""
         try:
             return await self._call(call)
         except CheckFailed as e:
-            if self._inputs.has_entry:
+            if self._trial.entry is not None:
                 raise
-            raise CheckSkipped(f"it needs a real deploy target, give its entry ({e})") from e
+            raise CheckSkipped(f"it needs a real deploy target, pass its entry ({e})") from e
 
-    async def _execute(self, stage: str, within: float) -> pb.ExecuteStageResponse:
-        # Each is a new stage, although it has the name of the one before.
+    async def _execute(self, stage: str, timeout_seconds: float) -> pb.ExecuteStageResponse:
+        # Every call executes a new stage, which begins a new log.
         self._host.is_log_completed = False
-        given = pb.ExecutePluginInput(
+        plugin_input = pb.ExecutePluginInput(
             deployment=self._sample.deployment(),
             stage=self._sample.stage(stage),
             stage_config=self._options(stage),
             target_deployment_source=self._sample.source(),
         )
-        request = pb.ExecuteStageRequest(input=given)
-        return await self._call(self._deployment.ExecuteStage(request, timeout=within))
+        request = pb.ExecuteStageRequest(input=plugin_input)
+        return await self._call(self._deployment.ExecuteStage(request, timeout=timeout_seconds))
 
     async def _call(self, call: Awaitable[ResponseT]) -> ResponseT:
         try:
-            answer: ResponseT | None = await call
+            response: ResponseT | None = await call
         except grpc.aio.AioRpcError as e:
             if e.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise CheckSkipped("it does not offer this") from e
+                raise CheckSkipped("not implemented") from e
             raise CheckFailed(f"{e.code().name} {e.details()}") from e
-        if answer is None:
-            raise CheckFailed("its answer cannot be understood")
-        return answer
+        if response is None:
+            raise CheckFailed("its response cannot be decoded")
+        return response
 
     def _plan_input(self) -> pb.PlanPluginInput:
         return pb.PlanPluginInput(
@@ -402,4 +390,4 @@ class ConformanceChecks:
         )
 
     def _options(self, stage: str) -> bytes:
-        return json.dumps(self._inputs.options.get(stage, {})).encode()
+        return json.dumps(self._trial.options.get(stage, {})).encode()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The differences of two documents, path by path, and their rendering as text."""
+"""Compares two documents path by path, and renders the differences as text."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +16,14 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""The value of a side that has nothing at this path; a null is a value."""
+"""The value of a side without this path; null is a value."""
 
 Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Node:
-    """The two values at one path, the old or live side first."""
+    """The two values at one path; the old value is often the live one."""
 
     path: Path
     old: Any
@@ -47,7 +46,7 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def find(nodes: Iterable[Node], pattern: str) -> list[Node]:
-    """Returns the nodes whose path the pattern matches somewhere."""
+    """Returns the nodes whose path contains a match of the regular expression."""
     compiled = re.compile(pattern)
     return [node for node in nodes if compiled.search(node.where)]
 
@@ -59,23 +58,14 @@ def scalar_text(value: Any) -> str:
             return "null"
         case bool():
             return "true" if value else "false"
-        case float():
-            return _decimal(value)
+        case float() if value.is_integer():
+            return str(int(value))
+        case float() if "e" in (text := repr(value)):
+            digits, exponent = text.split("e")
+            places = len(digits.partition(".")[2]) - int(exponent)
+            return f"{value:.{max(places, 0)}f}"
         case _:
             return str(value)
-
-
-def _decimal(value: float) -> str:
-    if not math.isfinite(value):
-        return str(value)
-    if value.is_integer():
-        return str(int(value))
-    text = repr(value)
-    if "e" not in text:
-        return text
-    digits, exponent = text.split("e")
-    places = len(digits.partition(".")[2]) - int(exponent)
-    return f"{value:.{max(places, 0)}f}"
 
 
 _BOOLEANS = {
@@ -86,10 +76,10 @@ _BOOLEANS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What counts as equal.
+    """Which values count as equal.
 
-    `subset` leaves out keys that only the old side has: a live object carries what servers add.
-    `ignored` are paths whose values, and all below them, do not matter.
+    `subset` skips keys that only the old document has, such as fields that a server adds to a live
+    object. `ignored` are paths that are skipped with everything below them.
     """
 
     equate_empty: bool = False
@@ -103,50 +93,47 @@ _STRICT = Options()
 
 
 def compare(old: Any, new: Any, options: Options = _STRICT) -> list[Node]:
-    """Returns where two documents differ, in the order of the paths as text."""
-    nodes = (_without_ignored(node, options.ignored) for node in _walk((), old, new, options))
-    return sorted((node for node in nodes if node is not None), key=lambda node: node.where)
+    """Returns the differences of two documents, sorted by their paths as text."""
+    nodes = list(_walk((), old, new, options))
+    if ignored := options.ignored:
+        nodes = [
+            Node(
+                node.path,
+                _filtered(node.old, node.where, ignored),
+                _filtered(node.new, node.where, ignored),
+            )
+            for node in nodes
+            if not _is_ignored(node.where, ignored)
+        ]
+    return sorted(nodes, key=lambda node: node.where)
 
 
 def _walk(path: Path, old: Any, new: Any, options: Options) -> Iterator[Node]:
     if old is MISSING or new is MISSING:
         present = new if old is MISSING else old
-        if not (options.equate_empty and _is_empty(present)):
+        if present or not options.equate_empty:
             yield Node(path, old, new)
         return
-    if _is_empty(old) and _is_empty(new):
+    if not old and not new:
         return
-    old, new = _alike(old, new, options)
+    old, new = _converted(old, new, options)
     if is_map(old) and is_map(new):
-        yield from _walk_map(path, old, new, options)
+        for key in new if options.subset else {**old, **new}:
+            yield from _walk((*path, key), old.get(key, MISSING), new.get(key, MISSING), options)
     elif is_list(old) and is_list(new):
-        yield from _walk_list(path, old, new, options)
+        for index, (left, right) in enumerate(zip(old, new, strict=False)):
+            yield from _walk((*path, index), left, right, options)
+        shared = min(len(old), len(new))
+        for index in range(shared, len(old)):
+            yield Node((*path, index), old[index], MISSING)
+        for index in range(shared, len(new)):
+            yield Node((*path, index), MISSING, new[index])
     elif not _is_same(old, new):
         yield Node(path, old, new)
 
 
-def _walk_map(
-    path: Path, old: Mapping[str, Any], new: Mapping[str, Any], options: Options
-) -> Iterator[Node]:
-    keys = new if options.subset else {**old, **new}
-    for key in keys:
-        yield from _walk((*path, key), old.get(key, MISSING), new.get(key, MISSING), options)
-
-
-def _walk_list(
-    path: Path, old: Sequence[Any], new: Sequence[Any], options: Options
-) -> Iterator[Node]:
-    for index, (left, right) in enumerate(zip(old, new, strict=False)):
-        yield from _walk((*path, index), left, right, options)
-    shared = min(len(old), len(new))
-    for index in range(shared, len(old)):
-        yield Node((*path, index), old[index], MISSING)
-    for index in range(shared, len(new)):
-        yield Node((*path, index), MISSING, new[index])
-
-
-def _alike(old: Any, new: Any, options: Options) -> tuple[Any, Any]:
-    """Reads a text as the number or the boolean that stands on the other side."""
+def _converted(old: Any, new: Any, options: Options) -> tuple[Any, Any]:
+    """Parses a string as a number or a boolean if the other value is one."""
     if options.numeric_strings:
         if _is_number(old):
             return old, _number(new)
@@ -179,24 +166,8 @@ def _is_same(old: Any, new: Any) -> bool:
     return type(old) is type(new) and old == new
 
 
-def _is_empty(value: Any) -> bool:
-    return not value
-
-
-def _without_ignored(node: Node, ignored: frozenset[str]) -> Node | None:
-    """Takes ignored parts out of a difference; the difference itself stays unless it is one."""
-    if not ignored:
-        return node
-    if _is_ignored(node.where, ignored):
-        return None
-    return Node(
-        node.path,
-        _filtered(node.old, node.where, ignored),
-        _filtered(node.new, node.where, ignored),
-    )
-
-
 def _filtered(value: Any, where: str, ignored: frozenset[str]) -> Any:
+    """Returns a value without its ignored parts."""
     if is_map(value):
         return {
             key: _filtered(below, f"{where}.{key}", ignored)
@@ -223,7 +194,7 @@ MASK = "*****"
 
 
 def render(nodes: Sequence[Node], *, padding: int = 1, masked: tuple[str, ...] = ()) -> str:
-    """Writes differences below their ancestors, `-` for the old side and `+` for the new one.
+    """Renders differences below their ancestors, `-` for the old value and `+` for the new one.
 
     Values at paths that begin with one of `masked` are hidden.
     """
@@ -246,10 +217,12 @@ def render(nodes: Sequence[Node], *, padding: int = 1, masked: tuple[str, ...] =
 
 
 def _ancestors(previous: Path, path: Path, padding: int) -> list[str]:
-    """Returns the lines of the steps above `path` that are not yet on the page."""
+    """Returns the lines of the ancestors of `path` that `previous` does not share."""
     lines: list[str] = []
     open_dash = False
-    for index in range(_first_difference(previous, path), len(path) - 1):
+    pairs = enumerate(zip(previous, path, strict=False))
+    first = next((index for index, (before, now) in pairs if before != now), 0)
+    for index in range(first, len(path) - 1):
         step = path[index]
         if isinstance(step, int):
             lines.append(f"{'  ' * (padding + index)}-")
@@ -261,39 +234,23 @@ def _ancestors(previous: Path, path: Path, padding: int) -> list[str]:
     return lines
 
 
-def _first_difference(previous: Path, path: Path) -> int:
-    for index, (before, now) in enumerate(zip(previous, path, strict=False)):
-        if before != now:
-            return index
-    return 0
-
-
 def _entry(step: Path, value: Any) -> Iterator[str]:
-    """Yields the lines of a value behind its key or its dash."""
-    below = list(_value(value))
+    """Yields the lines of a value after its key or its dash."""
+    below: list[str] = []
+    if is_map(value):
+        below = [line for key in sorted(value) for line in _entry((key,), value[key])]
+    elif is_list(value):
+        below = [line for element in value for line in _entry((0,), element)]
+    else:
+        below = scalar_text(value).split("\n")
     if step and isinstance(step[0], int):
         yield f"- {below[0]}" if below else "-"
         yield from (f"  {line}" for line in below[1:])
         return
     head = f"{step[0]}:" if step else ""
-    if _is_nested(value):
+    if value and (is_map(value) or is_list(value)):
         yield head
         yield from (f"  {line}" for line in below)
         return
     yield f"{head} {below[0]}".strip() if below else head
     yield from (f"  {line}" for line in below[1:])
-
-
-def _value(value: Any) -> Iterator[str]:
-    if is_map(value):
-        for key in sorted(value):
-            yield from _entry((key,), value[key])
-    elif is_list(value):
-        for element in value:
-            yield from _entry((0,), element)
-    else:
-        yield from scalar_text(value).split("\n")
-
-
-def _is_nested(value: Any) -> bool:
-    return bool(value) and (is_map(value) or is_list(value))

@@ -2,7 +2,7 @@
 """The calls that a plugin makes to the piped that runs it.
 
 The methods are the RPCs of upstream's PluginService. A built-in plugin calls the object of its
-piped directly, a plugin in a process of its own goes through `pipecd.sdk.host_client`.
+piped directly, a plugin in its own process goes through `pipecd.sdk.host_client`.
 """
 
 import os
@@ -48,16 +48,16 @@ class Host(LogSink, Protocol):
     def watch_commands(self) -> CommandWatch: ...
 
     def live_state_changed(self, application_ids: Collection[str]) -> None:
-        """What runs for these applications changed, so that their live state is asked for soon.
+        """Reports a change of the live state of applications, which piped then requests soon.
 
-        It never waits; one that is lost only costs the time until the next look.
+        It does not wait. A lost report only delays the change until the next poll.
         """
         ...
 
     def git_variables(self, remote: str) -> Mapping[str, str]:
-        """The environment of a git program that reads a remote, with what piped proves itself by.
+        """Returns the environment of a git command for a remote, with the credentials of piped.
 
-        A plugin in a process of its own gets the way of piped over ssh, and no password.
+        A plugin in its own process gets the SSH configuration of piped, but no password.
         """
         ...
 
@@ -110,10 +110,9 @@ def plain_git_variables(_remote: str) -> Mapping[str, str]:
 
 
 def program_variables(git: Callable[[str], Mapping[str, str]]) -> dict[str, str]:
-    """The environment of a program that may fetch something with git by itself.
+    """Returns the environment of a program that may run git itself, such as terraform.
 
-    `git` is `Host.git_variables`. The program has the way of piped over ssh, which upstream leaves
-    in the files of its user, and no password.
+    `git` is `Host.git_variables`. The program gets the SSH command of piped, but no password.
     """
     variables = git("")
     ssh = {_SSH: variables[_SSH]} if _SSH in variables else {}

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import IntEnum
 
 from pipecd.model.application import SyncStatus
-from pipecd.sdk.facts import DeployTarget, PluginEntry, Source
+from pipecd.sdk.deployment import DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host, WithTools
 
 

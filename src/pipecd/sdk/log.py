@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of one stage, from the written line to the control plane.
+"""Sends the log of one stage to the control plane.
 
-Writing never waits. Lines leave within a fraction of a second while the stage runs; what could not
-be sent is kept and sent again in the same order. The control plane keeps a plain report in its
-cache only, so every two minutes, at the start and at the end, everything since the last checkpoint
-is sent as the next checkpoint, which it writes to its file store.
+Writing a line does not wait. Lines are sent within a fraction of a second, and retried in the same
+order while the control plane is unavailable. The control plane stores a report only in its cache.
+So at the start, every two minutes and at the end everything since the last checkpoint is sent as
+the next checkpoint, which the control plane writes to its file store.
 """
 
 import asyncio
@@ -27,35 +27,39 @@ from pipecd.sdk.host import LogSink
 
 logger = structlog.get_logger()
 
-_GATHER = 0.2
-_CHECKPOINT_EVERY = 120.0
+# Lines within this time share a request.
+_BATCH_WINDOW = 0.2
+_CHECKPOINT_INTERVAL = 120.0
 _BACKOFF = Backoff(first=0.25, longest=5.0)
-# A request stays far below the message limit of gRPC servers.
-_BLOCKS_AT_ONCE, _BYTES_AT_ONCE = 1000, 1 << 20
-_BYTES_WITHOUT_CHECKPOINT = 4 << 20
-_LONGEST_LINE = 32 << 10
-# More than anybody reads, and as much as a control plane should hold of one stage.
-LONGEST_LOG = 16 << 20
-CUT = f"The log is cut here: the stage wrote more than {LONGEST_LOG >> 20} MiB."
+# Requests stay far below the message size limit of gRPC servers.
+_MAX_BATCH_BLOCKS, _MAX_BATCH_BYTES = 1000, 1 << 20
+_MAX_BYTES_WITHOUT_CHECKPOINT = 4 << 20
+_MAX_LINE_LENGTH = 32 << 10
+# The most that a control plane stores for one stage; errors and successes are logged beyond it.
+MAX_LOG_LENGTH = 16 << 20
+TRUNCATED = f"The log is truncated here: the stage wrote more than {MAX_LOG_LENGTH >> 20} MiB."
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long the end of a stage waits for its last lines to arrive, in seconds."""
+class FlushTimeouts:
+    """How many seconds the end of a stage waits until its last lines are sent.
+
+    `completed` is for a log that is closed, `left_open` for one that somebody else will close.
+    """
 
     completed: float = 60.0
     left_open: float = 5.0
 
 
 class Spool(Protocol):
-    """Spools written lines that may not have been sent yet."""
+    """Stores lines on disk until they are sent, so that a crash does not lose them."""
 
     def add(self, block: LogBlock) -> None: ...
 
 
 @runtime_checkable
-class SpoolKeeper(Protocol):
-    """A host in the same process that spools lines on disk."""
+class SpoolProvider(Protocol):
+    """A host in the same process that offers spools."""
 
     def spool(self, deployment_id: str, stage_id: str) -> Spool | None: ...
 
@@ -76,17 +80,17 @@ class StageLog:
         self._sink, self._deployment_id, self._stage_id = sink, deployment_id, stage_id
         self._spool = spool
         self._now, self._monotonic = now, monotonic
-        # Upstream counts from the seconds of the clock, so a resumed stage that had written more
-        # than a line a second repeats indexes and loses lines; microseconds cannot be overtaken.
+        # Indexes count from the time, because a resumed stage must not repeat them. Upstream counts
+        # from seconds and so loses lines of a stage that wrote more than one a second.
         self._next_index = int(now().timestamp() * 1_000_000) + 1
         self._unsaved: list[LogBlock] = []
         self._unsaved_bytes = 0
         self._written = 0
         self._sent = 0
         self._partial = ""
-        self._news = asyncio.Event()
+        self._has_lines = asyncio.Event()
         self._last_checkpoint: float | None = None
-        self._refused = False
+        self._is_rejected = False
 
     def info(self, text: str) -> None:
         """Adds a line of level INFO."""
@@ -115,14 +119,14 @@ class StageLog:
 
     @asynccontextmanager
     async def kept(
-        self, patience: Patience | None = None, *, closes: bool = True
+        self, timeouts: FlushTimeouts | None = None, *, closes: bool = True
     ) -> AsyncGenerator["StageLog", None]:
-        """Sends while the block runs and closes the log at its end, unless somebody else will.
+        """Sends the log while the block runs, and closes it at the end with `closes`.
 
-        When the block is left by an exception or a cancellation the log stays open: either the
-        stage will be resumed, or whoever stopped it knows the reason and closes the log with it.
+        After an exception or a cancellation the log stays open: either the stage is resumed, or
+        the caller that stopped it closes the log with the reason.
         """
-        patience = patience or Patience()
+        timeouts = timeouts or FlushTimeouts()
         failure: Exception | None = None
         completed = False
         try:
@@ -136,17 +140,31 @@ class StageLog:
                 finally:
                     sending.cancel()
         finally:
-            await self._end(completed=completed, patience=patience)
+            self.flush()
+            try:
+                timeout = timeouts.completed if completed else timeouts.left_open
+                await self._send_rest(completed, timeout)
+            except asyncio.CancelledError:
+                await self._send_rest(completed, timeouts.left_open)
+                raise
         if failure is not None:
             raise failure
 
     def _add(self, text: str, severity: LogSeverity) -> None:
-        for line in () if self._refused else _lines(text):
+        if self._is_rejected:
+            return
+        # Protobuf strings are valid Unicode, and the control plane rejects an empty line.
+        lines = text.encode("utf-8", "replace").decode("utf-8").split("\n")
+        for line in (
+            whole[start : start + _MAX_LINE_LENGTH] or " "
+            for whole in lines
+            for start in range(0, max(len(whole), 1), _MAX_LINE_LENGTH)
+        ):
             before, self._written = self._written, self._written + len(line)
-            if self._written > LONGEST_LOG and severity is LogSeverity.INFO:
-                if before > LONGEST_LOG:
+            if self._written > MAX_LOG_LENGTH and severity is LogSeverity.INFO:
+                if before > MAX_LOG_LENGTH:
                     continue
-                line = CUT  # noqa: PLW2901 - in its place
+                line = TRUNCATED  # noqa: PLW2901 - replaces the first line beyond the limit
             block = LogBlock(
                 index=self._next_index,
                 log=line,
@@ -158,47 +176,41 @@ class StageLog:
             if self._spool is not None:
                 self._spool.add(block)
             self._unsaved_bytes += len(line)
-        self._news.set()
+        self._has_lines.set()
 
     async def _keep_sending(self) -> None:
         pauses = iter(_BACKOFF)
-        while not self._refused:
-            await self._until_due()
+        while not self._is_rejected:
+            # A new line is sent soon, and reported lines with the next checkpoint.
+            checkpoint_due = None
+            if self._last_checkpoint is not None and self._unsaved:
+                elapsed = self._monotonic() - self._last_checkpoint
+                checkpoint_due = max(_CHECKPOINT_INTERVAL - elapsed, 0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(checkpoint_due):
+                    await self._has_lines.wait()
+            if self._last_checkpoint is not None:
+                await asyncio.sleep(_BATCH_WINDOW)
+            self._has_lines.clear()
             try:
                 await self._send(completed=False)
                 pauses = iter(_BACKOFF)
             except Unavailable as e:
-                logger.warning("stage log not sent, keeping it", stage=self._stage_id, error=str(e))
-                self._news.set()
-                await asyncio.sleep(next(pauses))
+                pause = next(pauses)
+                logger.warning(
+                    "stage log not sent, retrying",
+                    stage=self._stage_id,
+                    retry_in=f"{pause:.1f}s",
+                    error=str(e),
+                )
+                self._has_lines.set()
+                await asyncio.sleep(pause)
 
-    async def _until_due(self) -> None:
-        """Waits for a line, or for the checkpoint of lines that were only reported."""
-        if self._last_checkpoint is None or not self._unsaved:
-            await self._news.wait()
-        else:
-            due = self._last_checkpoint + _CHECKPOINT_EVERY - self._monotonic()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(due, 0)):
-                    await self._news.wait()
-        if self._last_checkpoint is not None:
-            await asyncio.sleep(_GATHER)
-        self._news.clear()
-
-    async def _end(self, *, completed: bool, patience: Patience) -> None:
-        self.flush()
-        try:
-            within = patience.completed if completed else patience.left_open
-            await self._finish(completed=completed, within=within)
-        except asyncio.CancelledError:
-            await self._finish(completed=completed, within=patience.left_open)
-            raise
-
-    async def _finish(self, *, completed: bool, within: float) -> None:
+    async def _send_rest(self, completed: bool, seconds: float) -> None:
         pauses = iter(_BACKOFF)
         try:
-            async with asyncio.timeout(within):
-                while not self._refused:
+            async with asyncio.timeout(seconds):
+                while not self._is_rejected:
                     try:
                         await self._send(completed=completed, checkpoint=True)
                     except Unavailable:
@@ -206,34 +218,35 @@ class StageLog:
                     else:
                         return
         except TimeoutError:
-            logger.warning("the end of a stage log was not sent", stage=self._stage_id)
+            logger.warning("last lines of the stage log not sent in time", stage=self._stage_id)
 
     async def _send(self, *, completed: bool, checkpoint: bool = False) -> None:
         if not self._unsaved and (self._last_checkpoint is None or not completed):
             return  # A stage that wrote nothing has no log.
+        last = self._last_checkpoint
+        is_checkpoint = (
+            checkpoint
+            or last is None
+            or self._monotonic() - last >= _CHECKPOINT_INTERVAL
+            or self._unsaved_bytes > _MAX_BYTES_WITHOUT_CHECKPOINT
+        )
         try:
-            if checkpoint or self._is_checkpoint_due():
+            if is_checkpoint:
                 await self._send_checkpoint(completed=completed)
             else:
                 await self._send_report()
         except Unavailable:
             raise
         except PipecdError as e:
-            self._refused = True
-            told = "stage log was closed before" if isinstance(e, Conflict) else "stage log refused"
-            logger.warning(told, stage=self._stage_id, error=str(e))
-
-    def _is_checkpoint_due(self) -> bool:
-        last = self._last_checkpoint
-        return (
-            last is None
-            or self._monotonic() - last >= _CHECKPOINT_EVERY
-            or self._unsaved_bytes > _BYTES_WITHOUT_CHECKPOINT
-        )
+            self._is_rejected = True
+            event = (
+                "stage log is already closed" if isinstance(e, Conflict) else "stage log rejected"
+            )
+            logger.warning(event, stage=self._stage_id, error=str(e))
 
     async def _send_checkpoint(self, *, completed: bool) -> None:
         remaining = len(self._unsaved)
-        for blocks in _portions(list(self._unsaved)):
+        for blocks in _batches(list(self._unsaved)):
             remaining -= len(blocks)
             await self._sink.ReportStageLogsFromLastCheckpoint(
                 pb.ReportStageLogsFromLastCheckpointRequest(
@@ -249,7 +262,7 @@ class StageLog:
         self._last_checkpoint = self._monotonic()
 
     async def _send_report(self) -> None:
-        for blocks in _portions(self._unsaved[self._sent :]):
+        for blocks in _batches(self._unsaved[self._sent :]):
             if blocks:
                 await self._sink.ReportStageLogs(
                     pb.ReportStageLogsRequest(
@@ -259,22 +272,14 @@ class StageLog:
                 self._sent += len(blocks)
 
 
-def _lines(text: str) -> Iterator[str]:
-    # Protobuf texts are valid Unicode, and the wire refuses an empty line.
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    for line in text.split("\n"):
-        for start in range(0, max(len(line), 1), _LONGEST_LINE):
-            yield line[start : start + _LONGEST_LINE] or " "
-
-
-def _portions(blocks: Sequence[LogBlock]) -> Iterator[list[LogBlock]]:
+def _batches(blocks: Sequence[LogBlock]) -> Iterator[list[LogBlock]]:
     """Splits blocks into requests below the size limit; no blocks yield one empty request."""
-    portion: list[LogBlock] = []
+    batch: list[LogBlock] = []
     size = 0
     for block in blocks:
-        if portion and (len(portion) >= _BLOCKS_AT_ONCE or size + len(block.log) > _BYTES_AT_ONCE):
-            yield portion
-            portion, size = [], 0
-        portion.append(block)
+        if batch and (len(batch) >= _MAX_BATCH_BLOCKS or size + len(block.log) > _MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(block)
         size += len(block.log)
-    yield portion
+    yield batch

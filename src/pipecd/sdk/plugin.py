@@ -15,7 +15,7 @@ from pipecd.config.catalog import PluginConfig
 from pipecd.config.spec import Spec
 from pipecd.model.deployment import ManualOperation, SyncStrategy
 from pipecd.observe.metrics import PluginCounter as Tally
-from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
+from pipecd.sdk.deployment import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host, WithTools
 from pipecd.sdk.livestate import LiveContext, LiveState, Preview, PreviewContext
 from pipecd.sdk.options import OptionsT, decode
@@ -100,7 +100,7 @@ class Strategy:
 
 
 class StagePlugin(ABC):
-    """A plugin that offers stages and leaves the rest of a deployment to others.
+    """A plugin that offers stages and does not deploy to a platform itself.
 
     With `config` the settings of the plugin and of its deploy targets are checked at the start.
     """
@@ -155,7 +155,7 @@ class LiveStatePlugin(ABC):
     """Adds live state and drift to a plugin.
 
     With `tells_changes` it promises to call `live_state_changed` of its host for every change, and
-    is asked without a reason only as a safety net.
+    is polled only rarely.
     """
 
     tells_changes: ClassVar[bool] = False

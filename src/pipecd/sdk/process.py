@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin as a program: `serve(PLUGIN)` is the whole main module of a third-party plugin.
+"""Runs a plugin as a program: `serve(PLUGIN)` is the whole main module of a third-party plugin.
 
-The flags are those upstream's piped passes, so the same program runs under both.
+The flags are those that upstream's piped passes, so the program runs under both pipeds.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import UserMistake
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.log import configure
-from pipecd.observe.metrics import ConstantLabels, PluginMetrics
+from pipecd.observe.metrics import ConstantLabels
 from pipecd.proto.plugin import deployment_pb2, livestate_pb2, planpreview_pb2
-from pipecd.sdk.facts import DeployTarget, PluginEntry
+from pipecd.sdk.deployment import DeployTarget, PluginEntry
 from pipecd.sdk.host_client import RemoteHost
 from pipecd.sdk.options import decode
 from pipecd.sdk.plugin import StagePlugin
@@ -106,71 +106,63 @@ def _command(plugin: Callable[[], StagePlugin]) -> click.Group:
     @program.command("start", help="Start the plugin.")
     @flags.text("piped-plugin-service", "The address of piped's plugin service.", required=True)
     @flags.text("config", "The JSON of the plugin's entry.", required=True)
-    @flags.duration("grace-period", "How long running calls may take to end.", default="30s")
+    @flags.duration("grace-period", "How long running calls may take to finish.", default="30s")
     @flags.switch("tls", "Serve with TLS.")
     @flags.text("cert-file", "The certificate of the server.")
     @flags.text("key-file", "The private key of the server.")
-    @flags.switch("enable-grpc-reflection", "Describe the services to who asks.")
+    @flags.switch("enable-grpc-reflection", "Offer gRPC reflection.")
     @flags.every_command
     def start(**given: Unpack[_Flags]) -> None:  # pyright: ignore[reportUnusedFunction]
         configure(given["log_level"], given["log_encoding"], program="pipecd-plugin")
-        how = PluginProcess(
+        spec = decode(PluginSpec, given["config"].encode(), what="--config")
+        if not spec.url:
+            raise UserMistake("--config: url must be set")
+        settings = PluginProcess(
             piped=given["piped_plugin_service"],
-            spec=_spec(given["config"]),
+            spec=spec,
             grace=given["grace_period"],
             tls=TlsFiles(given["cert_file"], given["key_file"]) if given["tls"] else None,
             with_metrics=given["metrics"],
             reflects=given["enable_grpc_reflection"],
         )
-        asyncio.run(run_plugin(plugin(), how))
+        asyncio.run(run_plugin(plugin(), settings))
 
     return program
 
 
-def _spec(text: str) -> PluginSpec:
-    spec = decode(PluginSpec, text.encode(), what="--config")
-    if not spec.url:
-        raise UserMistake("--config: url must be set")
-    return spec
-
-
-async def run_plugin(plugin: StagePlugin, how: PluginProcess) -> None:
-    """Serves the plugin until SIGTERM or SIGINT, which also stop its running calls."""
-    told = asyncio.Event()
+async def run_plugin(plugin: StagePlugin, settings: PluginProcess) -> None:
+    """Serves the plugin until SIGTERM or SIGINT, which also stop its running stages."""
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stopped.set)
     async with AsyncExitStack() as opened:
         channel = await opened.enter_async_context(
-            open_channel(how.piped, authorization="", insecure=True)
+            open_channel(settings.piped, authorization="", insecure=True)
         )
         host = RemoteHost(channel)
-        server = PluginServer(plugin, entry_of(how.spec), host)
-        pages = standard_pages(_shown(host.plugin_metrics) if how.with_metrics else None)
+        server = PluginServer(plugin, entry_of(settings.spec), host)
+        # Both the metrics of the SDK and those that the plugin declares with prometheus-client.
+        registry = CollectorRegistry()
+        registry.register(ConstantLabels(REGISTRY, {}))
+        registry.register(ConstantLabels(host.plugin_metrics, {}))
+        pages = standard_pages(registry if settings.with_metrics else None)
         admin = await opened.enter_async_context(admin_server(pages, host="localhost", port=0))
         await server.prepare(opened)
         handlers = [rpc_handlers(DEPLOYMENT_SERVICE, server)]
-        handlers += [rpc_handlers(LIVESTATE_SERVICE, server)] if server.looks else []
-        handlers += [rpc_handlers(PREVIEW_SERVICE, server)] if server.previews else []
+        handlers += [rpc_handlers(LIVESTATE_SERVICE, server)] if server.has_live_state else []
+        handlers += [rpc_handlers(PREVIEW_SERVICE, server)] if server.has_plan_preview else []
         port = await opened.enter_async_context(
             grpc_server(
                 handlers,
                 host="localhost",
-                port=how.spec.port,
-                tls=how.tls,
-                grace=how.grace,
-                about=About(reflects=how.reflects),
+                port=settings.spec.port,
+                tls=settings.tls,
+                grace=settings.grace,
+                about=About(reflects=settings.reflects),
             )
         )
-        logger.info("plugin is ready", plugin=server.name, port=port, admin_port=admin)
-        await told.wait()
-        # The grace of the server is for what the stopped stages still have to say.
+        logger.info("plugin started", plugin=server.name, port=port, admin_port=admin)
+        await stopped.wait()
+        # During its grace period the server still sends the logs of the stopped stages.
         server.stop_stages()
-
-
-def _shown(plugin_metrics: PluginMetrics) -> CollectorRegistry:
-    """Returns the metrics of the plugin, by the SDK or in prometheus-client's registry."""
-    shown = CollectorRegistry()
-    shown.register(ConstantLabels(REGISTRY, {}))
-    shown.register(ConstantLabels(plugin_metrics, {}))
-    return shown

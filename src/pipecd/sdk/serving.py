@@ -3,8 +3,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import grpc
@@ -25,10 +25,10 @@ from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
 from pipecd.proto.plugin.deployment_pb2_grpc import DeploymentServiceStub
 from pipecd.proto.plugin.livestate_pb2 import GetLivestateResponse
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewResponse, PlanPreviewResult
-from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
+from pipecd.sdk.deployment import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host
-from pipecd.sdk.livestate import Health, LiveContext, LiveState, Preview, PreviewContext, Resource
-from pipecd.sdk.log import SpoolKeeper, StageLog
+from pipecd.sdk.livestate import Health, LiveContext, LiveState, Preview, PreviewContext
+from pipecd.sdk.log import SpoolProvider, StageLog
 from pipecd.sdk.plugin import (
     DeploymentPlugin,
     LiveStatePlugin,
@@ -44,15 +44,38 @@ from pipecd.wire.credentials import Metadata
 from pipecd.wire.table import RpcTable
 
 _ApplicationLiveState = model_livestate_pb2.ApplicationLiveState
+_ResourceState = model_livestate_pb2.ResourceState
 
 
 def live_state_message(state: LiveState, *, plugin: str, now: int) -> GetLivestateResponse:
     """Returns the message of a live state, with plugin name and times filled in."""
-    resources = [_resource_message(resource, plugin, now) for resource in state.resources]
+    # The health of the application: as in upstream, an unknown resource precedes an unhealthy one.
+    healths = {resource.health for resource in state.resources}
+    status = (
+        _ApplicationLiveState.UNKNOWN
+        if Health.UNKNOWN in healths
+        else _ApplicationLiveState.OTHER
+        if Health.UNHEALTHY in healths
+        else _ApplicationLiveState.HEALTHY
+    )
+    resources = [
+        _ResourceState(
+            id=resource.id,
+            parent_ids=resource.parents,
+            name=resource.name,
+            resource_type=resource.kind,
+            resource_metadata=resource.metadata,
+            health_status=_ResourceState.HealthStatus.ValueType(resource.health),
+            health_description=resource.health_text,
+            deploy_target=resource.target,
+            plugin_name=plugin,
+            created_at=now if resource.created_at is None else to_unix(resource.created_at),
+            updated_at=now,
+        )
+        for resource in state.resources
+    ]
     return GetLivestateResponse(
-        application_live_state=_ApplicationLiveState(
-            resources=resources, health_status=_application_health(state.resources)
-        ),
+        application_live_state=_ApplicationLiveState(resources=resources, health_status=status),
         sync_state=application_pb2.ApplicationSyncState(
             status=application_pb2.ApplicationSyncStatus.ValueType(state.sync.status),
             short_reason=state.sync.summary,
@@ -75,38 +98,6 @@ def previews_message(previews: Sequence[Preview]) -> GetPlanPreviewResponse:
             )
             for preview in previews
         ]
-    )
-
-
-def _resource_message(
-    resource: Resource, plugin: str, now: int
-) -> model_livestate_pb2.ResourceState:
-    return model_livestate_pb2.ResourceState(
-        id=resource.id,
-        parent_ids=resource.parents,
-        name=resource.name,
-        resource_type=resource.kind,
-        resource_metadata=resource.metadata,
-        health_status=model_livestate_pb2.ResourceState.HealthStatus.ValueType(resource.health),
-        health_description=resource.health_text,
-        deploy_target=resource.target,
-        plugin_name=plugin,
-        created_at=now if resource.created_at is None else to_unix(resource.created_at),
-        updated_at=now,
-    )
-
-
-def _application_health(
-    resources: Sequence[Resource],
-) -> model_livestate_pb2.ApplicationLiveState.Status.ValueType:
-    """Returns the health of the application; as for upstream, unknown precedes unhealthy."""
-    healths = {resource.health for resource in resources}
-    if Health.UNKNOWN in healths:
-        return _ApplicationLiveState.UNKNOWN
-    return (
-        _ApplicationLiveState.OTHER
-        if Health.UNHEALTHY in healths
-        else _ApplicationLiveState.HEALTHY
     )
 
 
@@ -153,16 +144,16 @@ class PluginServer:
     ) -> pb.DetermineStrategyResponse:
         if not isinstance(self._plugin, DeploymentPlugin):
             return pb.DetermineStrategyResponse(unsupported=True)
-        handle = await self._call(self._plugin.strategy(self._plan_context(request.input)))
-        if handle is None:
+        chosen = await self._call(self._plugin.strategy(self._plan_context(request.input)))
+        if chosen is None:
             return pb.DetermineStrategyResponse(
                 sync_strategy=common_pb2.PIPELINE,
                 summary="Use PipelineSync because no other logic was matched",
             )
-        if handle.strategy is SyncStrategy.AUTO:
+        if chosen.strategy is SyncStrategy.AUTO:
             raise PipecdError(f"plugin {self.name} did not decide between pipeline and quick sync")
         return pb.DetermineStrategyResponse(
-            sync_strategy=common_pb2.SyncStrategy.ValueType(handle.strategy), summary=handle.summary
+            sync_strategy=common_pb2.SyncStrategy.ValueType(chosen.strategy), summary=chosen.summary
         )
 
     async def BuildPipelineSyncStages(
@@ -170,10 +161,11 @@ class PluginServer:
     ) -> pb.BuildPipelineSyncStagesResponse:
         requested = [RequestedStage(s.name, s.index, s.desc, s.config) for s in request.stages]
         planned = await self._call(self._plugin.plan_pipeline(requested, rollback=request.rollback))
-        if strange := {stage.index for stage in planned} - {stage.index for stage in requested}:
+        if misplaced := {stage.index for stage in planned} - {stage.index for stage in requested}:
             raise PipecdError(
-                f"plugin {self.name} planned a stage at {min(strange)}, where none was asked for",
-                hint="a planned stage has the index of the stage it belongs to",
+                f"plugin {self.name} planned a stage at index {min(misplaced)}, "
+                "where none was requested",
+                hint="give a planned stage the index of the requested stage it belongs to",
             )
         return pb.BuildPipelineSyncStagesResponse(stages=self._stage_messages(planned))
 
@@ -188,14 +180,23 @@ class PluginServer:
     async def ExecuteStage(self, request: pb.ExecuteStageRequest) -> pb.ExecuteStageResponse:
         input = request.input
         result: StageResult | None = None
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a stage runs in a task")
+        spool = None
+        if isinstance(self._host, SpoolProvider):
+            spool = self._host.spool(input.deployment.id, input.stage.id)
+        stage_log = StageLog(self._host, input.deployment.id, input.stage.id, spool=spool)
+        self._running.add(task)
         try:
-            with self._running_stage() as task:
-                async with self._log(input.deployment.id, input.stage.id).kept() as log:
-                    result = await self._execute(input, log, task)
+            async with stage_log.kept() as log:
+                result = await self._execute(input, log, task)
         except asyncio.CancelledError:
-            # Told to stop too late: the stage is over and only its log was still on its way.
+            # If the stage has a result, only the rest of its log was still being sent.
             if result is None:
                 raise
+        finally:
+            self._running.discard(task)
         return pb.ExecuteStageResponse(
             status=deployment_pb2.StageStatus.ValueType(result.status), message=result.message
         )
@@ -204,8 +205,8 @@ class PluginServer:
         self, request: livestate_pb2.GetLivestateRequest
     ) -> livestate_pb2.GetLivestateResponse:
         if not isinstance(self._plugin, LiveStatePlugin):
-            raise Unsupported(f"plugin {self.name} does not tell what is running")
-        look = LiveContext(
+            raise Unsupported(f"plugin {self.name} does not report live state")
+        context = LiveContext(
             application_id=request.application_id,
             application_name=request.application_name,
             piped_id=request.piped_id,
@@ -214,7 +215,7 @@ class PluginServer:
             plugin=self._entry,
             host=self._host,
         )
-        state = await self._call(self._plugin.live_state(look))
+        state = await self._call(self._plugin.live_state(context))
         return live_state_message(state, plugin=self.name, now=to_unix(self._now()))
 
     async def GetPlanPreview(
@@ -223,7 +224,7 @@ class PluginServer:
         if not isinstance(self._plugin, PreviewPlugin):
             raise Unsupported(f"plugin {self.name} has no plan preview")
         running = request.HasField("running_deployment_source")
-        change = PreviewContext(
+        context = PreviewContext(
             application_id=request.application_id,
             application_name=request.application_name,
             piped_id=request.piped_id,
@@ -233,14 +234,14 @@ class PluginServer:
             plugin=self._entry,
             host=self._host,
         )
-        return previews_message(await self._call(self._plugin.preview(change)))
+        return previews_message(await self._call(self._plugin.preview(context)))
 
     async def prepare(self, lifetime: AsyncExitStack) -> None:
         """Calls `prepare` of the plugin, before any other call."""
         await self._call(self._plugin.prepare(StartContext(self._entry, self._host, lifetime)))
 
     @property
-    def looks(self) -> bool:
+    def has_live_state(self) -> bool:
         """Whether the plugin reports live state."""
         return isinstance(self._plugin, LiveStatePlugin)
 
@@ -250,60 +251,43 @@ class PluginServer:
         return isinstance(self._plugin, LiveStatePlugin) and self._plugin.tells_changes
 
     @property
-    def previews(self) -> bool:
+    def has_plan_preview(self) -> bool:
         """Whether the plugin has plan previews."""
         return isinstance(self._plugin, PreviewPlugin)
-
-    def _log(self, deployment_id: str, stage_id: str) -> StageLog:
-        host = self._host
-        spool = host.spool(deployment_id, stage_id) if isinstance(host, SpoolKeeper) else None
-        return StageLog(host, deployment_id, stage_id, spool=spool)
 
     def stop_stages(self) -> None:
         """Cancels running stages when the process stops."""
         for task in self._running:
             task.cancel()
 
-    @contextmanager
-    def _running_stage(self) -> Iterator[asyncio.Task[Any]]:
-        if (task := asyncio.current_task()) is None:
-            raise RuntimeError("a stage runs in a task")
-        self._running.add(task)
-        try:
-            yield task
-        finally:
-            self._running.discard(task)
-
     async def _execute(
         self, input: pb.ExecutePluginInput, log: StageLog, task: asyncio.Task[Any]
     ) -> StageResult:
         """Executes a stage; an error of the plugin becomes a failure with the cause in the log."""
+        declared = [stage.name for stage in self._plugin.stages]
+        if input.stage.name not in declared:
+            names = ", ".join(declared) or "none"
+            message = f"plugin {self.name} has no stage {input.stage.name}; its stages are: {names}"
+            log.error(message)
+            return StageResult.failed(message)
         try:
-            self._require_declared(input.stage.name)
             result = await self._plugin.execute(self._stage_context(input, log))
         except PipecdError as e:
             result = StageResult.failed(str(e))
         except Exception as e:
-            logger.exception("a plugin failed unexpectedly", plugin=self.name)
+            logger.exception("plugin failed unexpectedly", plugin=self.name)
             result = StageResult.failed(f"plugin {self.name} failed: {type(e).__name__}: {e}")
         if result.status is StageStatus.FAILURE and task.cancelling():
-            # It only failed because it was told to stop.
+            # The cancellation made the stage fail.
             raise asyncio.CancelledError
         if result.status not in STAGE_ANSWERS:
-            told = f"plugin {self.name} answered {result.status.name}, which is not an ending"
-            result = StageResult.failed(told)
-        if result.message:
-            is_bad = result.status is StageStatus.FAILURE
-            (log.error if is_bad else log.success)(result.message)
-        return result
-
-    def _require_declared(self, stage: str) -> None:
-        offered = [known.name for known in self._plugin.stages]
-        if stage not in offered:
-            raise UserMistake(
-                f"plugin {self.name} has no stage {stage}",
-                hint=f"its stages are: {', '.join(offered) or 'none'}",
+            result = StageResult.failed(
+                f"plugin {self.name} returned {result.status.name}, which is not a final status"
             )
+        if result.message:
+            has_failed = result.status is StageStatus.FAILURE
+            (log.error if has_failed else log.success)(result.message)
+        return result
 
     async def _call(self, call: Awaitable[ResponseT]) -> ResponseT:
         """Awaits a call of the plugin; an error names the plugin and the cause."""
@@ -312,9 +296,8 @@ class PluginServer:
         except PipecdError:
             raise
         except Exception as e:
-            logger.exception("a plugin failed unexpectedly", plugin=self.name)
-            told = f"plugin {self.name} failed: {type(e).__name__}: {e}"
-            raise PipecdError(told) from e
+            logger.exception("plugin failed unexpectedly", plugin=self.name)
+            raise PipecdError(f"plugin {self.name} failed: {type(e).__name__}: {e}") from e
 
     def _plan_context(self, input: pb.PlanPluginInput) -> PlanContext:
         running = input.HasField("running_deployment_source")
@@ -352,15 +335,15 @@ class PluginServer:
         return self._find_targets(deployment.target_names.get(self.name, ()))
 
     def _find_targets(self, names: Sequence[str]) -> tuple[DeployTarget, ...]:
-        known = {target.name: target for target in self._entry.targets}
+        configured = {target.name: target for target in self._entry.targets}
         if not names:
             raise UserMistake("no deploy targets provided")
-        if unknown := [name for name in names if name not in known]:
+        if unknown := [name for name in names if name not in configured]:
             raise PipecdError(
                 f"deploy target {unknown[0]} is not defined for plugin {self.name}",
-                hint=f"add it to the configuration of piped, or use one of: {', '.join(known)}",
+                hint=f"add it to piped's configuration or use one of: {', '.join(configured)}",
             )
-        return tuple(known[name] for name in names)
+        return tuple(configured[name] for name in names)
 
     def _stage_messages(
         self, planned: Sequence[PlannedStage]
@@ -401,11 +384,15 @@ def _check_entry(plugin: StagePlugin, entry: PluginEntry) -> None:
 
 def rpc_handlers(service: ServiceDescriptor, handler: object) -> RpcTable[None]:
     """Returns gRPC handlers for an object with the RPCs of a service, without authentication."""
-    return RpcTable(service, [_RpcHandlers(service, handler)], _no_authentication)
+
+    async def no_authentication(metadata: Metadata) -> None:
+        return None
+
+    return RpcTable(service, [_RpcHandlers(service, handler)], no_authentication)
 
 
 class _RpcHandlers:
-    """The methods of an object as handlers of an RpcTable, which also pass the caller."""
+    """The methods of an object as handlers of an RpcTable, which passes the caller as well."""
 
     def __init__(self, service: ServiceDescriptor, handler: object) -> None:
         for method in service.methods:
@@ -421,14 +408,10 @@ def _ignoring_caller(
     return handle
 
 
-async def _no_authentication(metadata: Metadata) -> None:
-    return None
-
-
-# Far more than any answer needs, and little enough for the memory of piped.
-LARGEST_ANSWER = 64 << 20
-_ON_LOOPBACK = (
-    ("grpc.max_receive_message_length", LARGEST_ANSWER),
+# Far more than any response needs, and little enough for the memory of piped.
+MAX_RESPONSE_BYTES = 64 << 20
+_LOOPBACK_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 )
@@ -456,15 +439,15 @@ def entry_json(spec: PluginSpec) -> str:
 
 def loopback_channel(port: int) -> grpc.aio.Channel:
     """Returns a channel to a plugin on this machine."""
-    return grpc.aio.insecure_channel(f"localhost:{port}", options=_ON_LOOPBACK)
+    return grpc.aio.insecure_channel(f"localhost:{port}", options=_LOOPBACK_OPTIONS)
 
 
-async def answers(channel: grpc.aio.Channel, within: float) -> bool:
-    """Reports whether the plugin serves: by its health service, or by the list of stages."""
+async def is_serving(channel: grpc.aio.Channel, seconds: float) -> bool:
+    """Asks the health service, or for the list of stages if the plugin has no health service."""
     try:
-        await asyncio.wait_for(channel.channel_ready(), within)
+        await asyncio.wait_for(channel.channel_ready(), seconds)
         health: Any = health_pb2_grpc.HealthStub(channel)
-        checked: _Health = await health.Check(health_pb2.HealthCheckRequest(), timeout=within)
+        checked: _Health = await health.Check(health_pb2.HealthCheckRequest(), timeout=seconds)
     except TimeoutError:
         return False
     except grpc.aio.AioRpcError as e:
@@ -474,8 +457,8 @@ async def answers(channel: grpc.aio.Channel, within: float) -> bool:
         return checked.status == _Health.SERVING
     try:
         request = FetchDefinedStagesRequest()
-        await DeploymentServiceStub(channel).FetchDefinedStages(request, timeout=within)
+        await DeploymentServiceStub(channel).FetchDefinedStages(request, timeout=seconds)
     except grpc.aio.AioRpcError as e:
-        # Whoever only tells what is live has no stages.
+        # A plugin that only reports live state has no DeploymentService.
         return e.code() is grpc.StatusCode.UNIMPLEMENTED
     return True

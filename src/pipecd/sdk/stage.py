@@ -11,16 +11,15 @@ from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Unavailable
 from pipecd.program.run import Finished
 from pipecd.program.run import run as run_program
-from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.plugin import host_pb2 as pb
-from pipecd.sdk.facts import Deployment, DeployTarget, PluginEntry, Source
+from pipecd.sdk.deployment import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host, WithTools
 from pipecd.sdk.log import StageLog
 from pipecd.sdk.metadata import ApplicationObjects, DeploymentMetadata, StageMetadata
 from pipecd.sdk.options import OptionsT, decode
 
-# Where commands are pushed this is only the safety net.
-_LOOK_EVERY = 5.0
+# The watch usually wakes up earlier.
+_POLL_INTERVAL = 5.0
 
 
 @dataclass(frozen=True)
@@ -32,22 +31,22 @@ class StageResult:
 
     @classmethod
     def succeeded(cls, message: str = "") -> "StageResult":
-        """The pipeline goes on."""
+        """Returns a success; the pipeline continues."""
         return cls(StageStatus.SUCCESS, message)
 
     @classmethod
     def failed(cls, message: str) -> "StageResult":
-        """The deployment stops and is rolled back."""
+        """Returns a failure; the deployment stops and is rolled back."""
         return cls(StageStatus.FAILURE, message)
 
     @classmethod
     def skipped(cls, message: str = "") -> "StageResult":
-        """There was nothing to do; the pipeline goes on."""
+        """Returns that there was nothing to do; the pipeline continues."""
         return cls(StageStatus.SKIPPED, message)
 
     @classmethod
     def exited(cls, message: str = "") -> "StageResult":
-        """The deployment ends here, successfully."""
+        """Returns a success that ends the deployment without its remaining stages."""
         return cls(StageStatus.EXITED, message)
 
 
@@ -109,27 +108,24 @@ class StageContext(WithTools):
         return ApplicationObjects(self.host, self.deployment.application_id, self.plugin.name)
 
     async def commands(self) -> AsyncIterator[StageCommand]:
-        """Yields the commands of users to this stage, each once, in their order."""
+        """Yields the commands of users to this stage, each once, the oldest first."""
         request = pb.ListStageCommandsRequest(deployment_id=self.deployment.id, stage_id=self.id)
         watch = self.host.watch_commands()
         seen: set[str] = set()
         try:
             while True:
-                for command in await self._told(request):
+                try:
+                    commands = (await self.host.ListStageCommands(request)).commands
+                except Unavailable:
+                    commands = ()
+                for command in sorted(commands, key=lambda command: command.created_at):
                     kind = _KINDS.get(command.type)
                     if kind is not None and command.id not in seen:
                         seen.add(command.id)
                         yield StageCommand(kind, command.commander)
-                await watch.wait(_LOOK_EVERY)
+                await watch.wait(_POLL_INTERVAL)
         finally:
             watch.close()
-
-    async def _told(self, request: pb.ListStageCommandsRequest) -> Sequence[Command]:
-        try:
-            answer = await self.host.ListStageCommands(request)
-        except Unavailable:
-            return ()
-        return sorted(answer.commands, key=lambda command: command.created_at)
 
     async def run(
         self,
@@ -139,7 +135,7 @@ class StageContext(WithTools):
         env: Mapping[str, str] | None = None,
         grace: float = 10,
     ) -> Finished:
-        """Runs a program with its output in the log; a stopped stage takes it along.
+        """Runs a program with its output in the log, and stops it with the stage.
 
         `env` is the whole environment; without it the program inherits that of piped.
         """

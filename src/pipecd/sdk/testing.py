@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a plugin without a piped and without its platform, for the tests of its author.
+"""Runs a plugin without piped and without its platform, in the tests of its author.
 
 bench = StageBench(Greet(), tmp_path)
 result = await bench.run("GREET", {"name": "Ann"})
@@ -24,7 +24,7 @@ from pipecd.proto.model import command_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import host_pb2, source_pb2
-from pipecd.sdk.facts import Deployment, PluginEntry, Source
+from pipecd.sdk.deployment import Deployment, PluginEntry, Source
 from pipecd.sdk.host import plain_git_variables
 from pipecd.sdk.livestate import LiveContext, PreviewContext
 from pipecd.sdk.plugin import PlanContext, StagePlugin
@@ -124,7 +124,7 @@ class MemoryHost:
         self.changed_applications: list[str] = []
         self.plugin_metrics = PluginMetrics()
         self._commands: list[command_pb2.Command] = []
-        self._told = asyncio.Event()
+        self._has_commands = asyncio.Event()
         self._called = asyncio.Event()
 
     @property
@@ -143,7 +143,7 @@ class MemoryHost:
         )
         command.type = command_pb2.Command.Type.ValueType(_KINDS[kind])
         self._commands.append(command)
-        self._told.set()
+        self._has_commands.set()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Waits until a condition holds, such as a log line or metadata."""
@@ -164,8 +164,8 @@ class MemoryHost:
     async def wait(self, at_most: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most):
-                await self._told.wait()
-        self._told.clear()
+                await self._has_commands.wait()
+        self._has_commands.clear()
 
     def close(self) -> None:
         """Does nothing."""
@@ -181,13 +181,13 @@ class MemoryHost:
     async def ReportStageLogs(
         self, request: host_pb2.ReportStageLogsRequest
     ) -> host_pb2.ReportStageLogsResponse:
-        self._keep(request.blocks)
+        self._add_blocks(request.blocks)
         return host_pb2.ReportStageLogsResponse()
 
     async def ReportStageLogsFromLastCheckpoint(
         self, request: host_pb2.ReportStageLogsFromLastCheckpointRequest
     ) -> host_pb2.ReportStageLogsFromLastCheckpointResponse:
-        self._keep(request.blocks)
+        self._add_blocks(request.blocks)
         self.is_log_completed = request.completed
         return host_pb2.ReportStageLogsFromLastCheckpointResponse()
 
@@ -260,7 +260,7 @@ class MemoryHost:
         self._called.set()
         return host_pb2.PutApplicationSharedObjectResponse()
 
-    def _keep(self, blocks: Iterable[LogBlock]) -> None:
+    def _add_blocks(self, blocks: Iterable[LogBlock]) -> None:
         if self.is_log_completed:
             raise Conflict("the stage was already completed")
         for block in blocks:
@@ -282,7 +282,7 @@ class StageBench:
     config: str = APPLICATION
     application_id: str = "application-1"
     running: "StageBench | None" = None
-    """The commit that the deployment replaces, none for a first one."""
+    """The commit that the deployment replaces; None for a first deployment."""
 
     async def run(
         self,
@@ -315,11 +315,11 @@ class StageBench:
 
     def live_context(self) -> LiveContext:
         """Returns the argument of `live_state`."""
-        made = self.deployment()
+        deployment = self.deployment()
         return LiveContext(
-            made.application_id,
-            made.application_name,
-            made.piped_id,
+            deployment.application_id,
+            deployment.application_name,
+            deployment.piped_id,
             self.source,
             self.entry.targets,
             self.entry,
@@ -328,11 +328,11 @@ class StageBench:
 
     def preview_context(self, *, running: Source | None = None) -> PreviewContext:
         """Returns the argument of `preview`."""
-        look = self.live_context()
+        live = self.live_context()
         return PreviewContext(
-            look.application_id,
-            look.application_name,
-            look.piped_id,
+            live.application_id,
+            live.application_name,
+            live.piped_id,
             self.source,
             running,
             self.entry.targets,

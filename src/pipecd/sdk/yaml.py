@@ -23,7 +23,7 @@ class Document:
 
 
 def read_documents(text: str, *, file: str) -> list[Document]:
-    """Returns the documents of a file that hold anything; a mistake names file, line and column."""
+    """Returns the documents that are not empty; an error has file, line and column."""
     documents: list[Document] = []
     for line, part in _parts(text):
         try:
@@ -43,7 +43,7 @@ def write_yaml(value: Any) -> str:
 
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """Yields every document with its first line; a separator may have content behind it."""
+    """Yields every document with its first line; content may follow a separator on its line."""
     line, begin = 1, 0
     for separator in _SEPARATOR.finditer(text):
         part = text[begin : separator.start()]
@@ -56,7 +56,7 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
 
 
 class _Plain(yaml.CSafeDumper):
-    """A dumper that repeats a value instead of pointing at its first occurrence."""
+    """A dumper without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

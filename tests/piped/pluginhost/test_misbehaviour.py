@@ -26,8 +26,8 @@ from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import host_pb2
 from pipecd.proto.service import piped_pb2
-from pipecd.sdk.log import CUT
-from pipecd.sdk.serving import LARGEST_ANSWER, loopback_channel
+from pipecd.sdk.log import TRUNCATED
+from pipecd.sdk.serving import MAX_RESPONSE_BYTES, loopback_channel
 
 Answer = Callable[[bytes, grpc.aio.ServicerContext[Any, Any]], Any]
 
@@ -67,7 +67,7 @@ async def answering(answer: Answer) -> AsyncGenerator[tuple[RemotePlugin, Plugin
     [
         pytest.param(b"\xff" * 40, "plugin odd returned a response that cannot be decoded", id="garbage"),
         pytest.param(b"\x12" + b"\xff\xff\xff\x7f" + b"x", "plugin odd returned a response that cannot be decoded", id="a length that lies"),
-        pytest.param(bytes(LARGEST_ANSWER + 1), "plugin odd: .*larger than max", id="more than piped will hold"),
+        pytest.param(bytes(MAX_RESPONSE_BYTES + 1), "plugin odd: .*larger than max", id="more than piped will hold"),
     ],
 )  # fmt: skip
 async def test_an_undecodable_response_is_an_error(content: bytes, told: str) -> None:
@@ -165,7 +165,7 @@ async def test_a_log_that_is_too_long_is_cut_but_for_its_end() -> None:
     await api.report_stage_logs_from_last_checkpoint(end)
     assert api.lines.pop(0) == "a line of another stage"
     assert sum(len(line) for line in api.lines.values()) <= 17 << 20
-    assert api.lines[512] == CUT
+    assert api.lines[512] == TRUNCATED
     assert [line for index, line in api.lines.items() if index > 512] == ["more"] * 19 + [
         "the reason"
     ]
@@ -177,7 +177,7 @@ async def test_repeated_lines_count_once() -> None:
     passing = relay(api)
     for _ in range(40):
         await passing.ReportStageLogs(written(blocks(0, 20, "y" * (32 << 10))))
-    assert CUT not in api.lines.values()
+    assert TRUNCATED not in api.lines.values()
 
 
 async def test_an_overlong_line_is_cut() -> None:

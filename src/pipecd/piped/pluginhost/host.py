@@ -20,7 +20,7 @@ from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
 from pipecd.piped.pluginhost.remote import RemotePlugin
 from pipecd.proto.plugin import host_pb2, livestatechanges_pb2
 from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
-from pipecd.sdk.facts import PluginEntry
+from pipecd.sdk.deployment import PluginEntry
 from pipecd.sdk.host import program_variables
 from pipecd.sdk.plugin import DeploymentPlugin, StagePlugin
 from pipecd.sdk.process import entry_of

@@ -19,7 +19,7 @@ from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.program import die_with_parent, output
 from pipecd.program.port import free_port
-from pipecd.sdk.serving import answers, loopback_channel, start_arguments
+from pipecd.sdk.serving import is_serving, loopback_channel, start_arguments
 from pipecd.wire.server import refuse_busy
 
 logger = structlog.get_logger()
@@ -205,7 +205,7 @@ class PluginInstance:
             try:
                 async with asyncio.timeout(startup):
                     # A plugin says itself that it listens, but not that it is ready.
-                    while not await answers(channel, startup):  # noqa: ASYNC110
+                    while not await is_serving(channel, startup):  # noqa: ASYNC110
                         await asyncio.sleep(0.1)
             except TimeoutError:
                 return f"did not answer on port {port} within {startup:g}s"
@@ -215,7 +215,7 @@ class PluginInstance:
             last = time.monotonic()
             while (silent := time.monotonic() - last) < self._timeouts.unresponsive:
                 await asyncio.sleep(interval)
-                if await answers(channel, interval):
+                if await is_serving(channel, interval):
                     last = time.monotonic()
                 else:
                     logger.warning(

@@ -22,7 +22,7 @@ from pipecd.proto.service import piped_pb2
 from pipecd.proto.service.piped_pb2 import (
     ReportStageLogsFromLastCheckpointRequest as Checkpoint,
 )
-from pipecd.sdk.log import CUT, LONGEST_LOG
+from pipecd.sdk.log import MAX_LOG_LENGTH, TRUNCATED
 
 log = structlog.get_logger()
 
@@ -48,12 +48,12 @@ class _SizeLimit:
             if block.index > self._last_index:
                 self._last_index = block.index
                 self._bytes += len(block.log)
-                if self._cut is None and self._bytes > LONGEST_LOG:
+                if self._cut is None and self._bytes > MAX_LOG_LENGTH:
                     self._cut = block.index
             if self._cut is None or block.index < self._cut:
                 yield block
             elif block.index == self._cut:
-                yield with_text(block, CUT)
+                yield with_text(block, TRUNCATED)
             elif is_end and number > len(blocks) - _LAST_LINES:
                 yield block
 

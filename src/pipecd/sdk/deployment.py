@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipecd.config.catalog import Catalog, load_catalog
+from pipecd.config.catalog import load_catalog
 from pipecd.config.read import ApplicationConfig, read_application
 from pipecd.config.shared_config import read_shared
 from pipecd.model.clock import from_unix
@@ -16,8 +16,8 @@ from pipecd.proto.model import deployment_pb2 as model_pb
 from pipecd.proto.plugin import source_pb2
 from pipecd.sdk.options import OptionsT, decode_value
 
-# A push may touch hundreds of applications, and plugins are asked several times about each.
-_REMEMBERED = 1_000
+# A push may change hundreds of applications, and piped calls a plugin several times for each.
+_CACHED_FILES = 1_000
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,15 @@ class Source:
         return drift.ignored_by_resource() if drift else {}
 
     def stage_names(self) -> tuple[str, ...]:
-        """Returns the stages of the application's pipeline in their order, none without one."""
+        """Returns the names of the stages of the application's pipeline, in order."""
         read = _read(self.config, self.config_filename)
         return tuple(stage.name for stage in read.spec.pipeline.stages)
 
     def shared_config(self, kind: str, spec: type[OptionsT]) -> OptionsT | None:
-        """Reads a file that all applications of the repository share under `.pipe/`.
+        """Reads a file under `.pipe/`, which all applications of the repository share.
 
-        The first file of the kind counts, by name. One that cannot be read is a mistake only if
-        none of the others is of the kind.
+        If several files have the kind, the first by name is used. A file that cannot be parsed is
+        an error only if no other file has the kind.
         """
         return read_shared(self.shared_config_directory, kind, spec)
 
@@ -157,12 +157,9 @@ class PluginEntry:
         return decode_value(settings, self.config, what=f"config of plugin {self.name}")
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_CACHED_FILES)
 def _read(config: bytes, filename: str) -> ApplicationConfig:
     return read_application(config, file=filename, catalog=_catalog())
 
 
-@cache
-def _catalog() -> Catalog:
-    """Returns the configuration types of installed plugins, cached for the process."""
-    return load_catalog()
+_catalog = cache(load_catalog)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plugin reads of a repository."""
+"""A plugin reads the application file and the shared files of a repository."""
 
 from pathlib import Path
 
@@ -23,44 +23,46 @@ def read(directory: Path) -> Shelf | None:
     return source.shared_config("Shelf", Shelf)
 
 
-FOUND = [
+CASES = [
     pytest.param({}, None, id="no directory"),
-    pytest.param({"a.yaml": shelf(1, "EventWatcher")}, None, id="nothing of the kind"),
-    pytest.param({"a.txt": shelf(1), "sub/a.yaml": shelf(2)}, None, id="files that do not count"),
+    pytest.param({"a.yaml": shelf(1, "EventWatcher")}, None, id="no file of the kind"),
+    pytest.param({"a.txt": shelf(1), "sub/a.yaml": shelf(2)}, None, id="files with another suffix or in a subdirectory"),
     pytest.param({"b.yml": shelf(2), "a.yaml": shelf(1), "c.json": shelf(3)}, 1, id="the first by name"),
-    pytest.param({"a.yaml": "- a list", "b.yaml": "{", "c.yaml": "just: a mapping", "d.yml": shelf(4)}, 4, id="whatever others keep there"),
+    pytest.param({"a.yaml": "- a list", "b.yaml": "{", "c.yaml": "just: a mapping", "d.yml": shelf(4)}, 4, id="other files that cannot be parsed"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "books"), FOUND)
-def test_shared_configuration_with(
+@pytest.mark.parametrize(("files", "books"), CASES)
+def test_shared_configuration_is_read_from_the_first_file_of_the_kind(
     tmp_path: Path, files: dict[str, str], books: int | None
 ) -> None:
     for name, text in files.items():
         path = tmp_path / ".pipe" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    found = read(tmp_path)
-    assert (found and found.books) == books
+    shared = read(tmp_path)
+    assert (shared and shared.books) == books
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         pytest.param(shelf("many"), r"\.pipe/a\.yaml:3:\d+: spec\.books", id="a wrong value"),
         pytest.param(
-            "kind: [", r"\.pipe/a\.yaml:2:1: not valid YAML", id="no YAML, and nothing else to read"
+            "kind: [", r"\.pipe/a\.yaml:2:1: not valid YAML", id="invalid YAML, and no other file"
         ),
     ],
 )
-def test_a_mistake_in_shared_configuration_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_a_mistake_in_shared_configuration_is_reported(
+    tmp_path: Path, text: str, message: str
+) -> None:
     (tmp_path / ".pipe").mkdir()
     (tmp_path / ".pipe" / "a.yaml").write_text(text)
-    with pytest.raises(UserMistake, match=told):
+    with pytest.raises(UserMistake, match=message):
         read(tmp_path)
 
 
-def test_fields_that_do_not_count_are_told_by_object() -> None:
+def test_ignored_fields_are_grouped_by_object() -> None:
     text = """
 apiVersion: pipecd.dev/v1beta1
 kind: Application
