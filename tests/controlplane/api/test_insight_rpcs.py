@@ -67,9 +67,9 @@ async def test_a_line_of_a_chart(ask: Any, fields: dict[str, Any], values: list[
 
 
 async def test_points_are_the_first_seconds_of_days_and_months(ask: Any) -> None:
-    span = {"range_from": FIRST + 5, "range_to": FIRST + DAY}
-    days = await ask("GetInsightData", **span)
-    months = await ask("GetInsightData", **span, resolution=model.MONTHLY)
+    time_range = {"range_from": FIRST + 5, "range_to": FIRST + DAY}
+    days = await ask("GetInsightData", **time_range)
+    months = await ask("GetInsightData", **time_range, resolution=model.MONTHLY)
     assert [p.timestamp for p in days.matrix[0].data_points] == [FIRST, FIRST + DAY]
     assert [p.timestamp for p in months.matrix[0].data_points] == [FIRST - 13 * DAY]
 

@@ -56,7 +56,7 @@ ELSEWHERE = {
     "a trace leads to deployments of its project": "controlplane/usecases/test_deployments.py::test_a_trace_leads_to_the_deployments_of_its_own_project",
     "no secret of a project is shown": "controlplane/usecases/test_accounts.py::test_no_secret_of_a_project_is_shown",
     "hashes of API keys are never shown": "controlplane/api/test_web_service.py::test_api_keys",
-    "who is locked out is out within a second everywhere": "controlplane/test_replicas.py::test_who_is_locked_out_by_one_is_out_at_the_other_within_a_second",
+    "who is locked out is out within a second everywhere": "controlplane/test_replicas.py::test_access_revoked_at_one_replica_ends_at_the_other_within_a_second",
     "an application that moves has its new owner at once": "controlplane/usecases/test_applications.py::test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once",
     "a plan replaces what was there, the summary too": "controlplane/usecases/test_deployments.py::test_a_plan_replaces_what_was_there",
     "statuses may step back while a deployment runs": "controlplane/usecases/test_deployments.py::test_steps_back_are_recorded_while_a_deployment_runs",
@@ -76,7 +76,7 @@ ELSEWHERE = {
     "files of credentials may end with a line": "controlplane/datastore/test_mysql.py::test_user_and_password_come_from_files_without_the_line_end",
     "keys come from a generator that cannot be guessed": "secrets/test_keys.py::test_new_keys_have_the_length_and_alphabet_of_upstream",
     "an id is stored as it was typed and escaped on the page": "controlplane/operator/test_pages.py::test_text_is_escaped_on_the_page_and_not_in_the_store",
-    "a duplicate does not fill a chunk of insights": "controlplane/insight/test_chunks.py::test_however_they_arrive_each_deployment_is_kept_once",
+    "a duplicate does not fill a chunk of insights": "controlplane/insight/test_chunks.py::test_each_deployment_is_stored_once_in_any_batches",
     "a preview that concerns nobody is written all the same": "pipectl/test_pipectl.py::test_a_preview_that_concerns_nobody_is_written_all_the_same",
 }  # fmt: skip
 

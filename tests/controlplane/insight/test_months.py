@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lead time and time to restore: what counts, and that the order of arrival does not matter."""
+"""Lead time and time to restore do not depend on the order in which deployments arrive."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,17 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.controlplane.insight.decoding import decoded
-from pipecd.controlplane.insight.facts import DAY, Fact, Restored, Tally, fact_of, restored
+from pipecd.controlplane.insight.dora import (
+    DAY,
+    DeploymentOutcome,
+    OutcomeTotals,
+    Restoration,
+    find_restorations,
+    outcome_of,
+)
+from pipecd.controlplane.insight.files import decode_file
 from pipecd.controlplane.insight.months import (
     Month,
-    added,
-    month_at,
+    add_outcomes,
+    decode_month,
+    encode_month,
+    month_from_path,
     month_of,
     month_path,
     months_between,
-    read_month,
-    write_month,
 )
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import PipecdError
@@ -58,33 +65,37 @@ def deployment(
     ],
 )
 def test_lead_time(made: Deployment, lead: int | None) -> None:
-    fact = fact_of(made)
-    assert fact is not None
-    assert fact.lead_seconds == lead
+    outcome = outcome_of(made)
+    assert outcome is not None
+    assert outcome.lead_seconds == lead
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        pytest.param(deployment(status=6), id="a cancelled one"),
-        pytest.param(deployment(status=2), id="a running one"),
-        pytest.param(deployment(ended=0), id="one without the time of its end"),
+        pytest.param(deployment(status=6), id="cancelled"),
+        pytest.param(deployment(status=2), id="running"),
+        pytest.param(deployment(ended=0), id="without a completion time"),
     ],
 )
-def test_it_says_nothing(made: Deployment) -> None:
-    assert fact_of(made) is None
+def test_a_deployment_without_an_outcome(made: Deployment) -> None:
+    assert outcome_of(made) is None
 
 
-def fact(what: str, at: int, application: str = "a", *, lead: int | None = None) -> Fact:
+def outcome(
+    what: str, at: int, application: str = "a", *, lead: int | None = None
+) -> DeploymentOutcome:
     id = f"{application}{what}{at}"
-    return Fact(id, application, (), JANUARY + at, what == "ok", lead)
+    return DeploymentOutcome(id, application, (), JANUARY + at, what == "ok", lead)
 
 
 @pytest.mark.parametrize(
-    ("facts", "seconds"),
+    ("outcomes", "seconds"),
     [
-        pytest.param([("ok", 1), ("ok", 5)], [], id="without a failure nothing is restored"),
-        pytest.param([("bad", 1)], [], id="a failure that lasts is not restored yet"),
+        pytest.param(
+            [("ok", 1), ("ok", 5)], [], id="without a failure nothing is find_restorations"
+        ),
+        pytest.param([("bad", 1)], [], id="a failure that lasts is not find_restorations yet"),
         pytest.param([("bad", 1), ("ok", 5)], [4], id="from the failure to the next success"),
         pytest.param(
             [("bad", 1), ("bad", 3), ("ok", 5)], [4], id="from the first of some failures"
@@ -94,41 +105,43 @@ def fact(what: str, at: int, application: str = "a", *, lead: int | None = None)
         pytest.param([("bad", 3), ("ok", 3)], [0], id="within a second"),
     ],
 )
-def test_time_to_restore(facts: list[tuple[str, int]], seconds: list[int]) -> None:
-    month = added({}, [fact(what, at) for what, at in facts])["2026-01"]
-    assert [one.seconds for one in restored(month.tallies, {})[0]] == seconds
+def test_time_to_restore(outcomes: list[tuple[str, int]], seconds: list[int]) -> None:
+    month = add_outcomes({}, [outcome(what, at) for what, at in outcomes])["2026-01"]
+    assert [one.seconds for one in find_restorations(month.totals, {})[0]] == seconds
 
 
-def test_applications_do_not_mend_each_other() -> None:
-    month = added({}, [fact("bad", 1, "a"), fact("ok", 5, "b"), fact("ok", 9, "a")])["2026-01"]
-    assert restored(month.tallies, {}) == ((Restored(JANUARY + 9, "a", (), 8),), {})
+def test_a_success_restores_only_its_own_application() -> None:
+    month = add_outcomes(
+        {}, [outcome("bad", 1, "a"), outcome("ok", 5, "b"), outcome("ok", 9, "a")]
+    )["2026-01"]
+    assert find_restorations(month.totals, {}) == ((Restoration(JANUARY + 9, "a", (), 8),), {})
 
 
-def test_a_failure_is_mended_in_a_later_month() -> None:
-    failed, mended = fact("bad", DAY - 10), fact("ok", DAY + 10)
-    months = added(added({}, [failed]), [mended])
+def test_a_failure_is_restored_in_a_later_month() -> None:
+    failed, succeeded = outcome("bad", DAY - 10), outcome("ok", DAY + 10)
+    months = add_outcomes(add_outcomes({}, [failed]), [succeeded])
     assert months["2026-02"].failing == {"a": JANUARY + DAY - 10}
-    (one,), failing = restored(months["2026-02"].tallies, months["2026-02"].failing)
+    (one,), failing = find_restorations(months["2026-02"].totals, months["2026-02"].failing)
     assert (one.seconds, failing) == (20, {})
 
 
 def test_a_late_success_corrects_the_month_after_it() -> None:
-    months = added({}, [fact("bad", DAY - 10), fact("ok", DAY + 10)])
-    corrected = added(months, [fact("ok", DAY - 5)])
+    months = add_outcomes({}, [outcome("bad", DAY - 10), outcome("ok", DAY + 10)])
+    corrected = add_outcomes(months, [outcome("ok", DAY - 5)])
     assert corrected["2026-02"].failing == {}
-    assert restored(corrected["2026-02"].tallies, {})[0] == ()
+    assert find_restorations(corrected["2026-02"].totals, {})[0] == ()
 
 
-def test_ids_are_known_as_long_as_they_may_come_again() -> None:
-    first, second = fact("ok", 10), fact("ok", 20)
-    months = added({}, [first, second], forget_before=JANUARY + 15)
+def test_ids_are_stored_while_deployments_may_be_collected_again() -> None:
+    first, second = outcome("ok", 10), outcome("ok", 20)
+    months = add_outcomes({}, [first, second], forget_before=JANUARY + 15)
     assert set(months["2026-01"].recent) == {second.id}
-    assert added(months, [second])["2026-01"].tallies == months["2026-01"].tallies
+    assert add_outcomes(months, [second])["2026-01"].totals == months["2026-01"].totals
 
 
-FACTS = st.lists(
+OUTCOMES = st.lists(
     st.builds(
-        Fact,
+        DeploymentOutcome,
         id=st.uuids().map(str),
         application=st.sampled_from(["a", "b"]),
         labels=st.sampled_from([(), (("env", "dev"),)]),
@@ -140,28 +153,28 @@ FACTS = st.lists(
 )
 
 
-@given(facts=FACTS, order=st.randoms(use_true_random=False), size=st.integers(1, 7))
-def test_bit_by_bit_in_any_order_is_the_same_as_from_scratch(
-    facts: list[Fact], order: object, size: int
+@given(outcomes=OUTCOMES, order=st.randoms(use_true_random=False), size=st.integers(1, 7))
+def test_batches_in_any_order_give_the_same_totals(
+    outcomes: list[DeploymentOutcome], order: object, size: int
 ) -> None:
-    scratch = added({}, facts)
-    shuffled = list(facts)
+    expected = add_outcomes({}, outcomes)
+    shuffled = list(outcomes)
     order.shuffle(shuffled)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     months: dict[str, Month] = {}
     for start in range(0, len(shuffled), size):
-        # Some of them come once more.
-        months = added(months, shuffled[max(0, start - 2) : start + size])
-    assert months == scratch
-    tallies = [tally for month in months.values() for tally in month.tallies.values()]
-    total = reduce(Tally.plus, tallies, Tally())
-    assert len(total.succeeded) + len(total.failed) == len(facts)
-    assert total.lead_count == sum(f.succeeded and f.lead_seconds is not None for f in facts)
+        # Some outcomes arrive again.
+        months = add_outcomes(months, shuffled[max(0, start - 2) : start + size])
+    assert months == expected
+    totals = [tally for month in months.values() for tally in month.totals.values()]
+    total = reduce(OutcomeTotals.plus, totals, OutcomeTotals())
+    assert len(total.succeeded) + len(total.failed) == len(outcomes)
+    assert total.lead_count == sum(f.succeeded and f.lead_seconds is not None for f in outcomes)
 
 
-@given(facts=FACTS)
-def test_what_is_written_is_read_again(facts: list[Fact]) -> None:
-    for month in added({}, facts).values():
-        assert read_month(write_month(month)) == month
+@given(outcomes=OUTCOMES)
+def test_an_encoded_month_decodes_to_itself(outcomes: list[DeploymentOutcome]) -> None:
+    for month in add_outcomes({}, outcomes).values():
+        assert decode_month(encode_month(month)) == month
 
 
 @pytest.mark.parametrize(
@@ -172,19 +185,19 @@ def test_what_is_written_is_read_again(facts: list[Fact]) -> None:
         pytest.param(b'{"version":1,"groups":[{}]}', id="incomplete"),
     ],
 )
-def test_a_damaged_file_is_named(content: bytes) -> None:
+def test_the_error_of_a_damaged_file_names_it(content: bytes) -> None:
     with pytest.raises(PipecdError, match="2026-01"):
-        decoded(month_path("p", "2026-01"), content, read_month)
+        decode_file(month_path("p", "2026-01"), content, decode_month)
 
 
-def test_months_have_names_that_sort() -> None:
+def test_names_of_months_sort_by_time() -> None:
     assert (month_of(FEBRUARY - 1), month_of(FEBRUARY)) == ("2026-01", "2026-02")
     assert months_between(JANUARY - 60 * DAY, FEBRUARY) == ("2025-12", "2026-01", "2026-02")
-    assert month_at(month_path("p", "2026-02")) == "2026-02"
+    assert month_from_path(month_path("p", "2026-02")) == "2026-02"
 
 
 def test_labels_of_a_success_decide_where_it_counts() -> None:
-    failed = replace(fact("bad", 1), labels=(("env", "dev"),))
-    mended = replace(fact("ok", 5), labels=(("env", "prod"),))
-    month = added({}, [failed, mended])["2026-01"]
-    assert restored(month.tallies, {})[0][0].labels == (("env", "prod"),)
+    failed = replace(outcome("bad", 1), labels=(("env", "dev"),))
+    mended = replace(outcome("ok", 5), labels=(("env", "prod"),))
+    month = add_outcomes({}, [failed, mended])["2026-01"]
+    assert find_restorations(month.totals, {})[0][0].labels == (("env", "prod"),)

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecd.controlplane.insight.facts import DAY, Fact, Restored
-from pipecd.controlplane.insight.finished import Ended
-from pipecd.controlplane.insight.months import added
+from pipecd.controlplane.insight.deployments import DeploymentResult
+from pipecd.controlplane.insight.dora import DAY, DeploymentOutcome, Restoration
+from pipecd.controlplane.insight.months import add_outcomes
 from pipecd.controlplane.insight.series import (
     Metric,
+    Ratio,
     Resolution,
-    Share,
-    Span,
-    Wanted,
-    failures,
+    SeriesFilter,
+    TimeRange,
+    count_failures,
     lead_times,
-    points,
+    merge_ratios,
     restore_times,
-    together,
+    series_points,
 )
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import insight_pb2 as pb
@@ -35,23 +35,25 @@ def at(year: int, month: int, day: int, hour: int = 0) -> int:
 
 
 @pytest.mark.parametrize(
-    ("span", "periods"),
+    ("time_range", "periods"),
     [
         pytest.param(
-            Span(at(2024, 2, 28, 5), at(2024, 3, 1, 23)),
+            TimeRange(at(2024, 2, 28, 5), at(2024, 3, 1, 23)),
             [at(2024, 2, 28), at(2024, 2, 29), at(2024, 3, 1)],
             id="days with a leap day, both ends included",
         ),
         pytest.param(
-            Span(at(2023, 12, 31), at(2024, 2, 1), MONTHLY),
+            TimeRange(at(2023, 12, 31), at(2024, 2, 1), MONTHLY),
             [at(2023, 12, 1), at(2024, 1, 1), at(2024, 2, 1)],
             id="months over a new year",
         ),
-        pytest.param(Span(at(2024, 1, 5), at(2024, 1, 5)), [at(2024, 1, 5)], id="a single moment"),
+        pytest.param(
+            TimeRange(at(2024, 1, 5), at(2024, 1, 5)), [at(2024, 1, 5)], id="a single moment"
+        ),
     ],
 )
-def test_periods(span: Span, periods: list[int]) -> None:
-    assert list(span.periods()) == periods
+def test_periods(time_range: TimeRange, periods: list[int]) -> None:
+    assert list(time_range.periods()) == periods
 
 
 @given(
@@ -60,18 +62,18 @@ def test_periods(span: Span, periods: list[int]) -> None:
     st.sampled_from(Resolution),
 )
 def test_every_moment_of_a_range_has_its_period(start: int, length: int, by: Resolution) -> None:
-    span = Span(start, start + length, by)
-    periods = list(span.periods())
+    time_range = TimeRange(start, start + length, by)
+    periods = list(time_range.periods())
     assert periods == sorted(set(periods))
-    assert span.period(start) == periods[0]
-    assert span.period(start + length) == periods[-1]
-    assert span.period(start + length // 2) in periods
+    assert time_range.period(start) == periods[0]
+    assert time_range.period(start + length) == periods[-1]
+    assert time_range.period(start + length // 2) in periods
 
 
 def one(
     completed_at: int, status: DeploymentStatus, application: str = "a", env: str = "dev"
-) -> Ended:
-    return Ended(completed_at, application, {"env": env}, status is FAILURE)
+) -> DeploymentResult:
+    return DeploymentResult(completed_at, application, {"env": env}, status is FAILURE)
 
 
 DEPLOYMENTS = [
@@ -84,41 +86,41 @@ DEPLOYMENTS = [
 ]
 
 
-def values(shares: dict[int, Share], span: Span, metric: Metric) -> list[float]:
-    return [value for _, value in points(span, shares, metric)]
+def values(ratios: dict[int, Ratio], time_range: TimeRange, metric: Metric) -> list[float]:
+    return [value for _, value in series_points(time_range, ratios, metric)]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "frequency", "rate"),
+    ("series_filter", "frequency", "rate"),
     [
         pytest.param(
-            Wanted(Span(at(2024, 1, 1), at(2024, 1, 3, 23))),
+            SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 1, 3, 23))),
             [4.0, 0.0, 1.0],
             [0.5, 0.0, 0.0],
             id="a cancelled one is one of all",
         ),
         pytest.param(
-            Wanted(Span(at(2024, 1, 1), at(2024, 2, 28), MONTHLY)),
+            SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 2, 28), MONTHLY)),
             [5.0, 1.0],
             [0.4, 0.0],
             id="by month",
         ),
         pytest.param(
-            Wanted(Span(at(2024, 1, 1, 2), at(2024, 1, 1, 3))),
+            SeriesFilter(TimeRange(at(2024, 1, 1, 2), at(2024, 1, 1, 3))),
             [2.0],
             [0.5],
             id="only what ended within the range",
         ),
         pytest.param(
-            Wanted(Span(at(2024, 1, 1), at(2024, 1, 1, 23)), "b"),
+            SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 1, 1, 23)), "b"),
             [1.0],
             [1.0],
             id="of an application",
         ),
         pytest.param(
-            Wanted(
-                Span(at(2024, 1, 1), at(2024, 1, 1, 23)),
-                may_count=lambda labels: labels["env"] == "prod",
+            SeriesFilter(
+                TimeRange(at(2024, 1, 1), at(2024, 1, 1, 23)),
+                matches_labels=lambda labels: labels["env"] == "prod",
             ),
             [1.0],
             [1.0],
@@ -127,37 +129,40 @@ def values(shares: dict[int, Share], span: Span, metric: Metric) -> list[float]:
     ],
 )
 def test_frequency_and_failure_rate(
-    wanted: Wanted, frequency: list[float], rate: list[float]
+    series_filter: SeriesFilter, frequency: list[float], rate: list[float]
 ) -> None:
-    halves = (failures(half, wanted) for half in (DEPLOYMENTS[:2], DEPLOYMENTS[2:]))
-    shares = together(halves)
-    assert values(shares, wanted.span, Metric.DEPLOYMENT_FREQUENCY) == frequency
-    assert values(shares, wanted.span, Metric.CHANGE_FAILURE_RATE) == rate
+    halves = (count_failures(half, series_filter) for half in (DEPLOYMENTS[:2], DEPLOYMENTS[2:]))
+    ratios = merge_ratios(halves)
+    assert values(ratios, series_filter.time_range, Metric.DEPLOYMENT_FREQUENCY) == frequency
+    assert values(ratios, series_filter.time_range, Metric.CHANGE_FAILURE_RATE) == rate
 
 
 def test_lead_time_is_an_average() -> None:
-    facts = [
-        Fact("1", "a", (), at(2024, 1, 1, 1), True, 60),
-        Fact("2", "b", (), at(2024, 1, 1, 9), True, 30),
-        Fact("3", "a", (), at(2024, 1, 2, 9), True, None),
-        Fact("4", "a", (), at(2024, 2, 2, 9), True, 10),
+    outcomes = [
+        DeploymentOutcome("1", "a", (), at(2024, 1, 1, 1), True, 60),
+        DeploymentOutcome("2", "b", (), at(2024, 1, 1, 9), True, 30),
+        DeploymentOutcome("3", "a", (), at(2024, 1, 2, 9), True, None),
+        DeploymentOutcome("4", "a", (), at(2024, 2, 2, 9), True, 10),
     ]
-    months = added({}, facts).values()
-    days = Wanted(Span(at(2024, 1, 1), at(2024, 1, 2, 23)))
-    assert values(lead_times(months, days), days.span, Metric.LEAD_TIME) == [45.0, 0.0]
-    by_month = Wanted(Span(at(2024, 1, 1), at(2024, 2, 28), MONTHLY), "a")
-    assert values(lead_times(months, by_month), by_month.span, Metric.LEAD_TIME) == [60.0, 10.0]
+    months = add_outcomes({}, outcomes).values()
+    days = SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 1, 2, 23)))
+    assert values(lead_times(months, days), days.time_range, Metric.LEAD_TIME) == [45.0, 0.0]
+    by_month = SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 2, 28), MONTHLY), "a")
+    assert values(lead_times(months, by_month), by_month.time_range, Metric.LEAD_TIME) == [
+        60.0,
+        10.0,
+    ]
 
 
 def test_time_to_restore_is_an_average_on_the_day_of_the_success() -> None:
     restores = [
-        Restored(at(2024, 1, 1, 1), "a", (), 100),
-        Restored(at(2024, 1, 1, 2), "b", (), 50),
-        Restored(at(2024, 1, 3, 2), "b", (), 50),
+        Restoration(at(2024, 1, 1, 1), "a", (), 100),
+        Restoration(at(2024, 1, 1, 2), "b", (), 50),
+        Restoration(at(2024, 1, 3, 2), "b", (), 50),
     ]
-    wanted = Wanted(Span(at(2024, 1, 1), at(2024, 1, 2)))
-    shares = restore_times(restores, wanted)
-    assert values(shares, wanted.span, Metric.TIME_TO_RESTORE) == [75.0, 0.0]
+    series_filter = SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 1, 2)))
+    ratios = restore_times(restores, series_filter)
+    assert values(ratios, series_filter.time_range, Metric.TIME_TO_RESTORE) == [75.0, 0.0]
 
 
 def test_the_numbers_are_those_of_the_wire() -> None:

@@ -2,7 +2,7 @@
 """Insights are collected incrementally and queried by metric, label and application."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,9 +11,9 @@ import pytest
 
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.insight.chunks import read_chunk
+from pipecd.controlplane.insight.chunks import decode_chunk
 from pipecd.controlplane.insight.months import months_between
-from pipecd.controlplane.insight.series import Metric, Resolution, Span
+from pipecd.controlplane.insight.series import Metric, Resolution, TimeRange
 from pipecd.controlplane.jobs.insights import (
     CHUNK_MILESTONE,
     MONTH_MILESTONE,
@@ -39,9 +39,16 @@ BEGINNING = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HOUR, DAY = 3600, 86400
 
 
+# Both take keyword arguments too: fields of the deployment, and the size of chunks.
+CompleteDeployment = Callable[..., Awaitable[str]]
+Collect = Callable[..., Awaitable[None]]
+
+
 @pytest.fixture
-def ended(stores: Stores, new_deployment: Callable[[], Deployment], now: Now) -> Any:
-    """Stores a deployment that ended some seconds before now."""
+def complete(
+    stores: Stores, new_deployment: Callable[[], Deployment], now: Now
+) -> CompleteDeployment:
+    """Stores a deployment that completed some seconds before now; returns its id."""
 
     async def add(ago: int = 0, status: Status = Status.SUCCESS, **fields: Any) -> str:
         one = new_deployment()
@@ -62,8 +69,8 @@ def ended(stores: Stores, new_deployment: Callable[[], Deployment], now: Now) ->
 
 
 @pytest.fixture
-def collect(stores: Stores, now: Now) -> Any:
-    """Collects what has ended since the last time."""
+def collect(stores: Stores, now: Now) -> Collect:
+    """Collects the deployments that completed since the last run."""
 
     async def once(chunk_size: int = 1000) -> None:
         chunks, months = ChunkWriter(stores.files, chunk_size=chunk_size), MonthWriter(stores.files)
@@ -79,19 +86,19 @@ async def block_of(stores: Stores, year: int, project: str = "shop") -> list[dic
 
 
 async def collected(stores: Stores) -> list[str]:
-    """The ids in all chunks of the project, in the order they are kept."""
+    """The ids in all chunks of the project, in the order of the files."""
     paths = await stores.files.list("insights/shop/completed-deployments/")
     chunks = [path for path in paths if "chunk_" in path]
-    return [one.id for path in chunks for one in read_chunk(await stores.files.get(path))]
+    return [one.id for path in chunks for one in decode_chunk(await stores.files.get(path))]
 
 
 async def test_chunks_fill_up_over_several_runs(
-    stores: Stores, ended: Any, collect: Any, advance: Callable[[float], None]
+    stores: Stores, complete: CompleteDeployment, collect: Collect, advance: Callable[[float], None]
 ) -> None:
-    ids = [await ended(ago) for ago in (30, 20, 10)]
+    ids = [await complete(ago) for ago in (30, 20, 10)]
     await collect(chunk_size=2)
     advance(HOUR)
-    ids.append(await ended(5))
+    ids.append(await complete(5))
     await collect(chunk_size=2)
     assert await collected(stores) == ids
     first, second = await block_of(stores, 2026)
@@ -103,11 +110,11 @@ async def test_chunks_fill_up_over_several_runs(
 
 
 async def test_running_again_counts_nothing_twice(
-    stores: Stores, ended: Any, collect: Any, cases: UseCases, admin: User
+    stores: Stores, complete: CompleteDeployment, collect: Collect, cases: UseCases, admin: User
 ) -> None:
-    await ended(ago=10)
-    # It ended in the very second of the milestone.
-    await ended(ago=0)
+    await complete(ago=10)
+    # It completed in the second of the milestone.
+    await complete(ago=0)
     for _ in range(3):
         await collect(chunk_size=1)
     assert len(await collected(stores)) == 2
@@ -115,48 +122,52 @@ async def test_running_again_counts_nothing_twice(
     assert await values(cases, admin, Metric.LEAD_TIME) == [600.0]
 
 
-async def test_what_a_piped_tells_late_is_counted(
-    stores: Stores, ended: Any, collect: Any, advance: Callable[[float], None]
+async def test_a_completion_reported_late_is_counted(
+    stores: Stores, complete: CompleteDeployment, collect: Collect, advance: Callable[[float], None]
 ) -> None:
-    await ended(ago=10)
+    await complete(ago=10)
     await collect()
     advance(5 * HOUR)
     await collect()
-    late = await ended(ago=5 * HOUR + 20)
+    late = await complete(ago=5 * HOUR + 20)
     await collect()
     assert await collected(stores) == [(await collected(stores))[0], late]
 
 
-async def test_a_long_pause_of_the_collector_loses_nothing(
-    stores: Stores, ended: Any, collect: Any, advance: Callable[[float], None]
+async def test_no_deployment_is_lost_while_the_collector_is_down(
+    stores: Stores, complete: CompleteDeployment, collect: Collect, advance: Callable[[float], None]
 ) -> None:
     await collect()
     for _ in range(5):
         advance(2 * DAY)
-        await ended()
+        await complete()
     await collect()
     assert len(await collected(stores)) == 5
 
 
-async def test_years_are_cut_in_utc(stores: Stores, ended: Any, collect: Any) -> None:
+async def test_years_are_in_utc(
+    stores: Stores, complete: CompleteDeployment, collect: Collect
+) -> None:
     new_year = to_unix(datetime(2026, 1, 1, tzinfo=UTC))
     since = to_unix(BEGINNING) - new_year
-    await ended(ago=since + 1)
-    await ended(ago=since)
+    await complete(ago=since + 1)
+    await complete(ago=since)
     await collect()
     assert [len(await block_of(stores, year)) for year in (2025, 2026)] == [1, 1]
 
 
-async def test_projects_have_files_of_their_own(stores: Stores, ended: Any, collect: Any) -> None:
-    await ended(project_id="other")
-    await ended()
+async def test_projects_have_files_of_their_own(
+    stores: Stores, complete: CompleteDeployment, collect: Collect
+) -> None:
+    await complete(project_id="other")
+    await complete()
     await collect()
     assert len(await block_of(stores, 2026, "other")) == 1
     assert len(await collected(stores)) == 1
 
 
-class Full:
-    """Files of which those of one project cannot be written."""
+class FullFiles:
+    """A filestore that cannot write the files of one project."""
 
     def __init__(self, files: Any, project: str) -> None:
         self._files, self.project = files, project
@@ -171,12 +182,12 @@ class Full:
 
 
 async def test_the_milestone_stays_until_every_project_is_written(
-    stores: Stores, ended: Any, now: Now, advance: Callable[[float], None]
+    stores: Stores, complete: CompleteDeployment, now: Now, advance: Callable[[float], None]
 ) -> None:
-    files = Full(stores.files, "other")
+    files = FullFiles(stores.files, "other")
     full = replace(stores, files=files)  # pyright: ignore[reportArgumentType]
     for project in ("shop", "other"):
-        await ended(project_id=project)
+        await complete(project_id=project)
     writer = ChunkWriter(files, chunk_size=10)  # pyright: ignore[reportArgumentType]
     with pytest.raises(Unavailable):
         await collect_deployments(full, CHUNK_MILESTONE, writer.write, now=now)
@@ -190,13 +201,13 @@ async def test_the_milestone_stays_until_every_project_is_written(
 
 
 async def test_a_milestone_never_goes_back(
-    stores: Stores, collect: Any, advance: Callable[[float], None]
+    stores: Stores, collect: Collect, advance: Callable[[float], None]
 ) -> None:
     await collect()
     advance(-HOUR)
     await collect()
-    kept = json.loads(await stores.files.get(CHUNK_MILESTONE))
-    assert kept == {"deployment_completed_at_milestone": to_unix(BEGINNING)}
+    stored = json.loads(await stores.files.get(CHUNK_MILESTONE))
+    assert stored == {"deployment_completed_at_milestone": to_unix(BEGINNING)}
 
 
 @pytest.mark.parametrize(
@@ -210,15 +221,17 @@ async def test_a_milestone_never_goes_back(
         pytest.param("insights/shop/ext/2026-01.json", id="a month"),
     ],
 )
-async def test_a_damaged_file_is_named(stores: Stores, ended: Any, collect: Any, path: str) -> None:
-    await ended()
+async def test_the_error_of_a_damaged_file_names_it(
+    stores: Stores, complete: CompleteDeployment, collect: Collect, path: str
+) -> None:
+    await complete()
     await collect()
     await stores.files.put(path, b"{")
     with pytest.raises(PipecdError, match=path):
         await collect()
 
 
-async def test_applications_are_written_down(
+async def test_applications_are_collected(
     stores: Stores, cases: UseCases, admin: User, viewer: User, draft: Application, now: Now
 ) -> None:
     with pytest.raises(NotFound):
@@ -230,36 +243,40 @@ async def test_applications_are_written_down(
     await cases.applications.disable(ids[1], by=admin)
     await cases.applications.delete(ids[2], by=admin)
     assert await collect_applications(stores, now=now) == 1
-    book = await cases.insights.applications(by=viewer)
-    assert {(one.id, one.kind, one.status) for one in book.applications} == {
+    snapshot = await cases.insights.applications(by=viewer)
+    assert {(one.id, one.kind, one.status) for one in snapshot.applications} == {
         (ids[0], "KUBERNETES", "ENABLED"),
         (ids[1], "KUBERNETES", "DISABLED"),
     }
-    assert book.updated_at == to_unix(BEGINNING)
+    assert snapshot.updated_at == to_unix(BEGINNING)
     await cases.applications.delete(ids[0], by=admin)
     await cases.applications.delete(ids[1], by=admin)
     await collect_applications(stores, now=now)
     assert (await cases.insights.applications(by=viewer)).applications == ()
 
 
-def today(resolution: Resolution = Resolution.DAILY) -> Span:
+def today(resolution: Resolution = Resolution.DAILY) -> TimeRange:
     start = to_unix(BEGINNING.replace(hour=0, minute=0, second=0))
-    return Span(start, start + DAY - 1, resolution)
+    return TimeRange(start, start + DAY - 1, resolution)
 
 
-async def values(cases: UseCases, by: User, metric: Metric, **asked: Any) -> list[float]:
-    question = InsightQuery(metric, asked.pop("span", today()), **asked)
-    return [value for _, value in await cases.insights.series(question, by=by)]
+async def values(cases: UseCases, by: User, metric: Metric, **query: Any) -> list[float]:
+    full = InsightQuery(metric, query.pop("time_range", today()), **query)
+    return [value for _, value in await cases.insights.series(full, by=by)]
 
 
-async def test_the_four_keys(
-    cases: UseCases, viewer: User, ended: Any, collect: Any, application: Application
+async def test_the_four_dora_metrics(
+    cases: UseCases,
+    viewer: User,
+    complete: CompleteDeployment,
+    collect: Collect,
+    application: Application,
 ) -> None:
     prod = {"env": "prod"}
-    await ended(ago=2 * HOUR, status=Status.FAILURE)
-    await ended(ago=HOUR, status=Status.SUCCESS)
-    await ended(ago=1800, status=Status.CANCELLED)
-    await ended(ago=900, status=Status.SUCCESS, labels=prod, application_id="b")
+    await complete(ago=2 * HOUR, status=Status.FAILURE)
+    await complete(ago=HOUR, status=Status.SUCCESS)
+    await complete(ago=1800, status=Status.CANCELLED)
+    await complete(ago=900, status=Status.SUCCESS, labels=prod, application_id="b")
     await collect()
     expected = {
         Metric.DEPLOYMENT_FREQUENCY: ([4.0], [1.0], [3.0]),
@@ -267,59 +284,68 @@ async def test_the_four_keys(
         Metric.LEAD_TIME: ([600.0], [600.0], [600.0]),
         Metric.TIME_TO_RESTORE: ([3600.0], [0.0], [3600.0]),
     }
-    for metric, (all_of_them, labelled, of_one) in expected.items():
-        assert await values(cases, viewer, metric) == all_of_them
-        assert await values(cases, viewer, metric, labels=prod) == labelled
-        assert await values(cases, viewer, metric, application=application.id) == of_one
+    for metric, (all_deployments, with_label, of_application) in expected.items():
+        assert await values(cases, viewer, metric) == all_deployments
+        assert await values(cases, viewer, metric, labels=prod) == with_label
+        assert await values(cases, viewer, metric, application=application.id) == of_application
         monthly = today(Resolution.MONTHLY)
-        assert await values(cases, viewer, metric, span=monthly) == all_of_them
+        assert await values(cases, viewer, metric, time_range=monthly) == all_deployments
 
 
-async def test_what_was_never_collected_is_a_line_of_zeros(cases: UseCases, viewer: User) -> None:
-    week = Span(today().start - 6 * DAY, today().end)
+async def test_a_series_without_collected_data_is_zero(cases: UseCases, viewer: User) -> None:
+    week = TimeRange(today().start - 6 * DAY, today().end)
     for metric in set(Metric) - {Metric.APPLICATIONS_COUNT}:
-        assert await values(cases, viewer, metric, span=week) == [0.0] * 7
+        assert await values(cases, viewer, metric, time_range=week) == [0.0] * 7
         assert await values(cases, viewer, metric, application="never seen") == [0.0]
 
 
 async def test_a_failure_of_last_month_is_restored_in_this_one(
-    cases: UseCases, viewer: User, ended: Any, collect: Any
+    cases: UseCases, viewer: User, complete: CompleteDeployment, collect: Collect
 ) -> None:
-    await ended(ago=3 * DAY, status=Status.FAILURE)
+    await complete(ago=3 * DAY, status=Status.FAILURE)
     await collect()
-    await ended(ago=10)
+    await complete(ago=10)
     await collect()
     assert await values(cases, viewer, Metric.TIME_TO_RESTORE) == [3 * DAY - 10.0]
 
 
 @pytest.mark.parametrize(
-    "span",
+    "time_range",
     [
-        pytest.param(Span(10, 9), id="that ends before it begins"),
-        pytest.param(Span(10, 10 + 731 * DAY + 1), id="of more than two years"),
-        pytest.param(Span(2**62, 2**62 + 5), id="far in the future"),
+        pytest.param(TimeRange(10, 9), id="that ends before it begins"),
+        pytest.param(TimeRange(10, 10 + 731 * DAY + 1), id="of more than two years"),
+        pytest.param(TimeRange(2**62, 2**62 + 5), id="far in the future"),
     ],
 )
-async def test_a_range_is_refused(cases: UseCases, viewer: User, span: Span) -> None:
+async def test_an_invalid_range_is_rejected(
+    cases: UseCases, viewer: User, time_range: TimeRange
+) -> None:
     with pytest.raises(UserMistake):
-        await values(cases, viewer, Metric.DEPLOYMENT_FREQUENCY, span=span)
+        await values(cases, viewer, Metric.DEPLOYMENT_FREQUENCY, time_range=time_range)
 
 
-async def test_two_years_with_a_leap_day_can_be_asked_for(cases: UseCases, viewer: User) -> None:
-    span = Span(
+async def test_a_range_may_span_two_years_with_a_leap_day(cases: UseCases, viewer: User) -> None:
+    time_range = TimeRange(
         to_unix(datetime(2023, 3, 2, tzinfo=UTC)), to_unix(datetime(2025, 3, 2, tzinfo=UTC)) - 1
     )
-    assert len(await values(cases, viewer, Metric.LEAD_TIME, span=span)) == 731
-    assert len(months_between(span.start, span.end)) == 25
+    assert len(await values(cases, viewer, Metric.LEAD_TIME, time_range=time_range)) == 731
+    assert len(months_between(time_range.start, time_range.end)) == 25
 
 
-async def test_applications_over_time_are_not_offered(cases: UseCases, viewer: User) -> None:
+async def test_the_number_of_applications_over_time_is_unsupported(
+    cases: UseCases, viewer: User
+) -> None:
     with pytest.raises(Unsupported):
         await values(cases, viewer, Metric.APPLICATIONS_COUNT)
 
 
-async def test_somebody_whose_role_has_labels_sees_only_what_carries_them(
-    cases: UseCases, admin: User, stores: Stores, ended: Any, collect: Any, now: Now
+async def test_a_role_with_labels_sees_only_deployments_with_them(
+    cases: UseCases,
+    admin: User,
+    stores: Stores,
+    complete: CompleteDeployment,
+    collect: Collect,
+    now: Now,
 ) -> None:
     role = ProjectRBACRole(
         name="dev-only",
@@ -334,8 +360,8 @@ async def test_somebody_whose_role_has_labels_sees_only_what_carries_them(
     )
     await cases.projects.change(lambda project: project.rbac_roles.append(role), by=admin)
     dev = User("shop", "dora", ("dev-only",))
-    await ended(ago=20, labels={"env": "dev"})
-    await ended(ago=10, labels={"env": "prod"})
+    await complete(ago=20, labels={"env": "dev"})
+    await complete(ago=10, labels={"env": "prod"})
     await collect()
     await collect_applications(stores, now=now)
     assert await values(cases, admin, Metric.DEPLOYMENT_FREQUENCY) == [2.0]

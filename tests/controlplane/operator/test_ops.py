@@ -25,7 +25,7 @@ from pipecd.config.controlplane import (
 )
 from pipecd.controlplane.app import Operations, OpsSettings, operations
 from pipecd.controlplane.command import ops
-from pipecd.controlplane.insight.applications import book_path
+from pipecd.controlplane.insight.applications import applications_path
 from pipecd.controlplane.operator.metrics import InstallationMetrics
 from pipecd.controlplane.usecases.piped_connections import STATS_KEY, PipedConnections
 from pipecd.model.clock import from_unix, to_unix, utc_now
@@ -97,7 +97,7 @@ async def test_the_metrics_are_those_of_ops_and_of_online_pipeds(
         kinds = ("ECS", "ECS", "LAMBDA")
         book = [{"id": "x", "labels": None, "kind": kind, "status": "ENABLED"} for kind in kinds]
         content = json.dumps({"applications": book, "updated_at": 1}).encode()
-        await running.stores.files.put(book_path("shop"), content)
+        await running.stores.files.put(applications_path("shop"), content)
         text = (await http.get("/metrics")).text
         assert "\nup_a 1\n\nup_b 1\n" in text
         assert "silent" not in text
@@ -105,7 +105,7 @@ async def test_the_metrics_are_those_of_ops_and_of_online_pipeds(
         assert f"insight_application_total{{{labels}}} 2.0" in text
         assert "process_resident_memory_bytes" in text
         # A damaged file does not break the other metrics.
-        await running.stores.files.put(book_path("shop"), b"{")
+        await running.stores.files.put(applications_path("shop"), b"{")
         text = (await http.get("/metrics")).text
         assert "up_a" in text
         assert "ECS" not in text

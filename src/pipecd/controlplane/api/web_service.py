@@ -10,8 +10,8 @@ from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.stage_logs import StageRun
-from pipecd.controlplane.insight.applications import counts
-from pipecd.controlplane.insight.series import Metric, Resolution, Span
+from pipecd.controlplane.insight.applications import count_applications
+from pipecd.controlplane.insight.series import Metric, Resolution, TimeRange
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.applications import ApplicationUpdate
 from pipecd.controlplane.usecases.enums import enum_by_number
@@ -450,9 +450,9 @@ class WebInsightRpcs:
     async def GetInsightData(
         self, request: pb.GetInsightDataRequest, caller: User
     ) -> pb.GetInsightDataResponse:
-        span = Span(request.range_from, request.range_to, Resolution(request.resolution))
+        time_range = TimeRange(request.range_from, request.range_to, Resolution(request.resolution))
         query = InsightQuery(
-            Metric(request.metrics_kind), span, request.application_id, request.labels
+            Metric(request.metrics_kind), time_range, request.application_id, request.labels
         )
         points = await self._insights.series(query, by=caller)
         stream = model.InsightSampleStream(
@@ -470,7 +470,7 @@ class WebInsightRpcs:
                 model.InsightApplicationCount(
                     labels={_KIND_LABEL: kind, _STATUS_LABEL: status}, count=count
                 )
-                for (kind, status), count in counts(counted.applications).items()
+                for (kind, status), count in count_applications(counted.applications).items()
             ],
         )
 

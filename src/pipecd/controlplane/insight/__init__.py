@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pure sums behind the charts."""
+"""Insights: the file formats, DORA metrics and time series behind the charts, without I/O."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many applications there are, by kind and by whether they are enabled."""
+"""The number of applications, by kind and by whether they are enabled."""
 
 import json
 from collections import Counter
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipecd.controlplane.insight.finished import Labels, in_order
-from pipecd.controlplane.insight.gojson import go_json
+from pipecd.controlplane.insight.deployments import Labels, sorted_labels
+from pipecd.controlplane.insight.files import go_json
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
 
@@ -16,8 +16,8 @@ ENABLED, DISABLED = "ENABLED", "DISABLED"
 
 
 @dataclass(frozen=True)
-class CountedApplication:
-    """An application as the file of insights remembers it."""
+class ApplicationData:
+    """An application as the insight file stores it."""
 
     id: str
     labels: Labels
@@ -26,48 +26,51 @@ class CountedApplication:
 
 
 @dataclass(frozen=True)
-class ApplicationBook:
-    """All applications of a project at some moment."""
+class ApplicationSnapshot:
+    """All applications of a project at one time."""
 
-    applications: tuple[CountedApplication, ...]
+    applications: tuple[ApplicationData, ...]
     updated_at: int
 
 
-def counted(application: Application) -> CountedApplication:
-    return CountedApplication(
+def application_data(application: Application) -> ApplicationData:
+    """The data to store about an application."""
+    # A kind that PipeCD removed has no name any more.
+    kind = common.ApplicationKind.DESCRIPTOR.values_by_number.get(application.kind)
+    return ApplicationData(
         id=application.id,
-        labels=in_order(application.labels),
-        kind=_kind(application.kind),
+        labels=sorted_labels(application.labels),
+        kind=kind.name if kind else str(application.kind),
         status=DISABLED if application.disabled else ENABLED,
     )
 
 
-def book_path(project: str) -> str:
+def applications_path(project: str) -> str:
     return f"insights/{project}/applications/applications.json"
 
 
-def write_book(book: ApplicationBook) -> bytes:
+def encode_applications(snapshot: ApplicationSnapshot) -> bytes:
     entries: list[dict[str, Any]] = [
         {
-            "id": one.id,
-            "labels": dict(one.labels) or None,
-            "kind": one.kind,
-            "status": one.status,
+            "id": application.id,
+            "labels": dict(application.labels) or None,
+            "kind": application.kind,
+            "status": application.status,
         }
-        for one in book.applications
+        for application in snapshot.applications
     ]
-    return go_json({"applications": entries, "updated_at": book.updated_at})
+    return go_json({"applications": entries, "updated_at": snapshot.updated_at})
 
 
-def read_book(content: bytes) -> ApplicationBook:
-    """Reads the file; ValueError or KeyError when it is none."""
+def decode_applications(content: bytes) -> ApplicationSnapshot:
+    """Decodes the file; raises ValueError or KeyError if it is invalid."""
     document: Mapping[str, Any] = json.loads(content)
     entries: list[Mapping[str, Any]] = document.get("applications") or []
-    return ApplicationBook(
+    return ApplicationSnapshot(
         tuple(
-            CountedApplication(
+            ApplicationData(
                 str(entry["id"]),
-                in_order(entry.get("labels")),
+                sorted_labels(entry.get("labels")),
                 str(entry["kind"]),
                 str(entry["status"]),
             )
@@ -77,12 +80,6 @@ def read_book(content: bytes) -> ApplicationBook:
     )
 
 
-def counts(applications: Iterable[CountedApplication]) -> dict[tuple[str, str], int]:
-    """How many there are of each kind and status, in the order of their names."""
+def count_applications(applications: Iterable[ApplicationData]) -> dict[tuple[str, str], int]:
+    """The number of applications of each kind and status, sorted by both."""
     return dict(sorted(Counter((one.kind, one.status) for one in applications).items()))
-
-
-def _kind(number: int) -> str:
-    # A kind that was dropped since has no name any more.
-    known = common.ApplicationKind.DESCRIPTOR.values_by_number.get(number)
-    return known.name if known else str(number)

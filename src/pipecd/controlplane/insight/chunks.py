@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ended deployments of a year: a block of chunks, each filled up before the next is begun.
+"""The completed deployments of a year: a block of chunks, each filled before the next starts.
 
-The files are those of upstream, byte for byte, except that a chunk counts what is in it and that
-years are those of UTC.
+The files are those of upstream, byte for byte, except that the count of a chunk is correct and that
+years are in UTC.
 """
 
 import json
@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pipecd.controlplane.insight.finished import (
-    FAILED,
-    Ended,
-    Finished,
-    from_entry,
-    to_entry,
+from pipecd.controlplane.insight.deployments import (
+    FAILURE,
+    CompletedDeployment,
+    DeploymentResult,
+    deployment_from_json,
+    deployment_to_json,
 )
-from pipecd.controlplane.insight.gojson import go_json
+from pipecd.controlplane.insight.files import go_json
 
-USUAL_CHUNK = 1000
+DEFAULT_CHUNK_SIZE = 1000
 _NO_LABELS: Mapping[str, str] = {}
 
-Chunk = tuple[Finished, ...]
+Chunk = tuple[CompletedDeployment, ...]
 
 
 @dataclass(frozen=True)
 class ChunkMeta:
-    """What a chunk holds: from when to when, how many, and whether it is full."""
+    """The time range and size of a chunk; `completed` means that it is full."""
 
     index: int
     first: int
@@ -53,16 +53,16 @@ class Block:
         return f"block_{self.year}"
 
     def between(self, start: int, end: int) -> tuple[ChunkMeta, ...]:
-        """The chunks that may hold deployments of that time, both ends included."""
+        """The chunks that may have deployments of this time range, both ends included."""
         return tuple(c for c in self.chunks if c.first <= end and c.last >= start)
 
 
-def year_of(moment: int) -> int:
-    return datetime.fromtimestamp(moment, UTC).year
+def year_of(timestamp: int) -> int:
+    return datetime.fromtimestamp(timestamp, UTC).year
 
 
-def years_near(start: int, end: int) -> range:
-    """The blocks to look into: upstream cuts years in the time zone of its process."""
+def block_years(start: int, end: int) -> range:
+    """The years of the blocks to read; upstream uses the time zone of its process, not UTC."""
     day = 86400
     return range(year_of(max(0, start - day)), year_of(end + day) + 1)
 
@@ -75,7 +75,7 @@ def chunk_path(project: str, year: int, chunk: ChunkMeta) -> str:
     return f"insights/{project}/completed-deployments/block_{year}/{chunk.id}.json"
 
 
-def write_block(block: Block) -> bytes:
+def encode_block(block: Block) -> bytes:
     chunks: list[dict[str, Any]] = [
         {
             "chunk_id": chunk.id,
@@ -90,8 +90,8 @@ def write_block(block: Block) -> bytes:
     return go_json({"block_id": block.id, "chunk_metadata": chunks or None})
 
 
-def read_block(content: bytes, year: int) -> Block:
-    """Reads a block file; ValueError or KeyError when it is none."""
+def decode_block(content: bytes, year: int) -> Block:
+    """Decodes a block file; raises ValueError or KeyError if it is invalid."""
     entries: list[Mapping[str, Any]] = json.loads(content).get("chunk_metadata") or []
     chunks = (
         ChunkMeta(
@@ -106,71 +106,72 @@ def read_block(content: bytes, year: int) -> Block:
     return Block(year, tuple(sorted(chunks, key=lambda chunk: chunk.index)))
 
 
-def write_chunk(meta: ChunkMeta, chunk: Chunk) -> bytes:
-    return go_json({"chunk_id": meta.id, "deployments": [to_entry(one) for one in chunk]})
+def encode_chunk(meta: ChunkMeta, chunk: Chunk) -> bytes:
+    return go_json({"chunk_id": meta.id, "deployments": [deployment_to_json(d) for d in chunk]})
 
 
-def read_chunk(content: bytes) -> Chunk:
-    """Reads a chunk file; ValueError or KeyError when it is none."""
+def decode_chunk(content: bytes) -> Chunk:
+    """Decodes a chunk file; raises ValueError or KeyError if it is invalid."""
     entries: list[Mapping[str, Any]] = json.loads(content).get("deployments") or []
-    return tuple(from_entry(entry) for entry in entries)
+    return tuple(deployment_from_json(entry) for entry in entries)
 
 
-def read_ends(content: bytes) -> Iterator[Ended]:
-    """Reads only what the charts need of a chunk file, which may be one of hundreds."""
+def decode_results(content: bytes) -> Iterator[DeploymentResult]:
+    """Decodes only the fields that charts need; a chart may read hundreds of chunk files."""
     for entry in json.loads(content).get("deployments") or ():
-        yield Ended(
+        yield DeploymentResult(
             entry["completed_at"],
             entry["app_id"],
             entry.get("labels") or _NO_LABELS,
-            entry["complete_status"] == FAILED,
+            entry["complete_status"] == FAILURE,
         )
 
 
-def to_look_at(block: Block, new: Sequence[Finished]) -> tuple[ChunkMeta, ...]:
-    """The chunks that may hold some of the new ones already, and the one to be filled up."""
+def chunks_to_read(block: Block, new: Sequence[CompletedDeployment]) -> tuple[ChunkMeta, ...]:
+    """The chunks that may have some of the new deployments already, and the chunk to fill."""
     times = [one.completed_at for one in new]
     near = block.between(min(times), max(times)) if times else ()
     return tuple(c for c in block.chunks if c in near or not c.completed)
 
 
-def filled(
-    block: Block, known: Mapping[int, Chunk], new: Iterable[Finished], *, most: int = USUAL_CHUNK
+def add_deployments(
+    block: Block,
+    chunks: Mapping[int, Chunk],
+    new: Iterable[CompletedDeployment],
+    *,
+    chunk_size: int = DEFAULT_CHUNK_SIZE,
 ) -> tuple[Block, dict[int, Chunk]]:
-    """The block with the new deployments, each once, and the chunks that changed.
+    """Adds each new deployment once; returns the new block and the chunks that changed.
 
-    `known` has the content of the chunks of `to_look_at`. A chunk is believed before what the block
-    says about it, as the block is written after its chunks.
+    `chunks` has the content of the chunks of `chunks_to_read`. Where a chunk and its entry in the
+    block differ the chunk is right, because the block is written after its chunks.
     """
-    most = most or USUAL_CHUNK
+    chunk_size = chunk_size or DEFAULT_CHUNK_SIZE
     metas = {c.index: c for c in block.chunks}
-    for index, chunk in known.items():
+    for index, chunk in chunks.items():
         if not metas[index].completed:
-            metas[index] = _meta_of(index, chunk, most)
-    seen = {one.id for chunk in known.values() for one in chunk}
-    waiting = [one for id, one in {one.id: one for one in new}.items() if id not in seen]
+            metas[index] = _chunk_meta(index, chunk, chunk_size)
+    stored = {deployment.id for chunk in chunks.values() for deployment in chunk}
+    pending = [one for id, one in {one.id: one for one in new}.items() if id not in stored]
     changed: dict[int, Chunk] = {}
-    while waiting:
-        index = _open_chunk(metas)
-        before = known.get(index, ())
-        room = most - len(before)
-        changed[index] = (*before, *waiting[:room])
-        metas[index] = _meta_of(index, changed[index], most)
-        waiting = waiting[room:]
+    while pending:
+        index = max(metas, default=0)
+        if index in metas and metas[index].completed:
+            index += 1
+        before = chunks.get(index, ())
+        free = chunk_size - len(before)
+        changed[index] = (*before, *pending[:free])
+        metas[index] = _chunk_meta(index, changed[index], chunk_size)
+        pending = pending[free:]
     return Block(block.year, tuple(metas[index] for index in sorted(metas))), changed
 
 
-def _open_chunk(metas: Mapping[int, ChunkMeta]) -> int:
-    last = max(metas, default=-1)
-    return last + 1 if last < 0 or metas[last].completed else last
-
-
-def _meta_of(index: int, chunk: Chunk, most: int) -> ChunkMeta:
-    times = [one.completed_at for one in chunk]
+def _chunk_meta(index: int, chunk: Chunk, chunk_size: int) -> ChunkMeta:
+    times = [deployment.completed_at for deployment in chunk]
     return ChunkMeta(
         index=index,
         first=min(times, default=0),
         last=max(times, default=0),
         count=len(chunk),
-        completed=len(chunk) >= most,
+        completed=len(chunk) >= chunk_size,
     )

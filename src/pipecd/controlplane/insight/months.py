@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lead time and time to restore of a month: files of our own beside those of upstream."""
+"""The monthly totals of lead time and time to restore: files that upstream does not have."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,9 +7,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pipecd.controlplane.insight.facts import Fact, Group, Tally, group_of, restored, tally_of
-from pipecd.controlplane.insight.finished import in_order
-from pipecd.controlplane.insight.gojson import go_json
+from pipecd.controlplane.insight.deployments import sorted_labels
+from pipecd.controlplane.insight.dora import (
+    DeploymentOutcome,
+    OutcomeGroup,
+    OutcomeTotals,
+    find_restorations,
+    group_of,
+    totals_of,
+)
+from pipecd.controlplane.insight.files import go_json
 
 VERSION = 1
 _SUFFIX = ".json"
@@ -17,25 +24,28 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True)
 class Month:
-    """The sums of a month.
+    """The totals of a month.
 
-    `failing` says which applications were failing when the month began, and since when. `recent`
-    has the ids of the deployments that may be met again, with the time of their end.
+    `failing` has the applications that were failing when the month began, with the time of their
+    first failure. `recent` has the ids of deployments that may be collected again, with the time
+    they completed.
     """
 
-    tallies: Mapping[Group, Tally] = field(default_factory=dict[Group, Tally])
+    totals: Mapping[OutcomeGroup, OutcomeTotals] = field(
+        default_factory=dict[OutcomeGroup, OutcomeTotals]
+    )
     failing: Mapping[str, int] = field(default_factory=dict[str, int])
     recent: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-def month_of(moment: int) -> str:
-    """The name of the month, which sorts by time."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m")
+def month_of(timestamp: int) -> str:
+    """The name of the month, such as 2026-01; names sort by time."""
+    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m")
 
 
 def months_between(start: int, end: int) -> tuple[str, ...]:
-    """The names of the months from the one to the other, both included."""
-    first, last = (datetime.fromtimestamp(moment, UTC) for moment in (start, end))
+    """The names of the months of a time range, both ends included."""
+    first, last = (datetime.fromtimestamp(timestamp, UTC) for timestamp in (start, end))
     numbers = range(first.year * 12 + first.month - 1, last.year * 12 + last.month)
     return tuple(f"{number // 12:04d}-{number % 12 + 1:02d}" for number in numbers)
 
@@ -48,39 +58,49 @@ def month_path(project: str, month: str) -> str:
     return f"{months_prefix(project)}{month}{_SUFFIX}"
 
 
-def month_at(path: str) -> str:
-    """The month of a path."""
+def month_from_path(path: str) -> str:
+    """The name of the month of a path."""
     return path.rpartition("/")[2].removesuffix(_SUFFIX)
 
 
-def added(
-    months: Mapping[str, Month], facts: Iterable[Fact], *, forget_before: int = 0
+def add_outcomes(
+    months: Mapping[str, Month], outcomes: Iterable[DeploymentOutcome], *, forget_before: int = 0
 ) -> dict[str, Month]:
-    """The months with these facts, each counted once, whatever the order in which they come.
+    """Adds each outcome once; the order in which outcomes arrive does not matter.
 
-    `months` must have those of the facts, the last one before them, and all that follow. Ids of
-    deployments that ended before `forget_before` need not be known any longer.
+    `months` must have the months of the outcomes, the last one before them, and all later ones.
+    Deployments that completed before `forget_before` are removed from `recent`.
     """
-    grown = dict(months)
-    for month, new in _by_month(facts).items():
-        grown[month] = _with(grown.get(month, Month()), new, forget_before)
+    by_month: dict[str, list[DeploymentOutcome]] = {}
+    for outcome in outcomes:
+        by_month.setdefault(month_of(outcome.completed_at), []).append(outcome)
+    updated = dict(months)
+    for name, new in by_month.items():
+        month = updated.get(name, Month())
+        totals, recent = dict(month.totals), dict(month.recent)
+        for outcome in new:
+            if outcome.id not in recent:
+                recent[outcome.id] = outcome.completed_at
+                group = group_of(outcome)
+                totals[group] = totals.get(group, OutcomeTotals()).plus(totals_of(outcome))
+        recent = {id: at for id, at in recent.items() if at >= forget_before}
+        updated[name] = Month(totals, month.failing, recent)
     failing: Mapping[str, int] | None = None
-    for name in sorted(grown):
+    for name in sorted(updated):
         if failing is not None:
-            grown[name] = replace(grown[name], failing=failing)
-        failing = restored(grown[name].tallies, grown[name].failing)[1]
-    return grown
+            updated[name] = replace(updated[name], failing=failing)
+        failing = find_restorations(updated[name].totals, updated[name].failing)[1]
+    return updated
 
 
-def write_month(month: Month) -> bytes:
+def encode_month(month: Month) -> bytes:
     groups: dict[tuple[str, Any], dict[str, Any]] = {}
-    order = sorted(month.tallies, key=lambda g: (g.application, g.labels, g.day))
-    for group in order:
+    for group in sorted(month.totals, key=lambda g: (g.application, g.labels, g.day)):
         entry = groups.setdefault(
             (group.application, group.labels),
             {"app_id": group.application, "labels": dict(group.labels) or None, "days": {}},
         )
-        entry["days"][str(group.day)] = month.tallies[group]
+        entry["days"][str(group.day)] = month.totals[group]
     return go_json(
         {
             "version": VERSION,
@@ -91,34 +111,17 @@ def write_month(month: Month) -> bytes:
     )
 
 
-def read_month(content: bytes) -> Month:
-    """Reads a file of ours; ValueError or KeyError when it is none."""
+def decode_month(content: bytes) -> Month:
+    """Decodes a month file; raises ValueError or KeyError if it is invalid."""
     document = json.loads(content)
     if document["version"] != VERSION:
-        raise ValueError(f"version {document['version']} is not known")
-    tallies = {
-        Group(int(day), entry["app_id"], labels): Tally(tuple(ok), tuple(failed), *lead)
+        raise ValueError(f"unknown version {document['version']}")
+    totals = {
+        OutcomeGroup(int(day), entry["app_id"], labels): OutcomeTotals(
+            tuple(succeeded), tuple(failed), *lead
+        )
         for entry in document["groups"]
-        for labels in (in_order(entry["labels"]),)
-        for day, (ok, failed, *lead) in entry["days"].items()
+        for labels in (sorted_labels(entry["labels"]),)
+        for day, (succeeded, failed, *lead) in entry["days"].items()
     }
-    return Month(tallies, document["failing"], document["recent"])
-
-
-def _by_month(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
-    sorted_in: dict[str, list[Fact]] = {}
-    for fact in facts:
-        sorted_in.setdefault(month_of(fact.completed_at), []).append(fact)
-    return sorted_in
-
-
-def _with(month: Month, facts: Iterable[Fact], forget_before: int) -> Month:
-    tallies, recent = dict(month.tallies), dict(month.recent)
-    for fact in facts:
-        if fact.id in recent:
-            continue
-        recent[fact.id] = fact.completed_at
-        group = group_of(fact)
-        tallies[group] = tallies.get(group, Tally()).plus(tally_of(fact))
-    kept = {id: at for id, at in recent.items() if at >= forget_before}
-    return Month(tallies, month.failing, kept)
+    return Month(totals, document["failing"], document["recent"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points of a chart: one for each day or month of UTC, 0 where nothing happened."""
+"""The points of a chart: one for each day or month in UTC, 0 without deployments."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from functools import lru_cache
 
-from pipecd.controlplane.insight.facts import DAY, Restored
-from pipecd.controlplane.insight.finished import Ended
+from pipecd.controlplane.insight.deployments import DeploymentResult
+from pipecd.controlplane.insight.dora import DAY, Restoration
 from pipecd.controlplane.insight.months import Month
 
 
 class Metric(IntEnum):
-    """What is measured; the numbers are those of the wire."""
+    """A metric of insights, with the number of its protobuf enum."""
 
     DEPLOYMENT_FREQUENCY = 0
     CHANGE_FAILURE_RATE = 1
@@ -23,31 +23,31 @@ class Metric(IntEnum):
 
 
 class Resolution(IntEnum):
-    """How far the points are apart; the numbers are those of the wire."""
+    """The distance of the points of a chart, with the number of its protobuf enum."""
 
     DAILY = 0
     MONTHLY = 1
 
 
 @dataclass(frozen=True)
-class Span:
-    """From when to when, in unix seconds and both ends included."""
+class TimeRange:
+    """A time range in unix seconds, both ends included, divided into days or months."""
 
     start: int
     end: int
     resolution: Resolution = Resolution.DAILY
 
-    def covers(self, moment: int) -> bool:
-        return self.start <= moment <= self.end
+    def contains(self, timestamp: int) -> bool:
+        return self.start <= timestamp <= self.end
 
-    def covers_day(self, day: int) -> bool:
-        """Whether a day, named by its first second, is in it at least in part."""
+    def overlaps_day(self, day: int) -> bool:
+        """Whether any part of the day, given by its first second, is in the range."""
         return day <= self.end and day + DAY > self.start
 
-    def period(self, moment: int) -> int:
+    def period(self, timestamp: int) -> int:
         """The first second of the day or month."""
-        day = moment - moment % DAY
-        return _month(day) if self.resolution is Resolution.MONTHLY else day
+        day = timestamp - timestamp % DAY
+        return _first_of_month(day) if self.resolution is Resolution.MONTHLY else day
 
     def periods(self) -> Iterator[int]:
         """The first seconds of all days or months."""
@@ -55,98 +55,103 @@ class Span:
         while period <= self.end:
             yield period
             # No month is longer than 31 days.
-            ahead = 32 if self.resolution is Resolution.MONTHLY else 1
-            period = self.period(period + ahead * DAY)
+            days = 32 if self.resolution is Resolution.MONTHLY else 1
+            period = self.period(period + days * DAY)
+
+
+@lru_cache(maxsize=4096)
+def _first_of_month(day: int) -> int:
+    """The first second of the month; cached, because many timestamps share few days."""
+    return int(datetime.fromtimestamp(day, UTC).replace(day=1).timestamp())
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Whose figures are asked for; an empty application means all of them."""
+class SeriesFilter:
+    """Selects the deployments of a series; an empty application means all applications."""
 
-    span: Span
+    time_range: TimeRange
     application: str = ""
-    may_count: Callable[[Mapping[str, str]], bool] = lambda _: True
+    matches_labels: Callable[[Mapping[str, str]], bool] = lambda _: True
 
-    def includes(self, application: str, labels: Mapping[str, str]) -> bool:
-        return (not self.application or application == self.application) and self.may_count(labels)
+    def matches(self, application: str, labels: Mapping[str, str]) -> bool:
+        if self.application and application != self.application:
+            return False
+        return self.matches_labels(labels)
 
 
 @dataclass(frozen=True)
-class Share:
-    """A part of a whole, or a sum over a number of things."""
+class Ratio:
+    """A part of a whole, or a sum and the number of its summands."""
 
     part: float = 0
     whole: int = 0
 
-    def __add__(self, other: "Share") -> "Share":
-        return Share(self.part + other.part, self.whole + other.whole)
+    def __add__(self, other: "Ratio") -> "Ratio":
+        return Ratio(self.part + other.part, self.whole + other.whole)
 
     @property
-    def ratio(self) -> float:
+    def value(self) -> float:
         return self.part / self.whole if self.whole else 0.0
 
 
-Shares = Mapping[int, Share]
+Ratios = Mapping[int, Ratio]
 Point = tuple[int, float]
 
 
-def failures(deployments: Iterable[Ended], wanted: Wanted) -> dict[int, Share]:
-    """By period: how many deployments failed out of how many, whatever their end."""
+def count_failures(
+    results: Iterable[DeploymentResult], series_filter: SeriesFilter
+) -> dict[int, Ratio]:
+    """By period: the number of failed deployments out of all."""
     counts: dict[int, list[int]] = {}
-    for at, application, labels, is_failure in deployments:
-        if wanted.span.covers(at) and wanted.includes(application, labels):
-            count = counts.setdefault(wanted.span.period(at), [0, 0])
+    time_range = series_filter.time_range
+    for at, application, labels, is_failure in results:
+        if time_range.contains(at) and series_filter.matches(application, labels):
+            count = counts.setdefault(time_range.period(at), [0, 0])
             count[is_failure] += 1
-    return {period: Share(failed, fine + failed) for period, (fine, failed) in counts.items()}
+    return {period: Ratio(failed, other + failed) for period, (other, failed) in counts.items()}
 
 
-def lead_times(months: Iterable[Month], wanted: Wanted) -> dict[int, Share]:
-    """By period: the seconds from commits to successes, and how many there were."""
-    found: dict[int, Share] = {}
+def lead_times(months: Iterable[Month], series_filter: SeriesFilter) -> dict[int, Ratio]:
+    """By period: the seconds from commit to success, and the number of changes."""
+    ratios: dict[int, Ratio] = {}
+    time_range = series_filter.time_range
     for month in months:
-        for group, tally in month.tallies.items():
-            counted = tally.lead_count and wanted.span.covers_day(group.day)
-            if counted and wanted.includes(group.application, dict(group.labels)):
-                period = wanted.span.period(group.day)
-                share = Share(tally.lead_seconds, tally.lead_count)
-                found[period] = found.get(period, Share()) + share
-    return found
+        for group, totals in month.totals.items():
+            in_range = totals.lead_count and time_range.overlaps_day(group.day)
+            if in_range and series_filter.matches(group.application, dict(group.labels)):
+                period = time_range.period(group.day)
+                ratio = Ratio(totals.lead_seconds, totals.lead_count)
+                ratios[period] = ratios.get(period, Ratio()) + ratio
+    return ratios
 
 
-def restore_times(restores: Iterable[Restored], wanted: Wanted) -> dict[int, Share]:
-    """By period of the success: the seconds since the first failure, and how many there were."""
-    found: dict[int, Share] = {}
-    for one in restores:
-        if wanted.span.covers(one.at) and wanted.includes(one.application, dict(one.labels)):
-            period = wanted.span.period(one.at)
-            found[period] = found.get(period, Share()) + Share(one.seconds, 1)
-    return found
+def restore_times(
+    restorations: Iterable[Restoration], series_filter: SeriesFilter
+) -> dict[int, Ratio]:
+    """By period of the success: the seconds since the first failure, and their number."""
+    ratios: dict[int, Ratio] = {}
+    time_range = series_filter.time_range
+    for one in restorations:
+        if time_range.contains(one.at) and series_filter.matches(one.application, dict(one.labels)):
+            period = time_range.period(one.at)
+            ratios[period] = ratios.get(period, Ratio()) + Ratio(one.seconds, 1)
+    return ratios
 
 
-def together(parts: Iterable[Shares]) -> dict[int, Share]:
-    """The sum of figures over several files."""
-    found: dict[int, Share] = {}
+def merge_ratios(parts: Iterable[Ratios]) -> dict[int, Ratio]:
+    """Adds the ratios of several files, period by period."""
+    merged: dict[int, Ratio] = {}
     for part in parts:
-        for period, share in part.items():
-            found[period] = found.get(period, Share()) + share
-    return found
+        for period, ratio in part.items():
+            merged[period] = merged.get(period, Ratio()) + ratio
+    return merged
 
 
-def points(span: Span, shares: Shares, metric: Metric) -> tuple[Point, ...]:
-    """The line of a chart."""
-    of = _count if metric is Metric.DEPLOYMENT_FREQUENCY else _ratio
-    return tuple((period, of(shares.get(period, Share()))) for period in span.periods())
-
-
-def _count(share: Share) -> float:
-    return float(share.whole)
-
-
-def _ratio(share: Share) -> float:
-    return share.ratio
-
-
-@lru_cache(maxsize=4096)
-def _month(day: int) -> int:
-    """The first second of the month of a day; there are few days and many questions."""
-    return int(datetime.fromtimestamp(day, UTC).replace(day=1).timestamp())
+def series_points(time_range: TimeRange, ratios: Ratios, metric: Metric) -> tuple[Point, ...]:
+    """The points of a chart: a count for the deployment frequency, else the value of a ratio."""
+    is_count = metric is Metric.DEPLOYMENT_FREQUENCY
+    points: list[Point] = []
+    for period in time_range.periods():
+        ratio = ratios.get(period, Ratio())
+        points.append((period, float(ratio.whole) if is_count else ratio.value))
+    return tuple(points)

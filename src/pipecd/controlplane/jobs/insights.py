@@ -14,38 +14,37 @@ from datetime import timedelta
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.insight.applications import (
-    ApplicationBook,
-    CountedApplication,
-    book_path,
-    counted,
-    write_book,
+    ApplicationData,
+    ApplicationSnapshot,
+    application_data,
+    applications_path,
+    encode_applications,
 )
 from pipecd.controlplane.insight.chunks import (
     Block,
     Chunk,
+    add_deployments,
     block_path,
     chunk_path,
-    filled,
-    read_block,
-    read_chunk,
-    to_look_at,
-    write_block,
-    write_chunk,
+    chunks_to_read,
+    decode_block,
+    decode_chunk,
+    encode_block,
+    encode_chunk,
     year_of,
 )
-from pipecd.controlplane.insight.decoding import decoded
-from pipecd.controlplane.insight.facts import fact_of
-from pipecd.controlplane.insight.finished import Finished, finished
-from pipecd.controlplane.insight.gojson import go_json
+from pipecd.controlplane.insight.deployments import CompletedDeployment, completed_deployment
+from pipecd.controlplane.insight.dora import outcome_of
+from pipecd.controlplane.insight.files import decode_file, go_json
 from pipecd.controlplane.insight.months import (
     Month,
-    added,
-    month_at,
+    add_outcomes,
+    decode_month,
+    encode_month,
+    month_from_path,
     month_of,
     month_path,
     months_prefix,
-    read_month,
-    write_month,
 )
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound
@@ -66,17 +65,17 @@ WriteDeployments = Callable[[str, Sequence[Deployment], int], Awaitable[None]]
 
 async def collect_applications(stores: Stores, *, now: Now = utc_now) -> int:
     """Writes one file for each project that ever had an application; returns their number."""
-    projects: dict[str, list[CountedApplication]] = {}
+    projects: dict[str, list[ApplicationData]] = {}
     async for page in stores.applications.iterate_all():
         for application in page:
             # A project whose applications are all deleted gets an empty file.
             applications = projects.setdefault(application.project_id, [])
             if not application.deleted:
-                applications.append(counted(application))
+                applications.append(application_data(application))
     updated_at = to_unix(now())
     for project, applications in projects.items():
-        content = write_book(ApplicationBook(tuple(applications), updated_at))
-        await stores.files.put(book_path(project), content)
+        content = encode_applications(ApplicationSnapshot(tuple(applications), updated_at))
+        await stores.files.put(applications_path(project), content)
     return len(projects)
 
 
@@ -113,7 +112,7 @@ class Milestone:
             content = await files.get(path)
         except NotFound:
             return cls(files, path, 0)
-        reached = decoded(path, content, lambda text: int(json.loads(text)[_MILESTONE_KEY]))
+        reached = decode_file(path, content, lambda text: int(json.loads(text)[_MILESTONE_KEY]))
         return cls(files, path, reached)
 
     @property
@@ -137,37 +136,39 @@ class ChunkWriter:
         self._files, self._chunk_size = files, chunk_size
 
     async def write(self, project: str, deployments: Sequence[Deployment], _since: int) -> None:
-        by_year: dict[int, list[Finished]] = {}
+        by_year: dict[int, list[CompletedDeployment]] = {}
         for deployment in deployments:
-            if (one := finished(deployment)) is not None:
-                by_year.setdefault(year_of(one.completed_at), []).append(one)
+            if (completed := completed_deployment(deployment)) is not None:
+                by_year.setdefault(year_of(completed.completed_at), []).append(completed)
         for year, new in by_year.items():
             await self._add_to_block(project, year, new)
 
-    async def _add_to_block(self, project: str, year: int, new: Sequence[Finished]) -> None:
+    async def _add_to_block(
+        self, project: str, year: int, new: Sequence[CompletedDeployment]
+    ) -> None:
         path = block_path(project, year)
         block = Block(year)
         if (content := await self._read(path)) is not None:
-            block = decoded(path, content, lambda text: read_block(text, year))
+            block = decode_file(path, content, lambda text: decode_block(text, year))
         chunks: dict[int, Chunk] = {}
-        for meta in to_look_at(block, new):
+        for meta in chunks_to_read(block, new):
             chunk = chunk_path(project, year, meta)
             content = await self._read(chunk)
             chunks[meta.index] = (
                 ()
                 if content is None
-                else await asyncio.to_thread(decoded, chunk, content, read_chunk)
+                else await asyncio.to_thread(decode_file, chunk, content, decode_chunk)
             )
         updated, changed = await asyncio.to_thread(
-            filled, block, chunks, new, most=self._chunk_size
+            add_deployments, block, chunks, new, chunk_size=self._chunk_size
         )
         for meta in updated.chunks:
             if meta.index in changed:
-                content = await asyncio.to_thread(write_chunk, meta, changed[meta.index])
+                content = await asyncio.to_thread(encode_chunk, meta, changed[meta.index])
                 await self._files.put(chunk_path(project, year, meta), content)
         if updated != block:
             # The block is written last, so the chunks it lists exist.
-            await self._files.put(path, write_block(updated))
+            await self._files.put(path, encode_block(updated))
 
     async def _read(self, path: str) -> bytes | None:
         try:
@@ -183,20 +184,20 @@ class MonthWriter:
         self._files = files
 
     async def write(self, project: str, deployments: Sequence[Deployment], since: int) -> None:
-        facts = [fact for d in deployments if (fact := fact_of(d)) is not None]
-        if not facts:
+        outcomes = [outcome for d in deployments if (outcome := outcome_of(d)) is not None]
+        if not outcomes:
             return
-        first = month_of(min(fact.completed_at for fact in facts))
-        stored = sorted(month_at(p) for p in await self._files.list(months_prefix(project)))
+        first = month_of(min(outcome.completed_at for outcome in outcomes))
+        stored = sorted(month_from_path(p) for p in await self._files.list(months_prefix(project)))
         earlier = [name for name in stored if name < first]
         months: dict[str, Month] = {}
         # The last month before the first one has the applications that were failing at its end.
         for name in (*earlier[-1:], *(name for name in stored if name >= first)):
             path = month_path(project, name)
             content = await self._files.get(path)
-            months[name] = await asyncio.to_thread(decoded, path, content, read_month)
-        updated = await asyncio.to_thread(added, months, facts, forget_before=since)
+            months[name] = await asyncio.to_thread(decode_file, path, content, decode_month)
+        updated = await asyncio.to_thread(add_outcomes, months, outcomes, forget_before=since)
         for name in sorted(updated):
             if updated[name] != months.get(name):
-                content = await asyncio.to_thread(write_month, updated[name])
+                content = await asyncio.to_thread(encode_month, updated[name])
                 await self._files.put(month_path(project, name), content)

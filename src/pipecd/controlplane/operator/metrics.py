@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.insight.applications import book_path, read_book
-from pipecd.controlplane.insight.decoding import decoded
+from pipecd.controlplane.insight.applications import applications_path, decode_applications
+from pipecd.controlplane.insight.files import decode_file
 from pipecd.controlplane.usecases.piped_connections import PipedConnections
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import NotFound, PipecdError
@@ -46,9 +46,9 @@ class InstallationMetrics:
             registry=registry,
         )
         for project in await self._stores.projects.list():
-            path = book_path(project.id)
+            path = applications_path(project.id)
             try:
-                book = decoded(path, await self._stores.files.get(path), read_book)
+                book = decode_file(path, await self._stores.files.get(path), decode_applications)
             except NotFound:
                 continue
             except PipecdError as e:

@@ -9,28 +9,32 @@ from typing import TypeVar
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource, Scope
 from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.insight.applications import ApplicationBook, book_path, read_book
+from pipecd.controlplane.insight.applications import (
+    ApplicationSnapshot,
+    applications_path,
+    decode_applications,
+)
 from pipecd.controlplane.insight.chunks import (
     block_path,
+    block_years,
     chunk_path,
-    read_block,
-    read_ends,
-    years_near,
+    decode_block,
+    decode_results,
 )
-from pipecd.controlplane.insight.decoding import decoded
-from pipecd.controlplane.insight.facts import DAY, Restored, restored
-from pipecd.controlplane.insight.months import Month, month_path, months_between, read_month
+from pipecd.controlplane.insight.dora import DAY, Restoration, find_restorations
+from pipecd.controlplane.insight.files import decode_file
+from pipecd.controlplane.insight.months import Month, decode_month, month_path, months_between
 from pipecd.controlplane.insight.series import (
     Metric,
     Point,
-    Share,
-    Span,
-    Wanted,
-    failures,
+    Ratio,
+    SeriesFilter,
+    TimeRange,
+    count_failures,
     lead_times,
-    points,
+    merge_ratios,
     restore_times,
-    together,
+    series_points,
 )
 from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
 from pipecd.model.errors import NotFound, Unsupported, UserMistake
@@ -51,7 +55,7 @@ class InsightQuery:
     """A time series; an empty application or no labels mean all of them."""
 
     metric: Metric
-    span: Span
+    time_range: TimeRange
     application: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -65,23 +69,25 @@ class Insights:
     async def series(self, query: InsightQuery, *, by: UserOrApiKey) -> tuple[Point, ...]:
         """One value per day or month: a count, a rate, or average seconds."""
         scope = await self._access.scope(by, _GET)
-        _check_span(query.span)
+        _check_time_range(query.time_range)
         if query.application:
             await self._check_own(query.application, by)
-        wanted = Wanted(query.span, query.application, _label_filter(query.labels, scope))
-        shares = await self._shares(query.metric, by.project, wanted)
-        return points(query.span, shares, query.metric)
+        series_filter = SeriesFilter(
+            query.time_range, query.application, _label_filter(query.labels, scope)
+        )
+        ratios = await self._ratios(query.metric, by.project, series_filter)
+        return series_points(query.time_range, ratios, query.metric)
 
-    async def applications(self, *, by: UserOrApiKey) -> ApplicationBook:
+    async def applications(self, *, by: UserOrApiKey) -> ApplicationSnapshot:
         """The applications as last collected; NotFound before the first collection."""
         scope = await self._access.scope(by, _GET)
-        path = book_path(by.project)
+        path = applications_path(by.project)
         content = await or_not_found(
             self._files.get(path), "Entity was not found to get application counts"
         )
-        book = await asyncio.to_thread(decoded, path, content, read_book)
+        book = await asyncio.to_thread(decode_file, path, content, decode_applications)
         visible = tuple(one for one in book.applications if scope.covers(dict(one.labels)))
-        return ApplicationBook(visible, book.updated_at)
+        return ApplicationSnapshot(visible, book.updated_at)
 
     async def _check_own(self, application_id: str, by: UserOrApiKey) -> None:
         try:
@@ -91,40 +97,42 @@ class Insights:
             return
         check_project(by, application.project_id, "application")
 
-    async def _shares(self, metric: Metric, project: str, wanted: Wanted) -> dict[int, Share]:
+    async def _ratios(
+        self, metric: Metric, project: str, series_filter: SeriesFilter
+    ) -> dict[int, Ratio]:
         match metric:
             case Metric.DEPLOYMENT_FREQUENCY | Metric.CHANGE_FAILURE_RATE:
-                return await self._failures(project, wanted)
+                return await self._failures(project, series_filter)
             case Metric.LEAD_TIME:
-                months = await self._months(project, wanted.span)
-                return await asyncio.to_thread(lead_times, months, wanted)
+                months = await self._months(project, series_filter.time_range)
+                return await asyncio.to_thread(lead_times, months, series_filter)
             case Metric.TIME_TO_RESTORE:
-                months = await self._months(project, wanted.span)
-                return await asyncio.to_thread(_restore_times, months, wanted)
+                months = await self._months(project, series_filter.time_range)
+                return await asyncio.to_thread(_restore_times, months, series_filter)
             case Metric.APPLICATIONS_COUNT:
                 raise Unsupported("the number of applications is not kept over time")
 
-    async def _failures(self, project: str, wanted: Wanted) -> dict[int, Share]:
-        span = wanted.span
+    async def _failures(self, project: str, series_filter: SeriesFilter) -> dict[int, Ratio]:
+        time_range = series_filter.time_range
         paths: list[str] = []
-        for year in years_near(span.start, span.end):
+        for year in block_years(time_range.start, time_range.end):
             content = await self._content(block_path(project, year))
             if content is not None:
-                block = decoded(
-                    block_path(project, year), content, lambda c, y=year: read_block(c, y)
+                block = decode_file(
+                    block_path(project, year), content, lambda c, y=year: decode_block(c, y)
                 )
-                near = block.between(span.start, span.end)
+                near = block.between(time_range.start, time_range.end)
                 paths += (chunk_path(project, year, chunk) for chunk in near)
 
-        async def summed(path: str) -> dict[int, Share]:
+        async def summed(path: str) -> dict[int, Ratio]:
             content = await self._content(path)
             if content is None:
                 return {}
-            return await asyncio.to_thread(_failures_in, path, content, wanted)
+            return await asyncio.to_thread(_failures_in, path, content, series_filter)
 
-        return together(await _gather_limited(paths, summed))
+        return merge_ratios(await _gather_limited(paths, summed))
 
-    async def _months(self, project: str, span: Span) -> tuple[Month, ...]:
+    async def _months(self, project: str, time_range: TimeRange) -> tuple[Month, ...]:
         """The stored months in chronological order."""
 
         async def read(name: str) -> Month | None:
@@ -132,9 +140,9 @@ class Insights:
             content = await self._content(path)
             if content is None:
                 return None
-            return await asyncio.to_thread(decoded, path, content, read_month)
+            return await asyncio.to_thread(decode_file, path, content, decode_month)
 
-        months = await _gather_limited(months_between(span.start, span.end), read)
+        months = await _gather_limited(months_between(time_range.start, time_range.end), read)
         return tuple(month for month in months if month is not None)
 
     async def _content(self, path: str) -> bytes | None:
@@ -155,15 +163,17 @@ async def _gather_limited(items: Sequence[T], work: Callable[[T], Awaitable[R]])
     return list(await asyncio.gather(*(one(item) for item in items)))
 
 
-def _failures_in(path: str, content: bytes, wanted: Wanted) -> dict[int, Share]:
-    return decoded(path, content, lambda text: failures(read_ends(text), wanted))
+def _failures_in(path: str, content: bytes, series_filter: SeriesFilter) -> dict[int, Ratio]:
+    return decode_file(
+        path, content, lambda text: count_failures(decode_results(text), series_filter)
+    )
 
 
-def _restore_times(months: Sequence[Month], wanted: Wanted) -> dict[int, Share]:
-    restores: list[Restored] = []
+def _restore_times(months: Sequence[Month], series_filter: SeriesFilter) -> dict[int, Ratio]:
+    restores: list[Restoration] = []
     for month in months:
-        restores += restored(month.tallies, month.failing)[0]
-    return restore_times(restores, wanted)
+        restores += find_restorations(month.totals, month.failing)[0]
+    return restore_times(restores, series_filter)
 
 
 def _label_filter(required: Mapping[str, str], scope: Scope) -> Callable[[Mapping[str, str]], bool]:
@@ -173,10 +183,10 @@ def _label_filter(required: Mapping[str, str], scope: Scope) -> Callable[[Mappin
     return lambda labels: required.items() <= labels.items() and scope.covers(labels)
 
 
-def _check_span(span: Span) -> None:
-    if span.start > span.end:
+def _check_time_range(time_range: TimeRange) -> None:
+    if time_range.start > time_range.end:
         raise UserMistake("the range ends before it begins")
-    if span.end > MAX_TIMESTAMP:
+    if time_range.end > MAX_TIMESTAMP:
         raise UserMistake("the range ends too far in the future")
-    if span.end - span.start > MAX_SPAN_SECONDS:
-        raise UserMistake("too large duration: a range may span two years at most")
+    if time_range.end - time_range.start > MAX_SPAN_SECONDS:
+        raise UserMistake("too large duration: a range may time_range two years at most")
