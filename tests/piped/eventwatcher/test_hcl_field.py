@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.hcl_field import _unquote, replace_hcl
+from pipecd.piped.eventwatcher.field_tree import replace_field
+from pipecd.piped.eventwatcher.hcl_field import _unquote, parse_hcl
 
 FILE = """\
 # The shop { of "all
@@ -75,7 +76,7 @@ def test_only_the_value_changes(
 ) -> None:
     assert not before or FILE.count(before) == 1
     text = FILE.replace("\n", line_break)
-    assert replace_hcl(text, path, value) == text.replace(before, after)
+    assert replace_field(text, parse_hcl, path, value) == text.replace(before, after)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_only_the_value_changes(
 )
 def test_what_cannot_be_replaced_is_told(path: str, told: str) -> None:
     with pytest.raises(UserMistake, match=re.escape(told)):
-        replace_hcl(FILE, path, "x")
+        replace_field(FILE, parse_hcl, path, "x")
 
 
 @pytest.mark.parametrize(
@@ -116,20 +117,20 @@ def test_what_cannot_be_replaced_is_told(path: str, told: str) -> None:
 )
 def test_what_is_no_hcl_is_told(text: str, told: str) -> None:
     with pytest.raises(UserMistake, match=re.escape(told)):
-        replace_hcl(text, "$.a", "x")
+        replace_field(text, parse_hcl, "$.a", "x")
 
 
 @given(value=st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 def test_what_was_written_is_read_again(value: str) -> None:
-    changed = replace_hcl('x "y" {\n  a = "old" # c\n}\n', "$.x.y.a", value)
+    changed = replace_field('x "y" {\n  a = "old" # c\n}\n', parse_hcl, "$.x.y.a", value)
     start, end = 'x "y" {\n  a = ', " # c\n}\n"
     assert changed.startswith(start) and changed.endswith(end)
     assert _unquote(changed.removeprefix(start).removesuffix(end)) == value
-    assert replace_hcl(changed, "$.x.y.a", value) == changed
-    assert replace_hcl(changed, "$.x.y.a", "old") == f'{start}"old"{end}'
+    assert replace_field(changed, parse_hcl, "$.x.y.a", value) == changed
+    assert replace_field(changed, parse_hcl, "$.x.y.a", "old") == f'{start}"old"{end}'
 
 
 @given(text=st.text('ab"{}[]()=\n#/*<$%\\ 1,', max_size=30))
 def test_whatever_a_file_contains_there_is_an_answer(text: str) -> None:
     with contextlib.suppress(UserMistake):
-        replace_hcl(text, "$.a", "b")
+        replace_field(text, parse_hcl, "$.a", "b")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.json_field import replace_json
+from pipecd.piped.eventwatcher.field_tree import replace_field
+from pipecd.piped.eventwatcher.json_field import parse_json
 
 FILE = """\
 {
@@ -35,7 +36,7 @@ FILE = """\
 )  # fmt: skip
 def test_only_the_value_changes(path: str, value: str, before: str, after: str) -> None:
     assert FILE.count(before) == 1
-    assert replace_json(FILE, path, value) == FILE.replace(before, after)
+    assert replace_field(FILE, parse_json, path, value) == FILE.replace(before, after)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_only_the_value_changes(path: str, value: str, before: str, after: str) 
     ],
 )
 def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) -> None:
-    assert replace_json(FILE, path, value) == FILE
+    assert replace_field(FILE, parse_json, path, value) == FILE
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) ->
 )  # fmt: skip
 def test_what_cannot_be_replaced_is_told(text: str, path: str, told: str) -> None:
     with pytest.raises(UserMistake, match=re.escape(told)):
-        replace_json(text, path, "x")
+        replace_field(text, parse_json, path, "x")
 
 
 trees = st.recursive(
@@ -82,6 +83,6 @@ signs = st.text(st.characters(exclude_categories=["Cs"]))
 @given(tree=trees, value=signs, indent=st.sampled_from([None, 0, 3]))
 def test_what_was_written_is_read_again(tree: object, value: str, indent: int | None) -> None:
     text = json.dumps({"before": tree, "a": "old", "after": tree}, indent=indent)
-    changed = replace_json(text, "$.a", value)
+    changed = replace_field(text, parse_json, "$.a", value)
     assert json.loads(changed) == {"before": tree, "a": value, "after": tree}
     assert changed == text.replace('"a": "old"', f'"a": {json.dumps(value, ensure_ascii=False)}')

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.yaml_field import replace_yaml
+from pipecd.piped.eventwatcher.field_tree import replace_field
+from pipecd.piped.eventwatcher.yaml_field import parse_yaml
 
 FILE = """\
 # The shop.
@@ -83,10 +84,10 @@ def test_only_the_value_changes(
 
     assert FILE.count(before) == 1
     text = mark + as_written(FILE)
-    changed = replace_yaml(text, path, value)
+    changed = replace_field(text, parse_yaml, path, value)
     assert changed == text.replace(as_written(before), as_written(after))
     # What is up to date is left alone.
-    assert replace_yaml(changed, path, value) == changed
+    assert replace_field(changed, parse_yaml, path, value) == changed
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_only_the_value_changes(
     ],
 )
 def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) -> None:
-    assert replace_yaml(FILE, path, value) == FILE
+    assert replace_field(FILE, parse_yaml, path, value) == FILE
 
 
 @pytest.mark.parametrize(
@@ -123,12 +124,12 @@ def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) ->
 )  # fmt: skip
 def test_what_cannot_be_replaced_is_told(text: str, path: str, told: str) -> None:
     with pytest.raises(UserMistake, match=re.escape(told)):
-        replace_yaml(text, path, "x")
+        replace_field(text, parse_yaml, path, "x")
 
 
 def test_every_document_that_has_the_place_is_changed() -> None:
     text = "a: 1\n---\nb: 1\n---\na: 2\n...\n"
-    assert replace_yaml(text, "$.a", "3") == "a: 3\n---\nb: 1\n---\na: 3\n...\n"
+    assert replace_field(text, parse_yaml, "$.a", "3") == "a: 3\n---\nb: 1\n---\na: 3\n...\n"
 
 
 printable = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
@@ -141,7 +142,7 @@ def test_what_was_written_is_read_again(value: str, old: str, before: str, after
     head = yaml.safe_dump({"before": before}, allow_unicode=True)
     tail = yaml.safe_dump({"after": after}, allow_unicode=True)
     text = f"{head}a:\n  b: {old}\n{tail}"
-    changed = replace_yaml(text, "$.a.b", value)
+    changed = replace_field(text, parse_yaml, "$.a.b", value)
     read: dict[str, Any] = yaml.load(changed, yaml.CBaseLoader)
     assert read["a"]["b"].removesuffix("\n") == value.removesuffix("\n")
     assert yaml.safe_load(changed)["before"] == before
@@ -151,7 +152,7 @@ def test_what_was_written_is_read_again(value: str, old: str, before: str, after
 
 @given(value=values)
 def test_within_brackets_what_was_written_is_read_again(value: str) -> None:
-    changed = replace_yaml("{a: [old, x], b: y}", "$.a[0]", value)
+    changed = replace_field("{a: [old, x], b: y}", parse_yaml, "$.a[0]", value)
     assert yaml.load(changed, yaml.CBaseLoader) == {"a": [value, "x"], "b": "y"}
     assert changed.startswith("{a: [") and changed.endswith(", x], b: y}")
 
@@ -166,7 +167,7 @@ doubtful = st.one_of(
 
 @given(value=doubtful)
 def test_text_stays_text(value: str) -> None:
-    changed = replace_yaml("a: old\nb: 1", "$.a", value)
+    changed = replace_field("a: old\nb: 1", parse_yaml, "$.a", value)
     assert yaml.safe_load(changed) == {"a": value, "b": 1}
 
 
@@ -211,7 +212,7 @@ def test_in_any_file_one_value_changes_and_all_others_stay(
     path = data.draw(st.sampled_from(leaves(tree)))
     if at(before, path) == "":
         return
-    changed = replace_yaml(text, path, value)
+    changed = replace_field(text, parse_yaml, path, value)
     after = yaml.load(changed, yaml.CBaseLoader)
     assert at(after, path).rstrip("\n") == value.rstrip("\n")
     for other in leaves(tree):

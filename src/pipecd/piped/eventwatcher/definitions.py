@@ -3,7 +3,7 @@
 
 import asyncio
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,18 +50,18 @@ class EventDefinition:
 
 
 def application_definitions(
-    watched: Iterable[EventWatchSpec], *, origin: str, directory: str
+    watches: Iterable[EventWatchSpec], *, origin: str, directory: str
 ) -> Iterator[EventDefinition]:
     """The definitions of an application file, without those of other handlers."""
-    for each in watched:
-        if each.handler.type != GIT_UPDATE or not each.matcher.name:
+    for watch in watches:
+        if watch.handler.type != GIT_UPDATE or not watch.matcher.name:
             continue
-        config = each.handler.config
+        config = watch.handler.config
         replacements, problem = _replacements(config.replacements, origin, directory)
         yield EventDefinition(
             origin=origin,
-            name=each.matcher.name,
-            labels=each.matcher.labels,
+            name=watch.matcher.name,
+            labels=watch.matcher.labels,
             replacements=replacements,
             message=config.commit_message,
             makes_pull_request=config.make_pull_request,
@@ -73,12 +73,12 @@ def file_definitions(
     file: EventWatcherFileSpec, *, origin: str, message: str
 ) -> Iterator[EventDefinition]:
     """The definitions of a file in `.pipe/`, whose paths begin at the root of the repository."""
-    for each in file.events:
-        replacements, problem = _replacements(each.replacements, origin, "")
+    for event in file.events:
+        replacements, problem = _replacements(event.replacements, origin, "")
         yield EventDefinition(
             origin=origin,
-            name=each.name,
-            labels=each.labels,
+            name=event.name,
+            labels=event.labels,
             replacements=replacements,
             message=message,
             problem=problem,
@@ -139,34 +139,36 @@ class DefinitionReader:
         """What is defined at a commit; a file that cannot be read hides no other one."""
         paths = frozenset((config_path(a.git_path), a.git_path.path) for a in applications)
         cached = self._cached
-        if cached is None or (cached.commit, cached.applications) != (commit, paths):
-            errors: list[str] = []
-            found = [
-                *await self._from_shared_files(commit, errors),
-                *await self._from_applications(commit, sorted(paths)),
-            ]
-            self._log_new(errors)
-            cached = self._cached = _Cached(commit, paths, tuple(found))
-        return cached.definitions
-
-    async def _from_applications(
-        self, commit: str, paths: Sequence[tuple[str, str]]
-    ) -> list[EventDefinition]:
-        """Skips invalid files, which the trigger reports."""
+        if cached is not None and (cached.commit, cached.applications) == (commit, paths):
+            return cached.definitions
+        errors: list[str] = []
+        definitions = await self._from_shared_files(commit, errors)
         configs = await self._configs.at(self._mirror.objects, commit, [path for path, _ in paths])
-        found: list[EventDefinition] = []
-        for path, directory in paths:
+        for path, directory in sorted(paths):
             config = configs[path]
+            # The trigger reports the invalid ones.
             if isinstance(config, ApplicationConfig):
-                watched = config.spec.event_watcher
-                found += application_definitions(watched, origin=path, directory=directory)
-        return found
+                watches = config.spec.event_watcher
+                definitions += application_definitions(watches, origin=path, directory=directory)
+        # Each error is logged once, not at every commit.
+        for error in sorted(frozenset(errors) - self._logged_errors):
+            log.warning(
+                "invalid event definitions", repository=self._mirror.repository.id, error=error
+            )
+        self._logged_errors = frozenset(errors)
+        self._cached = _Cached(commit, paths, tuple(definitions))
+        return self._cached.definitions
 
     async def _from_shared_files(self, commit: str, errors: list[str]) -> list[EventDefinition]:
         files = [file.path for file in await self._mirror.objects.files(commit, SHARED_CONFIG)]
+        includes, excludes = self._settings.includes, self._settings.excludes
         try:
+            matches = path_patterns(excludes or includes).match
             selected = [
-                path for path in files if self._is_selected(path.removeprefix(f"{SHARED_CONFIG}/"))
+                path
+                for path in files
+                if not (excludes or includes)
+                or matches(path.removeprefix(f"{SHARED_CONFIG}/")) is not bool(excludes)
             ]
         except UserMistake as e:
             errors.append(f"eventWatcher.gitRepos of the piped configuration: {e}")
@@ -177,14 +179,8 @@ class DefinitionReader:
         texts = {path: contents[blob.id] for path, blob in blobs.items()}
         return await asyncio.to_thread(self._parse, texts, errors)
 
-    def _is_selected(self, path: str) -> bool:
-        if self._settings.excludes:
-            return not path_patterns(self._settings.excludes).match(path)
-        includes = self._settings.includes
-        return not includes or path_patterns(includes).match(path)
-
     def _parse(self, texts: dict[str, bytes], errors: list[str]) -> list[EventDefinition]:
-        found: list[EventDefinition] = []
+        definitions: list[EventDefinition] = []
         for path, text in texts.items():
             try:
                 file = read_event_watcher(text, file=path)
@@ -192,14 +188,6 @@ class DefinitionReader:
                 errors.append(str(e))
                 continue
             if file is not None:
-                found += file_definitions(file, origin=path, message=self._settings.commit_message)
-        return found
-
-    def _log_new(self, errors: Iterable[str]) -> None:
-        """Logs each error once."""
-        current = frozenset(errors)
-        for error in sorted(current - self._logged_errors):
-            log.warning(
-                "invalid event definitions", repository=self._mirror.repository.id, error=error
-            )
-        self._logged_errors = current
+                message = self._settings.commit_message
+                definitions += file_definitions(file, origin=path, message=message)
+        return definitions

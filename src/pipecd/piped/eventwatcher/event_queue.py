@@ -109,8 +109,12 @@ class EventQueue:
             of_event = self._outcomes.setdefault(id_, {})
             of_event[repository_id] = outcome
             combined, received = combine_outcomes(of_event.values()), self._received.get(id_)
-            if received is not None and _is_reported(received.event, combined):
-                continue
+            if received is not None and received.event.status in _COMPLETED:
+                # Another piped may have reported it; a success does not hide its failure.
+                event = received.event
+                reported = EventOutcome(event.status, event.status_description)
+                if combine_outcomes([reported, combined]).status == event.status:
+                    continue
             self._unreported[id_] = combined
             self._to_report.mark()
 
@@ -122,30 +126,28 @@ class EventQueue:
     async def _poll(self) -> None:
         while True:
             await self.schedule.wait()
-            if self._subscribed_keys() and not await self._refresh():
+            if not self._subscribed_keys():
+                continue
+            has_new_key, self._has_new_key = self._has_new_key, False
+            try:
+                listed = await self._list_events(has_new_key=has_new_key)
+            except PipecdError as e:
+                self._has_new_key |= has_new_key
+                self._outage.failed(e)
                 await asyncio.sleep(_RETRY_SECONDS)
                 self.schedule.refresh_soon()
-
-    async def _refresh(self) -> bool:
-        has_new_key, self._has_new_key = self._has_new_key, False
-        try:
-            listed = await self._list_events(has_new_key=has_new_key)
-        except PipecdError as e:
-            self._has_new_key |= has_new_key
-            self._outage.failed(e)
-            return False
-        self._outage.succeeded()
-        keys, is_new = self._subscribed_keys(), False
-        now = to_unix(self._now())
-        for event in listed.values():
-            # An event from the future must not hide those of the present.
-            self._newest_created_at = max(self._newest_created_at, min(event.created_at, now))
-            if event.event_key in keys:
-                is_new |= self._receive(event)
-        self._evict(listed)
-        if is_new:
-            self.changes.notify()
-        return True
+                continue
+            self._outage.succeeded()
+            keys, is_new = self._subscribed_keys(), False
+            now = to_unix(self._now())
+            for event in listed.values():
+                # An event from the future must not hide those of the present.
+                self._newest_created_at = max(self._newest_created_at, min(event.created_at, now))
+                if event.event_key in keys:
+                    is_new |= self._receive(event)
+            self._evict(listed)
+            if is_new:
+                self.changes.notify()
 
     def _receive(self, event: Event) -> bool:
         """Caches an event as it is now; returns whether it is new."""
@@ -191,7 +193,10 @@ class EventQueue:
         try:
             return list((await self._api.list_events(request)).events)
         except Unavailable as e:
-            if not _is_too_large(e):
+            cause = e.__cause__
+            if not isinstance(cause, grpc.aio.AioRpcError):
+                raise
+            if cause.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
                 raise
         if end - start <= 1:
             log.warning("events of one second are too large for one response", created_at=start)
@@ -245,20 +250,3 @@ class EventQueue:
             # One invalid status must not prevent the others from being reported.
             for id_, outcome in batch.items():
                 await self._send_report({id_: outcome})
-
-
-def _is_reported(event: Event, outcome: EventOutcome) -> bool:
-    """Whether the control plane already has an outcome that is at least as severe.
-
-    Another piped may have reported it; a success does not hide its failure.
-    """
-    reported = EventOutcome(event.status, event.status_description)
-    if event.status not in _COMPLETED:
-        return False
-    return combine_outcomes([reported, outcome]).status == event.status
-
-
-def _is_too_large(error: Unavailable) -> bool:
-    cause = error.__cause__
-    is_rpc_error = isinstance(cause, grpc.aio.AioRpcError)
-    return is_rpc_error and cause.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -6,9 +6,9 @@ path selects values, and only their text is replaced.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from pipecd.model.errors import UserMistake
 
@@ -61,19 +61,16 @@ def parse_path(path: str) -> tuple[PathStep, ...]:
         match = _STEP.match(path, at)
         if match is None:
             raise _invalid_path(path, f"it cannot be parsed from {path[at:]!r} on")
-        steps.append(_parse_step(match))
         at = match.end()
+        if match["number"] is not None:
+            steps.append(IndexStep(int(match["number"])))
+        elif match["every"]:
+            steps.append(WildcardStep())
+        else:
+            names = (match["quoted"], match["name"], match["single"], match["double"])
+            name = next(name for name in names if name is not None)
+            steps.append(RecursiveStep(name) if match["dots"] == ".." else KeyStep(name))
     return tuple(steps)
-
-
-def _parse_step(match: re.Match[str]) -> PathStep:
-    if match["number"] is not None:
-        return IndexStep(int(match["number"]))
-    if match["every"]:
-        return WildcardStep()
-    names = (match["quoted"], match["name"], match["single"], match["double"])
-    name = next(name for name in names if name is not None)
-    return RecursiveStep(name) if match["dots"] == ".." else KeyStep(name)
 
 
 def _invalid_path(path: str, why: str) -> UserMistake:
@@ -125,16 +122,24 @@ class ReadOnlyNode:
 Node: TypeAlias = ValueNode | ObjectNode | ListNode | ReadOnlyNode
 
 
-def set_field(
-    text: str, roots: Sequence[Node], path: str, steps: Sequence[PathStep], value: str
-) -> str:
-    """The text with a new value at every place that a path selects."""
-    nodes = list(roots)
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+def replace_field(text: str, parse: Callable[[str], Iterable[Node]], path: str, value: str) -> str:
+    """The text with a new value at every place that a path selects.
+
+    `parse` returns the root of each document in the text.
+    """
+    steps = parse_path(path)
+    mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
+    text = text.removeprefix(mark)
+    nodes = list(parse(text))
     for step in steps:
         nodes = [child for node in nodes for child in _children(node, step)]
     if not nodes:
         raise UserMistake(f"there is no {path} in it", hint="check the path")
-    return apply_edits(text, [edit for node in nodes for edit in _edits_of(node, path, value)])
+    edits = [edit for node in nodes for edit in _edits_of(node, path, value)]
+    return mark + apply_edits(text, edits)
 
 
 def apply_edits(text: str, edits: Iterable[TextEdit]) -> str:
@@ -171,7 +176,9 @@ def _children(node: Node, step: PathStep) -> Iterator[Node]:
         case ListNode(), WildcardStep():
             yield from node.items
         case ((ObjectNode() | ListNode()), RecursiveStep()):
-            for name, child in _entries(node):
+            is_object = isinstance(node, ObjectNode)
+            entries = node.entries if is_object else [(None, item) for item in node.items]
+            for name, child in entries:
                 if name == step.name:
                     yield child
                 yield from _children(child, step)
@@ -179,8 +186,25 @@ def _children(node: Node, step: PathStep) -> Iterator[Node]:
             return
 
 
-def _entries(node: ObjectNode | ListNode) -> Iterable[tuple[str | None, Node]]:
-    return node.entries if isinstance(node, ObjectNode) else ((None, item) for item in node.items)
+@dataclass
+class TextScanner:
+    """The position of a recursive-descent parser in a text."""
+
+    language: ClassVar[str]
+    text: str
+    at: int = 0
+
+    def consume(self, sign: str) -> bool:
+        """Moves behind the sign if it is next, and returns whether it is."""
+        if not self.text.startswith(sign, self.at):
+            return False
+        self.at += len(sign)
+        return True
+
+    def missing(self, expected: str) -> UserMistake:
+        """The error that the text does not continue as expected."""
+        line = self.text.count("\n", 0, self.at) + 1
+        return UserMistake(f"it is not valid {self.language}: {expected} is missing in line {line}")
 
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces values in HCL, the language of Terraform files.
+"""Parses HCL, the language of Terraform files, into a tree of values.
 
 A path names the type of a block, its labels and the attribute: `$.module.web.version`,
 `$.resource.aws_instance.web.tags.Name`. Among several blocks of one name `[0]` chooses the first.
@@ -7,7 +7,6 @@ A path names the type of a block, its labels and the attribute: `$.module.web.ve
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pipecd.model.errors import UserMistake
 from pipecd.piped.eventwatcher.field_tree import (
@@ -17,10 +16,9 @@ from pipecd.piped.eventwatcher.field_tree import (
     ObjectNode,
     ReadOnlyNode,
     TextEdit,
+    TextScanner,
     ValueNode,
     literal_node,
-    parse_path,
-    set_field,
 )
 
 SPACE = re.compile(r"[ \t]*(?:\r(?!\n))?")
@@ -36,28 +34,19 @@ _EXPRESSION = ReadOnlyNode("is computed by an expression; only a plain value can
 _FOR = re.compile(r"\{\s*for\b")
 
 
-def replace_hcl(text: str, path: str, value: str) -> str:
-    """The text with a new value at a path; strings stay strings, and numbers numbers."""
-    steps = parse_path(path)
-    root = _HclParser(text).parse()
-    return set_field(text, [root], path, steps, value)
+def parse_hcl(text: str) -> list[Node]:
+    """The root of the value tree of an HCL file."""
+    parser = _HclParser(text)
+    root = parser.body(0)
+    if parser.at < len(text):
+        raise parser.missing("the end of the file")
+    return [root]
 
 
-@dataclass
-class _HclParser:
-    """A recursive-descent parser that records where values are."""
+class _HclParser(TextScanner):
+    language = "HCL"
 
-    text: str
-    at: int = 0
-
-    def parse(self) -> ObjectNode:
-        self.at = 1 if self.text.startswith("\ufeff") else 0
-        root = self._body(0)
-        if self.at < len(self.text):
-            raise self._error("the end of the file")
-        return root
-
-    def _body(self, depth: int) -> ObjectNode:
+    def body(self, depth: int) -> ObjectNode:
         """Attributes and blocks up to a closing brace or the end of the file."""
         if depth > MAX_DEPTH:
             raise UserMistake(f"its blocks are nested more than {MAX_DEPTH} deep")
@@ -68,15 +57,15 @@ class _HclParser:
                 return _nested(found)
             names = [self._identifier()]
             self._skip()
-            if self._consume("="):
+            if self.consume("="):
                 found.append(((names[0],), self._expression("\n", depth)))
                 continue
-            while not self._consume("{"):
+            while not self.consume("{"):
                 names.append(self._label())
                 self._skip()
-            found.append((tuple(names), self._body(depth + 1)))
-            if not self._consume("}"):
-                raise self._error("a closing brace")
+            found.append((tuple(names), self.body(depth + 1)))
+            if not self.consume("}"):
+                raise self.missing("a closing brace")
 
     def _expression(self, ends: str, depth: int) -> Node:
         """A value: a literal, an object, a list, or an expression."""
@@ -90,72 +79,6 @@ class _HclParser:
             return node
         # There is more than one term, so it is an expression.
         self.at = start
-        self._skip_expression(ends)
-        return _EXPRESSION
-
-    def _term(self, depth: int) -> Node:
-        text, at = self.text, self.at
-        match text[at : at + 1]:
-            case '"':
-                return self._string()
-            case "{" if not _FOR.match(text, at):
-                self.at += 1
-                return _nested(list(self._entries(depth + 1)))
-            case "[":
-                self.at += 1
-                return ListNode(tuple(self._items(depth + 1)))
-            case _:
-                return self._word_or_number()
-
-    def _word_or_number(self) -> Node:
-        start = self.at
-        found = NUMBER.match(self.text, start) or IDENTIFIER.match(self.text, start)
-        if found is None:
-            self.at = _end_of_heredoc(self.text, start)
-            return _EXPRESSION
-        self.at, word = found.end(), found[0]
-        if word == "null":
-            return ReadOnlyNode("is null; give it a first value")
-        is_literal = word in ("true", "false") or not IDENTIFIER.match(word)
-        return literal_node(word, start, self.at) if is_literal else _EXPRESSION
-
-    def _entries(self, depth: int) -> Iterator[tuple[tuple[str, ...], Node]]:
-        while True:
-            self._skip(lines=True)
-            if self._consume("}"):
-                return
-            name = self._label()
-            self._skip()
-            if not self._consume("=") and not self._consume(":"):
-                raise self._error("an equals sign")
-            yield (name,), self._expression(",\n}", depth)
-            self._skip()
-            self._consume(",")
-
-    def _items(self, depth: int) -> Iterator[Node]:
-        while True:
-            self._skip(lines=True)
-            if self._consume("]"):
-                return
-            if self.at >= len(self.text):
-                raise self._error("a closing bracket")
-            yield self._expression(",]", depth)
-            self._skip(lines=True)
-            self._consume(",")
-
-    def _string(self) -> Node:
-        start = self.at
-        self.at = end = _end_of_string(self.text, start)
-        raw = self.text[start:end]
-        if not _is_plain(raw):
-            return _EXPRESSION
-
-        def write(new: str) -> Iterator[TextEdit]:
-            yield TextEdit(start, end, quoted(new))
-
-        return ValueNode(_unquote(raw), write)
-
-    def _skip_expression(self, ends: str) -> None:
         while not self._is_end(ends):
             if self.text[self.at] in "([{":
                 self.at = _end_of_bracket(self.text, self.at)
@@ -164,6 +87,63 @@ class _HclParser:
             else:
                 self.at = _end_of_heredoc(self.text, self.at)
             self._skip(lines="\n" not in ends)
+        return _EXPRESSION
+
+    def _term(self, depth: int) -> Node:
+        text, at = self.text, self.at
+        if text.startswith('"', at):
+            return self._string()
+        if text.startswith("{", at) and not _FOR.match(text, at):
+            self.at += 1
+            return self._object(depth + 1)
+        if text.startswith("[", at):
+            self.at += 1
+            items: list[Node] = []
+            self._skip(lines=True)
+            while not self.consume("]"):
+                if self.at >= len(text):
+                    raise self.missing("a closing bracket")
+                items.append(self._expression(",]", depth + 1))
+                self._skip(lines=True)
+                self.consume(",")
+                self._skip(lines=True)
+            return ListNode(tuple(items))
+        word = NUMBER.match(text, at) or IDENTIFIER.match(text, at)
+        if word is None:
+            self.at = _end_of_heredoc(text, at)
+            return _EXPRESSION
+        self.at = word.end()
+        if word[0] == "null":
+            return ReadOnlyNode("is null; give it a first value")
+        is_literal = word[0] in ("true", "false") or word.re is NUMBER
+        return literal_node(word[0], at, self.at) if is_literal else _EXPRESSION
+
+    def _object(self, depth: int) -> ObjectNode:
+        entries: list[tuple[tuple[str, ...], Node]] = []
+        self._skip(lines=True)
+        while not self.consume("}"):
+            name = self._label()
+            self._skip()
+            if not self.consume("=") and not self.consume(":"):
+                raise self.missing("an equals sign")
+            entries.append(((name,), self._expression(",\n}", depth)))
+            self._skip()
+            self.consume(",")
+            self._skip(lines=True)
+        return _nested(entries)
+
+    def _string(self) -> Node:
+        start = self.at
+        self.at = end = _end_of_string(self.text, start)
+        raw = self.text[start:end]
+        unescaped = re.sub(r"\\.|([$%])\1\{", "", raw)
+        if "${" in unescaped or "%{" in unescaped:
+            return _EXPRESSION
+
+        def write(new: str) -> Iterator[TextEdit]:
+            yield TextEdit(start, end, quoted(new))
+
+        return ValueNode(_unquote(raw), write)
 
     def _is_end(self, ends: str) -> bool:
         if self.at >= len(self.text):
@@ -182,16 +162,10 @@ class _HclParser:
             if self.at == start:
                 return
 
-    def _consume(self, sign: str) -> bool:
-        if not self.text.startswith(sign, self.at):
-            return False
-        self.at += len(sign)
-        return True
-
     def _identifier(self) -> str:
         found = IDENTIFIER.match(self.text, self.at)
         if found is None:
-            raise self._error("a name")
+            raise self.missing("a name")
         self.at = found.end()
         return found[0]
 
@@ -208,24 +182,20 @@ class _HclParser:
             return found[0]
         return self._identifier()
 
-    def _error(self, expected: str) -> UserMistake:
-        line = self.text.count("\n", 0, self.at) + 1
-        return UserMistake(f"it is not valid HCL: {expected} is missing in line {line}")
-
 
 def _nested(found: list[tuple[tuple[str, ...], Node]]) -> ObjectNode:
     """Blocks by their type, then by each of their labels."""
     by_name: dict[str, list[tuple[tuple[str, ...], Node]]] = {}
     for names, node in found:
         by_name.setdefault(names[0], []).append((names[1:], node))
-    return ObjectNode(tuple((name, _merged(rest)) for name, rest in by_name.items()))
-
-
-def _merged(found: list[tuple[tuple[str, ...], Node]]) -> Node:
-    ended = [node for names, node in found if not names]
-    labelled = [(names, node) for names, node in found if names]
-    nodes = [*ended, *([_nested(labelled)] if labelled else [])]
-    return nodes[0] if len(nodes) == 1 else ListNode(tuple(nodes), is_same_name=True)
+    entries: list[tuple[str, Node]] = []
+    for name, rest in by_name.items():
+        nodes = [node for labels, node in rest if not labels]
+        if labelled := [(labels, node) for labels, node in rest if labels]:
+            nodes.append(_nested(labelled))
+        is_single = len(nodes) == 1
+        entries.append((name, nodes[0] if is_single else ListNode(tuple(nodes), is_same_name=True)))
+    return ObjectNode(tuple(entries))
 
 
 def _end_of_string(text: str, at: int, depth: int = 0) -> int:
@@ -276,12 +246,6 @@ def _end_of_heredoc(text: str, at: int) -> int:
     if closed is None:
         raise _unterminated(text, at, "a heredoc")
     return closed.end()
-
-
-def _is_plain(raw: str) -> bool:
-    """Whether a quoted string contains no template."""
-    bare = re.sub(r"\\.|([$%])\1\{", "", raw)
-    return "${" not in bare and "%{" not in bare
 
 
 def _unquote(raw: str) -> str:

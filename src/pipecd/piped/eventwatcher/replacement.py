@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.piped.eventwatcher.hcl_field import replace_hcl
-from pipecd.piped.eventwatcher.json_field import replace_json
+from pipecd.piped.eventwatcher.field_tree import replace_field
+from pipecd.piped.eventwatcher.hcl_field import parse_hcl
+from pipecd.piped.eventwatcher.json_field import parse_json
 from pipecd.piped.eventwatcher.regex import replace_regex
-from pipecd.piped.eventwatcher.yaml_field import replace_yaml
+from pipecd.piped.eventwatcher.yaml_field import parse_yaml
 
 
 class FieldFormat(Enum):
@@ -21,10 +22,10 @@ class FieldFormat(Enum):
     REGEX = "regex"
 
 
-_REPLACE = {
-    FieldFormat.YAML: replace_yaml,
-    FieldFormat.JSON: replace_json,
-    FieldFormat.HCL: replace_hcl,
+_PARSERS = {
+    FieldFormat.YAML: parse_yaml,
+    FieldFormat.JSON: parse_json,
+    FieldFormat.HCL: parse_hcl,
 }
 
 
@@ -47,7 +48,7 @@ async def apply_replacement(content: bytes, replacement: Replacement, value: str
         if replacement.format is FieldFormat.REGEX:
             return (await replace_regex(text, replacement.path, value)).encode()
         # In a thread, because parsing a large file takes a while.
-        replace = _REPLACE[replacement.format]
-        return (await asyncio.to_thread(replace, text, replacement.path, value)).encode()
+        parse, path = _PARSERS[replacement.format], replacement.path
+        return (await asyncio.to_thread(replace_field, text, parse, path, value)).encode()
     except PipecdError as e:
         raise type(e)(f"{replacement.file}: {e.message}", hint=e.hint) from e

@@ -25,7 +25,6 @@ from pipecd.piped.eventwatcher.event_queue import EventQueue
 from pipecd.piped.eventwatcher.pull_request import PullRequest, open_pull_request
 from pipecd.piped.eventwatcher.selection import (
     EventOutcome,
-    ReceivedEvent,
     combine_outcomes,
     select_events,
 )
@@ -125,25 +124,18 @@ class RepositoryUpdater:
         by_key: dict[str, list[EventDefinition]] = {}
         for definition in definitions:
             by_key.setdefault(definition.key, []).append(definition)
+        pending = self._queue.pending(self.repository_id)
+        ids = {received.event.id for received in pending}
+        self._failing_since = {id_: at for id_, at in self._failing_since.items() if id_ in ids}
+        selection = select_events(pending, self._queue.newest(), self._now())
+        self._queue.complete(self.repository_id, selection.outdated)
         return await self._apply(
             [
                 Edit(received.event, definition)
-                for received in self._select()
+                for received in selection.selected
                 for definition in by_key[received.event.event_key]
             ]
         )
-
-    def _select(self) -> tuple[ReceivedEvent, ...]:
-        """The events to handle now; the others are reported as outdated."""
-        pending = self._queue.pending(self.repository_id)
-        self._failing_since = {
-            received.event.id: self._failing_since[received.event.id]
-            for received in pending
-            if received.event.id in self._failing_since
-        }
-        selection = select_events(pending, self._queue.newest(), self._now())
-        self._queue.complete(self.repository_id, selection.outdated)
-        return selection.selected
 
     async def _apply(self, edits: Sequence[Edit]) -> bool:
         """Applies edits branch by branch, and reports each event when all of it is done."""
@@ -168,41 +160,35 @@ class RepositoryUpdater:
         self, branch: str, edits: Sequence[Edit]
     ) -> list[tuple[Event, EventOutcome | None]]:
         """The outcome of the edits of one branch; None for those to retry."""
-        batch = EditBatch(self._mirror, edits)
+        repository, batch = self._mirror.repository, EditBatch(self._mirror, edits)
         error: PipecdError | None = None
+        commit: str | None = None
         branch_text = ""
         try:
-            request = PushRequest(batch.commits_on, self._mirror.repository.branch, branch)
+            request = PushRequest(batch.commits_on, repository.branch, branch)
             commit = await push(self._mirror.clone, request)
         except PipecdError as e:
             log.warning(
-                "push of event values failed",
-                repository=self.repository_id,
-                branch=branch,
-                error=str(e),
+                "push of event values failed", repository=repository.id, branch=branch, error=str(e)
             )
             error = e
-        else:
-            if commit is not None:
-                branch_text = await self._after_push(commit, branch, batch.message)
+        if commit is not None:
+            log.info("event values pushed", repository=repository.id, commit=commit, branch=branch)
+            if branch == repository.branch:
+                self._context.heads.pushed(repository.id)
+            else:
+                title, _, body = batch.message.partition("\n")
+                text = await open_pull_request(
+                    PullRequest(repository.remote, branch, repository.branch, title, body.strip()),
+                    self._context.token,
+                )
+                branch_text = f", branch {branch}" + (f": {text}" if text else "")
         if not batch.results:
             return [(edit.event, self._push_failure(edit.event, error)) for edit in edits]
         return [
             (edit.event, self._outcome(edit.event, result, error, branch_text))
             for edit, result in batch.results
         ]
-
-    async def _after_push(self, commit: str, branch: str, message: str) -> str:
-        """Refreshes the head or opens a pull request; returns a text about the new branch."""
-        repository = self._mirror.repository
-        log.info("event values pushed", repository=repository.id, commit=commit, branch=branch)
-        if branch == repository.branch:
-            self._context.heads.pushed(repository.id)
-            return ""
-        title, _, body = message.partition("\n")
-        request = PullRequest(repository.remote, branch, repository.branch, title, body.strip())
-        text = await open_pull_request(request, self._context.token)
-        return f", branch {branch}" + (f": {text}" if text else "")
 
     def _outcome(
         self, event: Event, result: EditResult, error: PipecdError | None, branch_text: str

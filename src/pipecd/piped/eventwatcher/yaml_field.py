@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces values in YAML at the positions that its parser reports; all other text stays."""
+"""Parses YAML into a tree of values, with the positions that the parser reports."""
 
-import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +20,8 @@ from pipecd.piped.eventwatcher.field_tree import (
     ReadOnlyNode,
     TextEdit,
     ValueNode,
-    parse_path,
-    set_field,
 )
 
-_BYTE_ORDER_MARK = "\ufeff"
 # An anchor or a tag in front of a value, with the space behind it.
 _PROPERTY = re.compile(r"[&!][^\s]*(?:[ \t]+|[ \t]*(?:#[^\r\n]*)?\r?\n)*")
 # Characters that YAML does not allow unescaped.
@@ -40,15 +37,8 @@ _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _SIGN = re.compile(r"[|>][-+0-9]*")
 
 
-def replace_yaml(text: str, path: str, value: str) -> str:
-    """The text with a new value at a path, in every document that has it."""
-    steps = parse_path(path)
-    mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
-    bare = text.removeprefix(mark)
-    return mark + set_field(bare, _documents(bare), path, steps, value)
-
-
-def _documents(text: str) -> list[Node]:
+def parse_yaml(text: str) -> list[Node]:
+    """The root of the value tree of each document in a YAML file."""
     parser = yaml.CSafeLoader(text.encode())
     try:
         return list(_YamlParser(text, parser).documents())
@@ -81,18 +71,30 @@ class _YamlParser:
     def _node(self, event: Any, depth: int, *, is_flow: bool) -> Node:
         if depth > MAX_DEPTH:
             raise UserMistake(f"its values are nested more than {MAX_DEPTH} deep")
+        anchor, start, end = event.anchor, event.start_mark.index, event.end_mark.index
         match event:
             case yaml.MappingStartEvent():
                 self._mark(event)
                 is_flow = is_flow or bool(event.flow_style)
-                return ObjectNode(tuple(self._pairs(depth + 1, is_flow=is_flow)))
+                entries: list[tuple[str, Node]] = []
+                for key_event in self._inside():
+                    key = self._node(key_event, depth + 1, is_flow=is_flow)
+                    child = self._node(self.parser.get_event(), depth + 1, is_flow=is_flow)
+                    # Only scalar keys can be part of a path.
+                    if isinstance(key, ValueNode):
+                        entries.append((key.value, child))
+                return ObjectNode(tuple(entries))
             case yaml.SequenceStartEvent():
                 self._mark(event)
                 is_flow = is_flow or bool(event.flow_style)
                 items = [self._node(e, depth + 1, is_flow=is_flow) for e in self._inside()]
                 return ListNode(tuple(items))
             case yaml.AliasEvent():
-                return self._alias(event, is_flow=is_flow)
+                value = self._anchors.get(anchor)
+                if value is None:
+                    return ReadOnlyNode(f"is an alias of &{anchor}; use the path of the anchor")
+                # Only this value changes, so it is no longer an alias.
+                return _scalar_node(value, start, end, "", is_flow=is_flow)
             case _:
                 return self._scalar(event, is_flow=is_flow)
 
@@ -100,29 +102,9 @@ class _YamlParser:
         while not isinstance(event := self.parser.get_event(), yaml.CollectionEndEvent):
             yield event
 
-    def _pairs(self, depth: int, *, is_flow: bool) -> Iterator[tuple[str, Node]]:
-        for event in self._inside():
-            key = self._node(event, depth, is_flow=is_flow)
-            value = self._node(self.parser.get_event(), depth, is_flow=is_flow)
-            # Only scalar keys can be part of a path.
-            if isinstance(key, ValueNode):
-                yield key.value, value
-
     def _mark(self, event: Any, value: str | None = None) -> None:
         if event.anchor:
             self._anchors[event.anchor] = value
-
-    def _alias(self, event: Any, *, is_flow: bool) -> Node:
-        value = self._anchors.get(event.anchor)
-        if value is None:
-            return ReadOnlyNode(f"is an alias of &{event.anchor}; use the path of the anchor")
-        start, end = event.start_mark.index, event.end_mark.index
-
-        def write(new: str) -> Iterator[TextEdit]:
-            # Only this value changes, so it is no longer an alias.
-            yield TextEdit(start, end, _format_scalar("", value, new, is_flow=is_flow))
-
-        return ValueNode(value, write)
 
     def _scalar(self, event: Any, *, is_flow: bool) -> Node:
         value: str = event.value
@@ -132,25 +114,28 @@ class _YamlParser:
             found := _PROPERTY.match(self.text, start, end)
         ):
             start = found.end()
-        if not event.style and _is_null(value):
+        if not event.style and _resolve(value) is None:
             return ReadOnlyNode("is null; give it a first value")
         if event.style in ("|", ">"):
             block = _BlockScalar(self.text, start, end, event.style)
-            return ValueNode(block.content(value), block.write)
-
-        def write(new: str) -> Iterator[TextEdit]:
-            yield TextEdit(
-                start, end, _format_scalar(event.style or "", value, new, is_flow=is_flow)
-            )
-
-        return ValueNode(value, write)
+            # The trailing line breaks of the value stay in the file.
+            return ValueNode(value.rstrip("\n"), block.write)
+        return _scalar_node(value, start, end, event.style or "", is_flow=is_flow)
 
 
-def _is_null(word: str) -> bool:
+def _scalar_node(value: str, start: int, end: int, style: str, *, is_flow: bool) -> ValueNode:
+    def write(new: str) -> Iterator[TextEdit]:
+        yield TextEdit(start, end, _format_scalar(style, value, new, is_flow=is_flow))
+
+    return ValueNode(value, write)
+
+
+def _resolve(word: str) -> Any:
+    """The value of a plain scalar."""
     try:
-        return resolve(word) is None
+        return resolve(word)
     except EndlessNumber:
-        return False
+        return math.inf
 
 
 def _format_scalar(style: str, old: str, new: str, *, is_flow: bool) -> str:
@@ -169,13 +154,9 @@ def _format_scalar(style: str, old: str, new: str, *, is_flow: bool) -> str:
 def quoted(value: str) -> str:
     """Formats a value in double quotes."""
     inner = value.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + _UNPRINTABLE.sub(lambda found: _escape(found[0]), inner) + '"'
-
-
-def _escape(character: str) -> str:
-    if character in "\n\t\r":
-        return json.dumps(character)[1:-1]
-    return f"\\u{ord(character):04x}"
+    for character, name in (("\n", "n"), ("\t", "t"), ("\r", "r")):
+        inner = inner.replace(character, f"\\{name}")
+    return '"' + _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", inner) + '"'
 
 
 def _may_be_plain(value: str, *, is_flow: bool) -> bool:
@@ -194,12 +175,8 @@ def _may_be_plain(value: str, *, is_flow: bool) -> bool:
 
 def _is_text(word: str) -> bool:
     """Whether every YAML reader takes a plain scalar for a string."""
-    try:
-        value = resolve(word)
-    except EndlessNumber:
-        return False
     is_text_to_others: bool = _OTHERS.resolve(yaml.ScalarNode, word, (True, False)) == _TEXT
-    return isinstance(value, str) and is_text_to_others
+    return is_text_to_others and isinstance(_resolve(word), str)
 
 
 @dataclass(frozen=True)
@@ -211,11 +188,8 @@ class _BlockScalar:
     end: int
     sign: str
 
-    def content(self, value: str) -> str:
-        """The value without its trailing line breaks, which stay in the file."""
-        return value.rstrip("\n")
-
     def write(self, new: str) -> Iterator[TextEdit]:
+        """Replaces the lines of the block, or the whole block by a quoted value."""
         lines = [found[0] for found in _LINE.finditer(self.text, self.start, self.end)]
         header, body = lines[0], [line for line in lines[1:] if line]
         while body and not body[-1].strip():
