@@ -224,7 +224,8 @@ async def test_a_secret_too_short_to_be_masked_is_logged_once(
             for _ in range(2):
                 await sources.at(place(), commit, into=tmp_path / "w")
     (warned,) = [each for each in logs if "too short" in each["event"]]
-    assert (warned["secret"], warned["application"]) == ("pin", "cart/app.pipecd.yaml")
+    assert (warned["secret"], warned["application_name"]) == ("pin", "cart")
+    assert warned["config_file"] == "cart/app.pipecd.yaml"
     assert "abc" not in str(warned)
 
 

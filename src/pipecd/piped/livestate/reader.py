@@ -76,7 +76,13 @@ class LiveStateReader:
 
     async def read(self, application: Application, desired: DesiredState) -> LiveStateResult:
         """The live state of an application now; raises if a plugin cannot read it."""
-        plugins = self._plugin_targets(application, desired)
+        spec = desired.config.spec
+        targets = deploy_targets(application, spec.plugins, self._targets)
+        plugins = tuple(
+            _PluginTargets(plugin, targets.get(plugin.name, ()))
+            for plugin in self._plugins.of_application(spec, targets=targets.keys())
+            if plugin.name not in self._unsupported_plugins
+        )
         if not plugins:
             return LiveStateResult(merge_sync_states(()))
         # The limit comes first, because waiting for a platform needs no working copy.
@@ -88,44 +94,35 @@ class LiveStateReader:
             try:
                 responses = [await self._get(each, application, source) for each in plugins]
             except PipecdError as e:
-                raise _mask_error(e, masking) from None
-        by_plugin = {
-            each.plugin: response
-            for each, response in zip(plugins, responses, strict=True)
-            if response is not None
-        }
-        if not by_plugin:
+                masked = masking.hide(str(e))
+                if masked == str(e):
+                    raise
+                is_mistake = isinstance(e, UserMistake)
+                raise (UserMistake if is_mistake else Unavailable)(masked) from None
+        states: list[SyncState] = []
+        resources: list[ResourceState] = []
+        is_pushed = True
+        for each, response in zip(plugins, responses, strict=True):
+            if response is not None:
+                _mask(response, masking)
+                states.append(SyncState.of(response.sync_state))
+                resources += response.application_live_state.resources
+                is_pushed &= each.plugin.tells_changes
+        if not states:
             return LiveStateResult(merge_sync_states(()))
-        return LiveStateResult(
-            merge_sync_states([_sync_state(each, masking) for each in by_plugin.values()]),
-            tuple(
-                each for response in by_plugin.values() for each in _resources(response, masking)
-            ),
-            all(plugin.tells_changes for plugin in by_plugin),
-        )
-
-    def _plugin_targets(
-        self, application: Application, desired: DesiredState
-    ) -> tuple[_PluginTargets, ...]:
-        spec = desired.config.spec
-        targets = deploy_targets(application, spec.plugins, self._targets)
-        return tuple(
-            _PluginTargets(plugin, targets.get(plugin.name, ()))
-            for plugin in self._plugins.of_application(spec, targets=targets.keys())
-            if plugin.name not in self._unsupported_plugins
-        )
+        return LiveStateResult(merge_sync_states(states), tuple(resources), is_pushed)
 
     async def _get(
-        self, each: _PluginTargets, application: Application, source: Source
+        self, queried: _PluginTargets, application: Application, source: Source
     ) -> GetLivestateResponse | None:
         """The response of a plugin, or None if it does not support live states."""
-        plugin = each.plugin
+        plugin = queried.plugin
         request = GetLivestateRequest(
             piped_id=application.piped_id,
             application_id=application.id,
             application_name=application.name,
             deploy_source=source.to_proto(),
-            deploy_targets=each.targets,
+            deploy_targets=queried.targets,
         )
         try:
             async with asyncio.timeout(self._timeout):
@@ -152,26 +149,13 @@ def merge_sync_states(states: Sequence[SyncState]) -> SyncState:
     )
 
 
-def _mask_error(error: PipecdError, masking: Masking) -> PipecdError:
-    """The error with secrets masked; one without secrets stays the same object."""
-    masked = masking.hide(str(error))
-    if masked == str(error):
-        return error
-    return UserMistake(masked) if isinstance(error, UserMistake) else Unavailable(masked)
-
-
-def _sync_state(response: GetLivestateResponse, masking: Masking) -> SyncState:
-    state = SyncState.of(response.sync_state)
-    reason = masking.hide(state.reason)
-    if len(reason) > _MAX_REASON_LENGTH:
-        reason = f"{reason[:_MAX_REASON_LENGTH]}\n... (the rest is left out)"
-    return SyncState(state.status, masking.hide(state.short_reason), reason)
-
-
-def _resources(response: GetLivestateResponse, masking: Masking) -> Sequence[ResourceState]:
-    resources = response.application_live_state.resources
-    for each in resources:
-        each.health_description = masking.hide(each.health_description)
-        for key, value in list(each.resource_metadata.items()):
-            each.resource_metadata[key] = masking.hide(value)
-    return resources
+def _mask(response: GetLivestateResponse, masking: Masking) -> None:
+    """Masks secrets in a response, and truncates a reason that is too long."""
+    state = response.sync_state
+    state.short_reason, state.reason = masking.hide(state.short_reason), masking.hide(state.reason)
+    if len(state.reason) > _MAX_REASON_LENGTH:
+        state.reason = f"{state.reason[:_MAX_REASON_LENGTH]}\n... (the rest is left out)"
+    for resource in response.application_live_state.resources:
+        resource.health_description = masking.hide(resource.health_description)
+        for key, value in list(resource.resource_metadata.items()):
+            resource.resource_metadata[key] = masking.hide(value)

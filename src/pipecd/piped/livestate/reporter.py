@@ -49,7 +49,14 @@ class LiveStateReporter:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._update_watchers(tasks)
-                self._check_deployments()
+                # Applications whose deployments started or completed are read at once.
+                for id_, running in self._running.items():
+                    current = self.context.deployments.not_completed_of(id_)
+                    if current != self._deployments.get(id_, frozenset()):
+                        self._deployments[id_] = current
+                        running.watcher.refresh_soon()
+                for removed in self._deployments.keys() - self._running:
+                    del self._deployments[removed]
                 await watch.wait(_REFRESH_INTERVAL)
 
     async def _update_watchers(self, tasks: asyncio.TaskGroup) -> None:
@@ -70,13 +77,3 @@ class LiveStateReporter:
                 watcher = ApplicationWatcher(application, self.context)
                 task = tasks.create_task(watcher.run(), name=f"live state of {application.name}")
                 self._running[id_] = _RunningWatcher(watcher, task)
-
-    def _check_deployments(self) -> None:
-        """Refreshes applications whose deployments started or completed."""
-        for id_, running in self._running.items():
-            current = self.context.deployments.not_completed_of(id_)
-            if current != self._deployments.get(id_, frozenset()):
-                self._deployments[id_] = current
-                running.watcher.refresh_soon()
-        for removed in self._deployments.keys() - self._running:
-            del self._deployments[removed]

@@ -61,7 +61,9 @@ def create_snapshot(
         health_status=_health(resources, _Snapshot.UNHEALTHY),
         version=pb.ApplicationLiveStateVersion(timestamp=now),
     )
-    if not _is_v0(application):
+    # Upstream's console distinguishes v0 applications in the same way.
+    has_provider = bool(application.platform_provider or application.cloud_provider)
+    if not has_provider or application.deploy_targets_by_plugin:
         snapshot.application_live_state.CopyFrom(pb.ApplicationLiveState(resources=resources))
         return snapshot
     snapshot.health_status = _health(resources, _Snapshot.OTHER)
@@ -87,12 +89,6 @@ def create_snapshot(
             # Terraform has no resources in the live state.
             snapshot.terraform.SetInParent()
     return snapshot
-
-
-def _is_v0(application: Application) -> bool:
-    """Distinguishes them like upstream's console."""
-    has_provider = bool(application.platform_provider or application.cloud_provider)
-    return has_provider and not application.deploy_targets_by_plugin
 
 
 def _health(resources: Iterable[ResourceState], unhealthy: _Status) -> _Status:

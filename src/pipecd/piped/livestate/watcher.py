@@ -135,7 +135,21 @@ class ApplicationWatcher:
         if not self._is_requested or self._desired is None:
             return False
         self._is_requested = False
-        await self._read(self._desired)
+        was_deploying = self._is_deploying
+        result = await self._context.reader.read(self.application, self._desired)
+        had_resources = self._result is None or self._result.resources is not None
+        if result.resources is None and had_resources:
+            # No plugin supports live states, so no working copy is needed any more.
+            await self._context.desired_states.remove(self.application.id)
+        self._result, self._failures = result, 0
+        if self._is_error_logged:
+            log.info("live state can be read again", **self._log_fields)
+        self._error, self._is_error_logged = "", False
+        if result.resources is not None:
+            await self._report(result.resources)
+        # A comparison during a deployment is neither about the old nor about the new state.
+        if not was_deploying and not self._is_deploying:
+            self._context.states.set_live(self.application, result.sync_state)
         return True
 
     async def _update_desired(self, head: Commit) -> bool:
@@ -155,23 +169,6 @@ class ApplicationWatcher:
             return False
         self._desired = desired
         return True
-
-    async def _read(self, desired: DesiredState) -> None:
-        was_deploying = self._is_deploying
-        result = await self._context.reader.read(self.application, desired)
-        had_resources = self._result is None or self._result.resources is not None
-        if result.resources is None and had_resources:
-            # No plugin supports live states, so no working copy is needed any more.
-            await self._context.desired_states.remove(self.application.id)
-        self._result, self._failures = result, 0
-        if self._is_error_logged:
-            log.info("live state can be read again", **self._log_fields)
-        self._error, self._is_error_logged = "", False
-        if result.resources is not None:
-            await self._report(result.resources)
-        # A comparison during a deployment is neither about the old nor about the new state.
-        if not was_deploying and not self._is_deploying:
-            self._context.states.set_live(self.application, result.sync_state)
 
     async def _report(self, resources: tuple[ResourceState, ...]) -> None:
         now, clock = to_unix(self._context.now()), asyncio.get_running_loop().time()

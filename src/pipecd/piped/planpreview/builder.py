@@ -25,10 +25,9 @@ from pipecd.piped.plan.stages import TargetsByPlugin
 from pipecd.piped.planning.baseline import Baselines, CommitTrigger, invalid_config
 from pipecd.piped.planning.deployment import Cause, new_deployment
 from pipecd.piped.planning.deployment_sources import DeploymentSources
-from pipecd.piped.planning.planner import PlanInput, Planner, last_success
+from pipecd.piped.planning.planner import Planner, last_success
 from pipecd.piped.planpreview.result import PluginPreview, add_plugin_results, empty_result, mask
 from pipecd.piped.pluginhost.masking import SecretMasks
-from pipecd.piped.pluginhost.plugin import Plugin
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.configs import ApplicationConfigs, config_path
 from pipecd.piped.source.sources import Sources
@@ -122,9 +121,21 @@ class ApplicationPreviewer:
             raise PreviewFailed(f"failed while planning, {e}") from e
         previews: list[PluginPreview] = []
         errors: list[str] = []
+        targets = dict(deployment.deploy_targets_by_plugin)
+        running_source = None if input.running is None else input.running.to_proto()
         for plugin in input.plugins:
+            request = GetPlanPreviewRequest(
+                application_id=deployment.application_id,
+                application_name=deployment.application_name,
+                piped_id=deployment.piped_id,
+                deploy_targets=targets[plugin.name].deploy_targets
+                if plugin.name in targets
+                else (),
+                target_deployment_source=input.target.to_proto(),
+                running_deployment_source=running_source,
+            )
             try:
-                response = await plugin.GetPlanPreview(_preview_request(input, plugin))
+                response = await plugin.GetPlanPreview(request)
                 previews.append(PluginPreview(plugin.name, tuple(response.results)))
             except Unsupported:
                 log.debug("plugin has no plan preview", plugin=plugin.name)
@@ -133,19 +144,6 @@ class ApplicationPreviewer:
         add_plugin_results(result, plan.strategy, previews)
         if errors:
             raise PreviewFailed(f"failed to get plan preview, {''.join(errors)}")
-
-
-def _preview_request(input: PlanInput, plugin: Plugin) -> GetPlanPreviewRequest:
-    deployment = input.deployment
-    targets = dict(deployment.deploy_targets_by_plugin)
-    return GetPlanPreviewRequest(
-        application_id=deployment.application_id,
-        application_name=deployment.application_name,
-        piped_id=deployment.piped_id,
-        deploy_targets=targets[plugin.name].deploy_targets if plugin.name in targets else (),
-        target_deployment_source=input.target.to_proto(),
-        running_deployment_source=None if input.running is None else input.running.to_proto(),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +170,14 @@ class PreviewBuilder:
         working copies in `into` are removed.
         """
         request = command.build_plan_preview
-        mirror = self._mirror(request)
+        if request.repository_id not in self.mirrors:
+            raise NotFound(f"repository {request.repository_id} was not found in Piped config")
+        mirror = self.mirrors.of(request.repository_id)
+        if mirror.repository.branch != request.base_branch:
+            raise UserMistake(
+                f"base branch of repository {request.repository_id} was not matched, requested "
+                f"{request.base_branch}, expected {mirror.repository.branch}"
+            )
         applications = self.applications.of_repository(request.repository_id)
         if not applications:
             return []
@@ -195,17 +200,6 @@ class PreviewBuilder:
                 for application, config in triggered
             ]
         return [preview.result() for preview in previews]
-
-    def _mirror(self, request: Command.BuildPlanPreview) -> Mirror:
-        if request.repository_id not in self.mirrors:
-            raise NotFound(f"repository {request.repository_id} was not found in Piped config")
-        mirror = self.mirrors.of(request.repository_id)
-        if mirror.repository.branch != request.base_branch:
-            raise UserMistake(
-                f"base branch of repository {request.repository_id} was not matched, requested "
-                f"{request.base_branch}, expected {mirror.repository.branch}"
-            )
-        return mirror
 
     async def _merge(
         self, mirror: Mirror, base: Commit, request: Command.BuildPlanPreview

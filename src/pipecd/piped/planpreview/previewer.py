@@ -14,7 +14,7 @@ from pipecd.config.units import Duration
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.document import to_json
-from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.model.errors import PipecdError
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.planpreview.builder import PreviewBuilder
 from pipecd.piped.planpreview.result import truncate
@@ -118,8 +118,14 @@ class Previewer:
         result = PlanPreviewCommandResult(command_id=command.id, piped_id=command.piped_id)
         seconds = command.build_plan_preview.timeout
         timeout = Duration(seconds) if seconds > 0 else self.default_timeout
+        age = to_unix(self.now()) - command.created_at
+        if age > timeout + _MAX_CLOCK_SKEW:
+            # It expired before this piped started.
+            result.error = (
+                f"the preview was requested {Duration(age)} ago and had {timeout}; request it again"
+            )
+            return result
         try:
-            self._check_age(command, timeout)
             result.results.extend(
                 await self.builder.build(
                     command,
@@ -138,12 +144,3 @@ class Previewer:
             await asyncio.to_thread(shutil.rmtree, self._directory / command.id, ignore_errors=True)
         truncate(result)
         return result
-
-    def _check_age(self, command: Command, timeout: Duration) -> None:
-        """Rejects a command that expired before this piped started."""
-        age = to_unix(self.now()) - command.created_at
-        if age > timeout + _MAX_CLOCK_SKEW:
-            raise Unavailable(
-                f"the preview was requested {Duration(age)} ago and had {timeout}",
-                hint="request it again",
-            )

@@ -89,7 +89,7 @@ def _target(plugin: str, result: PlanPreviewResult) -> str:
 
 
 def mask(result: ApplicationPlanPreviewResult, masking: Masking) -> None:
-    """SecretMasks secrets in everything that users read."""
+    """Masks secrets in everything that users read."""
 
     def masked(content: bytes) -> bytes:
         return masking.hide(content.decode("utf-8", "replace")).encode()
@@ -112,7 +112,13 @@ def truncate(result: PlanPreviewCommandResult, *, limit: int = _MAX_DETAILS) -> 
         return
     share = _equal_share(sizes, limit)
     for each in detailed:
-        each.plan_details = _truncated(each.plan_details, share)
+        details = each.plan_details
+        if len(details) > share:
+            start = details[:share]
+            # Up to the last complete line, or else the last complete character.
+            start = start[: start.rfind(b"\n") + 1] or start.decode("utf-8", "ignore").encode()
+            rest = len(details) - len(start)
+            each.plan_details = start + f"... ({rest} more bytes are not shown)\n".encode()
 
 
 def _equal_share(sizes: Sequence[int], total: int) -> int:
@@ -124,11 +130,3 @@ def _equal_share(sizes: Sequence[int], total: int) -> int:
             return share
         rest -= size
     return total
-
-
-def _truncated(details: bytes, limit: int) -> bytes:
-    if len(details) <= limit:
-        return details
-    kept = details[:limit]
-    kept = kept[: kept.rfind(b"\n") + 1] or kept.decode("utf-8", "ignore").encode()
-    return kept + f"... ({len(details) - len(kept)} more bytes are not shown)\n".encode()

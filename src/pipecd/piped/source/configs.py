@@ -87,10 +87,19 @@ class ApplicationConfigs:
                 for path, file in parsed.items():
                     self._cache.put((blobs[path].id, path), file)
             files |= parsed
-        return {
-            path: _missing_file(path, place) if isinstance(place, Missing) else files[path]
-            for path, place in located.items()
-        }
+        results: dict[str, ConfigFile | PipecdError] = {}
+        for path, blob in located.items():
+            if not isinstance(blob, Missing):
+                results[path] = files[path]
+            elif blob.is_absent:
+                results[path] = NotFound(
+                    f"application config file {path} was not found in Git",
+                    hint="add the file, correct the path of the application, "
+                    "or delete the application",
+                )
+            else:
+                results[path] = UserMistake(f"application config file {path} {blob.reason}")
+        return results
 
     def _parse(self, texts: Mapping[str, bytes]) -> dict[str, ConfigFile]:
         files: dict[str, ConfigFile] = {}
@@ -101,12 +110,3 @@ class ApplicationConfigs:
                 parsed = e
             files[path] = ConfigFile(text, parsed)
         return files
-
-
-def _missing_file(path: str, missing: Missing) -> PipecdError:
-    if missing.is_absent:
-        return NotFound(
-            f"application config file {path} was not found in Git",
-            hint="add the file, correct the path of the application, or delete the application",
-        )
-    return UserMistake(f"application config file {path} {missing.reason}")

@@ -27,7 +27,15 @@ def render_files(
     secrets: dict[str, str] = {}
     targets: list[tuple[str, ...]] = []
     if encryption is not None and encryption.encrypted_secrets and decrypt is not None:
-        secrets = _decrypted(encryption.encrypted_secrets, decrypt)
+        for name, text in encryption.encrypted_secrets.items():
+            try:
+                secrets[name] = decrypt(text)
+            except Unavailable:
+                # The key service is unavailable; the caller retries.
+                raise
+            except PipecdError as e:
+                message = f"failed to decrypt {name} secret ({e.message})"
+                raise UserMistake(message, hint=e.hint) from e
         targets.append(encryption.decryption_targets)
     if attachment is not None and attachment.sources:
         targets.append(attachment.targets)
@@ -46,19 +54,6 @@ def render_files(
                 # A template function may repeat its arguments in the error.
                 raise UserMistake(masking.hide(e.message), hint=e.hint) from None
     return secrets
-
-
-def _decrypted(encrypted: Mapping[str, str], decrypt: Decrypt) -> dict[str, str]:
-    decrypted: dict[str, str] = {}
-    for name, text in encrypted.items():
-        try:
-            decrypted[name] = decrypt(text)
-        except Unavailable:
-            # The key service is unavailable; the caller retries.
-            raise
-        except PipecdError as e:
-            raise UserMistake(f"failed to decrypt {name} secret ({e.message})", hint=e.hint) from e
-    return decrypted
 
 
 def _attached(root: Path, application: Path, sources: Mapping[str, str]) -> dict[str, str]:

@@ -123,7 +123,12 @@ class RequiredPaths:
         if directory == "." or entry is None or not entry.is_directory:
             return None
         required = _Requirement(commit)
-        await _add_files_above(objects, required, directory)
+        # Tools look for their settings in the files of the parent directories.
+        for above in _parents(directory):
+            parent = await objects.entry(commit, above or ".")
+            for below in await objects.entries(parent.id) if parent is not None else ():
+                if not below.is_directory and not below.is_submodule:
+                    required.paths.add(posixpath.join(above, below.name))
         # Tools read these files from other directories, so their references are not followed.
         await self._add(objects, required, [SHARED_CONFIG])
         candidates: Iterable[str] = [directory, *named]
@@ -211,15 +216,6 @@ async def _collect(
         return
     for below in await objects.entries(entry.id):
         await _collect(objects, f"{path}/{below.name}", below, into)
-
-
-async def _add_files_above(objects: Objects, required: _Requirement, directory: str) -> None:
-    """Adds the files of the parent directories, where tools look for their settings."""
-    for above in _parents(directory):
-        entry = await objects.entry(required.commit, above or ".")
-        for below in await objects.entries(entry.id) if entry is not None else ():
-            if not below.is_directory and not below.is_submodule:
-                required.paths.add(posixpath.join(above, below.name))
 
 
 def _parents(path: str) -> list[str]:

@@ -165,7 +165,7 @@ class Sources:
         """Renders secrets and attachments into the checked-out files."""
         application, config = path_inside(root, application), file.config
         if config.spec.encryption is not None and self._decrypt is None:
-            self._warn_once("secrets are not decrypted: piped has no secretManagement", path)
+            self._warn_once("secrets are not decrypted: piped has no secretManagement", file, path)
         secrets = render_files(
             root,
             application,
@@ -175,7 +175,7 @@ class Sources:
         )
         for name, value in secrets.items():
             if is_too_short(value):
-                self._warn_once("secret is too short to be masked", path, secret=name)
+                self._warn_once("secret is too short to be masked", file, path, secret=name)
         return Source(
             directory=root,
             application_directory=application,
@@ -187,12 +187,13 @@ class Sources:
             secrets=tuple(secrets.values()),
         )
 
-    def _warn_once(self, message: str, path: str, **fields: str) -> None:
+    def _warn_once(self, message: str, file: ConfigFile, path: str, **fields: str) -> None:
         """Logs a warning once per application, as working copies are created all the time."""
         key = (message, path, *fields.values())
         if key not in self._warned:
             self._warned.add(key)
-            log.warning(message, application=path, **fields)
+            name = file.config.spec.name
+            log.warning(message, application_name=name, config_file=path, **fields)
 
 
 def _trigger_paths(config: ApplicationConfig) -> list[str]:

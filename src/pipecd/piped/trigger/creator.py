@@ -106,23 +106,23 @@ class DeploymentCreator:
                 await self._api.create_deployment(CreateDeploymentRequest(deployment=deployment))
                 self._deployments.add(deployment)
         except AlreadyExists:
-            return await self._existing(application, deployment.id, cause)
+            log.info(
+                "deployment exists already",
+                application=application.id,
+                application_name=application.name,
+                deployment=deployment.id,
+            )
+            self._deployments.refresh_soon()
+            # As it was created, which may differ from the new one.
+            existing = await self._api.get_deployment(GetDeploymentRequest(id=deployment.id))
+            deployment = existing.deployment
+            self._notify(deployment)
+            if self._baselines.adopt(application, deployment, after=cause.after):
+                await self._report(deployment)
+            return deployment
         self._notify(deployment)
         self._baselines.record(application, deployment)
         await self._report(deployment)
-        return deployment
-
-    async def _existing(
-        self, application: Application, deployment_id: str, cause: Cause
-    ) -> Deployment:
-        """Returns the deployment as it was created, which may differ from a new one."""
-        log.info("deployment exists already", deployment=deployment_id)
-        self._deployments.refresh_soon()
-        request = GetDeploymentRequest(id=deployment_id)
-        deployment = (await self._api.get_deployment(request)).deployment
-        self._notify(deployment)
-        if self._baselines.adopt(application, deployment, after=cause.after):
-            await self._report(deployment)
         return deployment
 
     def _notify(self, deployment: Deployment) -> None:
@@ -138,6 +138,7 @@ class DeploymentCreator:
             log.warning(
                 "most recently triggered deployment not reported",
                 application=deployment.application_id,
+                application_name=deployment.application_name,
                 deployment=deployment.id,
                 error=str(e),
             )

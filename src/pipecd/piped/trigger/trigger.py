@@ -83,32 +83,25 @@ class Trigger:
             self.states.drift,
         )
         while True:
-            interval = self.interval
+            all_decided = True
+            applications = self.applications.of_repository(id)
             try:
-                all_decided = await self._run_pass(mirror)
+                head = self.heads.of(id)
+                if any(self._commands.of(application.id) for application in applications):
+                    # A sync command deploys what is pushed by now.
+                    head = await self.heads.poll(id)
+                if head.error is not None and not isinstance(head.error, Unavailable):
+                    await self._reject(applications, str(head.error))
+                elif head.commit is not None:
+                    trigger_pass = TriggerPass(self._context, mirror, head.commit)
+                    all_decided = await trigger_pass.run(applications)
+                elif head != RepositoryHead():
+                    log.debug("repository not fetched yet", repository=id)
             except PipecdError as e:
                 log.warning("trigger failed, retrying", repository=id, error=str(e))
                 all_decided = False
-            if not all_decided:
-                interval = min(interval, _RETRY_INTERVAL)
             await self.baselines.save({application.id for application in self.applications.all})
-            await watch.wait(interval)
-
-    async def _run_pass(self, mirror: Mirror) -> bool:
-        """Evaluates the applications of a repository; returns whether all were decided."""
-        id = mirror.repository.id
-        applications = self.applications.of_repository(id)
-        head = self.heads.of(id)
-        if any(self._commands.of(application.id) for application in applications):
-            # A sync command deploys what is pushed by now.
-            head = await self.heads.poll(id)
-        if head.error is not None and not isinstance(head.error, Unavailable):
-            await self._reject(applications, str(head.error))
-        elif head.commit is not None:
-            return await TriggerPass(self._context, mirror, head.commit).run(applications)
-        elif head != RepositoryHead():
-            log.debug("repository not fetched yet", repository=id)
-        return True
+            await watch.wait(self.interval if all_decided else min(self.interval, _RETRY_INTERVAL))
 
     async def _reject_unknown_repositories(self) -> None:
         """Marks applications invalid whose repository is not in the configuration of piped."""

@@ -4,6 +4,7 @@
 It decides for each of them whether there is a reason to deploy: a command, a new commit, or drift.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -136,7 +137,19 @@ class TriggerPass:
 
         An error of one application does not affect the others.
         """
-        due = {a.id: a for a in applications if self._is_due(a)}
+        baselines, states, commands = (
+            self.context.baselines,
+            self.context.states,
+            self.context.commands,
+        )
+        due = {
+            application.id: application
+            for application in applications
+            if baselines.of(application).commit != self.head.hash
+            or states.of(application).status is SyncStatus.OUT_OF_SYNC
+            or states.has_invalid_config(application)
+            or commands.of(application.id)
+        }
         if not due:
             return True
         paths = {id: config_path(application.git_path) for id, application in due.items()}
@@ -154,15 +167,6 @@ class TriggerPass:
                 self.context.failures.decided(application, self.head, error, mentions)
         return all_decided
 
-    def _is_due(self, application: Application) -> bool:
-        states = self.context.states
-        return (
-            self.context.baselines.of(application).commit != self.head.hash
-            or states.of(application).status is SyncStatus.OUT_OF_SYNC
-            or states.has_invalid_config(application)
-            or bool(self.context.commands.of(application.id))
-        )
-
     async def _evaluate(self, application: Application, config: ConfigResult) -> str:
         """Deploys the application if there is a reason; returns what is wrong with its config."""
         error = invalid_config(application, config)
@@ -173,10 +177,7 @@ class TriggerPass:
             return error
         # Invalid path patterns prevent decisions on commits, but not commands.
         pattern_error = reason.invalid_patterns(config.spec.trigger.on_commit)
-        if pattern_error:
-            self.context.states.set_config_error(application, pattern_error)
-        else:
-            self.context.states.set_config_error(application, "")
+        self.context.states.set_config_error(application, pattern_error)
         for command in self.context.commands.of(application.id):
             if (at_chain_commit := await self._pass_at_chain_commit(application, command)) is None:
                 await self._handle_command(application, config.spec, command)
@@ -265,23 +266,18 @@ class TriggerPass:
         if rule.disabled or not is_out_of_sync:
             return
         baseline = self.context.baselines.of(application)
-        last = await self._last_deployment(baseline.deployment_id)
+        last: reason.LastDeployment | None = None
+        if baseline.deployment_id:
+            request = GetDeploymentRequest(id=baseline.deployment_id)
+            with suppress(NotFound):
+                deployment = (await self.context.api.get_deployment(request)).deployment
+                is_completed = DeploymentStatus(deployment.status).is_completed
+                completed_at = from_unix(deployment.completed_at) if is_completed else None
+                last = reason.LastDeployment(completed_at)
         decision = reason.on_out_of_sync(rule, last, now=self.context.now())
         if decision.deploy:
             cause = drift_cause(baseline.deployment_id, self.head.hash, decision.reason)
             await self._deploy(application, spec, cause, reason=decision.reason)
-
-    async def _last_deployment(self, deployment_id: str) -> reason.LastDeployment | None:
-        if not deployment_id:
-            return None
-        try:
-            response = await self.context.api.get_deployment(GetDeploymentRequest(id=deployment_id))
-        except NotFound:
-            return None
-        deployment = response.deployment
-        if not DeploymentStatus(deployment.status).is_completed:
-            return reason.LastDeployment(None)
-        return reason.LastDeployment(from_unix(deployment.completed_at))
 
     async def _deploy(
         self, application: Application, spec: ApplicationSpec, cause: Cause, *, reason: str
