@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.apply import Cluster, apply_all
+from pipecd.plugins.kubernetes.apply import apply_all, create_namespaces
 from pipecd.plugins.kubernetes.client import open_client
-from pipecd.plugins.kubernetes.discovery import Discovery
-from pipecd.plugins.kubernetes.kubeconfig import Connection, load_connection
+from pipecd.plugins.kubernetes.cluster import Cluster, Discovery, open_cluster
+from pipecd.plugins.kubernetes.config import KubernetesTarget
+from pipecd.plugins.kubernetes.kubeconfig import Connection
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.plugins.kubernetes.unstructured import with_value
 from pipecd.sdk import UserMistake
@@ -29,10 +30,10 @@ class Bench:
     kubernetes: Kubernetes
     namespace: str
     kubectl_path: str
-    said: list[str] = field(default_factory=list[str])
+    log: list[str] = field(default_factory=list[str])
 
-    async def apply(self, *manifests: Manifest, **how: Any) -> None:
-        await apply_all(self.cluster, manifests, self.said.append, **how)
+    async def apply(self, *manifests: Manifest) -> None:
+        await apply_all(self.cluster, manifests, self.log.append)
 
     def get(self, plural: str, name: str, group: str = "api/v1") -> Any:
         return self.kubernetes.ask("GET", f"/{group}/namespaces/{self.namespace}/{plural}/{name}")
@@ -50,8 +51,8 @@ class Bench:
 
 @pytest.fixture
 async def bench(kubernetes: Kubernetes, namespace: str, kubectl: str) -> AsyncIterator[Bench]:
-    async with open_client(load_connection("", str(kubernetes.kubeconfig))) as client:
-        cluster = Cluster(client, Discovery(client), namespace)
+    target = KubernetesTarget(kube_config_path=str(kubernetes.kubeconfig))
+    async with open_cluster(target, namespace=namespace) as cluster:
         yield Bench(cluster, kubernetes, namespace, kubectl)
 
 
@@ -78,7 +79,7 @@ async def test_an_object_follows_git_and_loses_what_git_loses(bench: Bench) -> N
     await bench.apply(manifest("ConfigMap", "c", data={"a": "1", "b": "2"}))
     await bench.apply(manifest("ConfigMap", "c", data={"a": "3"}))
     assert bench.get("configmaps", "c")["data"] == {"a": "3"}
-    assert bench.said == ["- applied ConfigMap c"] * 2
+    assert bench.log == ["- applied ConfigMap c"] * 2
 
 
 async def test_what_kubectl_applied_is_taken_over_without_a_restart(bench: Bench) -> None:
@@ -128,7 +129,7 @@ async def test_a_field_that_somebody_else_set_is_set_back_and_told(bench: Bench)
     bench.kubectl("patch", "deployment", "web", "-p", '{"spec":{"replicas":5}}')
     await bench.apply(deployment(replicas=2))
     assert bench.get("deployments", "web", "apis/apps/v1")["spec"]["replicas"] == 2
-    assert any(".spec.replicas is set back to what Git says" in line for line in bench.said)
+    assert any(".spec.replicas is set back to what Git says" in line for line in bench.log)
 
 
 async def test_a_definition_comes_before_its_objects(bench: Bench) -> None:
@@ -149,14 +150,16 @@ async def test_a_definition_comes_before_its_objects(bench: Bench) -> None:
     assert bench.get("gadgets", "g", "apis/tests.pipecd.dev/v1")["size"] == 3
 
 
-async def test_namespaces_are_created_when_asked_for(bench: Bench) -> None:
-    place = f"{bench.namespace}-more"
-    there = manifest("ConfigMap", "c", metadata={"namespace": place})
-    with pytest.raises(UserMistake, match=rf'namespaces "{place}" not found'):
-        await bench.apply(there)
-    await bench.apply(there, create_namespaces=True)
-    await bench.apply(there, create_namespaces=True)
-    bench.kubectl("delete", "namespace", place, "--wait=false")
+async def test_create_namespaces_creates_missing_namespaces(bench: Bench) -> None:
+    namespace = f"{bench.namespace}-more"
+    config = manifest("ConfigMap", "c", metadata={"namespace": namespace})
+    with pytest.raises(UserMistake, match=rf'namespaces "{namespace}" not found'):
+        await bench.apply(config)
+    for _ in range(2):
+        await create_namespaces(bench.cluster, [config], bench.log.append)
+    await bench.apply(config)
+    assert bench.log.count(f"- created Namespace {namespace}") == 1
+    bench.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 async def test_an_immutable_object_is_replaced_when_its_annotation_says_so(bench: Bench) -> None:

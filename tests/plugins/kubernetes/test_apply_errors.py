@@ -85,7 +85,7 @@ async def test_what_piped_may_not_do_is_told_and_the_rest_works(
     assert "Deployment web" in result.message
     assert "(2.yaml:1) was not applied" in result.message
     assert "cannot patch resource" in result.message
-    assert "give the piped a role that allows it" in result.message
+    assert "grant the piped a role that allows it" in result.message
     second = application.commit("c2", config_map(a="1"))
     application.aim(second, kubeConfigPath=kubeconfig, appStateInformer=filters)
     await succeed(second, "K8S_SYNC", {"prune": True})
@@ -97,7 +97,7 @@ async def test_what_piped_may_not_do_is_told_and_the_rest_works(
     state = await application.plugin.live_state(second.live_context())
     assert [resource.name for resource in state.resources] == ["settings"]
     assert state.sync.status is SyncStatus.SYNCED
-    with pytest.raises(PipecdError, match=r"cannot get resource .*; give the piped a role"):
+    with pytest.raises(PipecdError, match=r"cannot get resource .*; grant the piped a role"):
         await application.plugin.live_state(bench.live_context())
 
 
@@ -218,7 +218,7 @@ async def test_a_webhook_that_refuses_or_is_away_is_told(
     monkeypatch.setattr("pipecd.plugins.kubernetes.client._BACKOFF", Backoff(0.001, 8))
     result = await refused(bench)
     assert "failed calling webhook" in result.message
-    assert "an admission webhook of the cluster does not answer" in result.message
+    assert "an admission webhook of the cluster does not respond" in result.message
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -261,12 +261,12 @@ def secret(**fields: Any) -> dict[str, Any]:
         ),
         pytest.param(
             with_value(config_map(), ["data"], {"port": 80}),
-            r"\.data\.port: expected string, got .*80.*; .*meant as text stands in quotes",
+            r"\.data\.port: expected string, got .*80.*; .*quote a number, true or false",
             id="a number where a text belongs",
         ),
         pytest.param(
             secret(data={"key": "no base64!"}),
-            "illegal base64 data .*; .*plain text stands under stringData",
+            "illegal base64 data .*; .*plain text belongs under stringData",
             id="a secret that is not encoded",
         ),
     ],

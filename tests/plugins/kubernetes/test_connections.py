@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to API servers: no more than are needed, and none that is left behind."""
+"""Connections to API servers are shared and always closed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes import informer
+from pipecd.plugins.kubernetes import cluster
 from pipecd.plugins.kubernetes.client import KubernetesClient, open_client
 from pipecd.plugins.kubernetes.kubeconfig import Connection
 from pipecd.plugins.kubernetes.stage_session import open_plugin_state
@@ -19,14 +19,14 @@ from pipecd.sdk.testing import MemoryHost
 async def test_a_call_that_is_cancelled_during_the_handshake_leaves_no_connection() -> None:
     greeted, left = asyncio.Event(), asyncio.Event()
 
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def never_respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(ConnectionError):
             await reader.readexactly(1)
             greeted.set()
             await reader.read()
         left.set()
 
-    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    server = await asyncio.start_server(never_respond, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, open_client(Connection(f"https://127.0.0.1:{port}")) as client:
         call = asyncio.create_task(client.get("/version"))
@@ -37,23 +37,25 @@ async def test_a_call_that_is_cancelled_during_the_handshake_leaves_no_connectio
         assert call.cancelled()
 
 
-async def test_those_who_look_first_at_the_same_time_share_a_client(
+async def test_concurrent_first_uses_of_a_deploy_target_share_a_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[KubernetesClient] = []
 
     @asynccontextmanager
-    async def slowly(connection: Connection, **how: Any) -> AsyncIterator[KubernetesClient]:
-        async with open_client(connection, **how) as client:
+    async def open_slowly(
+        connection: Connection, **options: Any
+    ) -> AsyncIterator[KubernetesClient]:
+        async with open_client(connection, **options) as client:
             opened.append(client)
             await asyncio.sleep(0)
             yield client
 
-    monkeypatch.setattr(informer, "open_client", slowly)
+    monkeypatch.setattr(cluster, "open_client", open_slowly)
     targets = [DeployTarget(name, {}, {"masterURL": "http://127.0.0.1:1"}) for name in "aab"]
     async with AsyncExitStack() as lifetime:
         start = StartContext(PluginEntry("kubernetes"), MemoryHost(), lifetime)
         informers = open_plugin_state(start).informers
-        found = await asyncio.gather(*(informers.informer(target) for target in targets))
-    assert found[0] is found[1]
-    assert [each.cluster.client for each in found[1:]] == opened
+        started = await asyncio.gather(*(informers.informer(target) for target in targets))
+    assert started[0] is started[1]
+    assert [each.cluster.client for each in started[1:]] == opened

@@ -188,7 +188,7 @@ ISSUER = "cert-manager.io/v1"
             BAD,
             "no such host",
         ),
-        (thing("HTTPRoute", "gateway.networking.k8s.io/v1"), BAD, "no Gateway has taken it up"),
+        (thing("HTTPRoute", "gateway.networking.k8s.io/v1"), BAD, "no Gateway has accepted it"),
         (
             thing(
                 "HTTPRoute",

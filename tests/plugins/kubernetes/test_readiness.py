@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from pipecd.plugins.kubernetes import readiness as readiness_module
-from pipecd.plugins.kubernetes.apply import Cluster
 from pipecd.plugins.kubernetes.client import open_client
-from pipecd.plugins.kubernetes.discovery import Discovery
+from pipecd.plugins.kubernetes.cluster import Cluster, Discovery
 from pipecd.plugins.kubernetes.kubeconfig import load_connection
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.plugins.kubernetes.readiness import readiness
@@ -140,7 +139,7 @@ async def test_a_job_that_failed_ends_the_stage_at_once_with_its_reason(
     assert result.status is StageStatus.FAILURE
     assert result.message.startswith(f"Job migrate in {application.namespace} failed: ")
     assert "; pod migrate-" in result.message
-    assert "container work ended with 1: " in result.message
+    assert "container work exited with code 1: " in result.message
     assert "Deployment" not in result.message
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.plugins.kubernetes.client import ApiError, open_client
-from pipecd.plugins.kubernetes.discovery import ApiResource
+from pipecd.plugins.kubernetes.cluster import ApiResource
 from pipecd.plugins.kubernetes.kubeconfig import Connection
 from pipecd.plugins.kubernetes.watch import ObjectStore, ObservedObject, Watch, observe
 from pipecd.sdk import Backoff

@@ -4,7 +4,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from pipecd.plugins.kubernetes.client import (
     ApiError,
     KubernetesClient,
 )
-from pipecd.plugins.kubernetes.discovery import Discovery
+from pipecd.plugins.kubernetes.cluster import Cluster
 from pipecd.plugins.kubernetes.manifest import (
     APPLICATION,
     FORCE_REPLACE,
@@ -26,7 +25,13 @@ from pipecd.plugins.kubernetes.manifest import (
     is_enabled,
     waves,
 )
-from pipecd.plugins.kubernetes.unstructured import list_at, map_at, text_at, with_value
+from pipecd.plugins.kubernetes.unstructured import (
+    condition_of,
+    list_at,
+    map_at,
+    text_at,
+    with_value,
+)
 from pipecd.sdk import UserMistake
 
 FIELD_MANAGER = "piped"
@@ -77,34 +82,34 @@ def _is_own(entry: Mapping[str, Any]) -> bool:
     return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply"
 
 
-def _merged_fields(run_one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _merged_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: _merged_fields(map_at(run_one, key), map_at(other, key))
-        if key in run_one and key in other
-        else (run_one[key] if key in run_one else other[key])
-        for key in {**run_one, **other}
+        key: _merged_fields(map_at(first, key), map_at(second, key))
+        if key in first and key in second
+        else (first[key] if key in first else second[key])
+        for key in {**first, **second}
     }
 
 
 _FIX_MANIFEST = "correct the manifest in Git"
-_HINTS_BY_REASON = {"Forbidden": "give the piped a role that allows it", "Invalid": _FIX_MANIFEST}
+_HINTS_BY_REASON = {"Forbidden": "grant the piped a role that allows it", "Invalid": _FIX_MANIFEST}
 _WEBHOOK_HINT = "an admission webhook or policy of the cluster refused it; its message says why"
 # The first phrase that a message contains decides.
 _HINTS_BY_MESSAGE = (
     ("being terminated", "wait until the namespace is gone, then sync again"),
     (
         "failed calling webhook",
-        "an admission webhook of the cluster does not answer; check that its pods run",
+        "an admission webhook of the cluster does not respond; check that its pods run",
     ),
     ("denied the request", _WEBHOOK_HINT),
     ("denied request", _WEBHOOK_HINT),
     (
         "illegal base64 data",
-        f"{_FIX_MANIFEST}: data is in base64, plain text stands under stringData",
+        f"{_FIX_MANIFEST}: data is in base64, plain text belongs under stringData",
     ),
     (
         "expected string, got",
-        f"{_FIX_MANIFEST}: a number, true or false that is meant as text stands in quotes",
+        f"{_FIX_MANIFEST}: quote a number, true or false that is meant as text",
     ),
 )
 # API servers put this before the value that they refuse.
@@ -117,21 +122,19 @@ def apply_error(manifest: Manifest, error: ApiError) -> UserMistake:
     message = error.message
     if manifest.is_builtin("", "Secret"):
         message = message.partition(_BEFORE_VALUE)[0]
-    return UserMistake(f"{manifest.key}{origin} was not applied: {message}", hint=_hint(error))
-
-
-def _hint(error: ApiError) -> str:
+    hints = [hint for phrase, hint in _HINTS_BY_MESSAGE if phrase in error.message]
     if error.is_immutable:
-        return (
+        hint = (
             f"this field cannot be changed; annotate the manifest with {FORCE_REPLACE}: enabled "
             "to delete and create the object anew"
         )
-    for phrase, hint in _HINTS_BY_MESSAGE:
-        if phrase in error.message:
-            return hint
-    if error.is_schema_error:
-        return _FIX_MANIFEST
-    return error.hint or _HINTS_BY_REASON.get(error.reason, "")
+    elif hints:
+        hint = hints[0]
+    elif error.is_schema_error:
+        hint = _FIX_MANIFEST
+    else:
+        hint = error.hint or _HINTS_BY_REASON.get(error.reason, "")
+    return UserMistake(f"{manifest.key}{origin} was not applied: {message}", hint=hint)
 
 
 LogLine = Callable[[str], None]
@@ -140,33 +143,25 @@ _POLL_INTERVAL = 0.1
 _ESTABLISHED_TIMEOUT = 30.0
 _DELETED_TIMEOUT = 60.0
 _MIGRATION_ATTEMPTS = 3
+_REPLACE_ATTEMPTS = 3
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """An API server, its kinds, and the namespace of objects that name none."""
+async def create_namespaces(cluster: Cluster, manifests: Sequence[Manifest], log: LogLine) -> None:
+    """Creates the missing namespaces of objects, except those that the manifests declare."""
+    declared = {m.name for m in manifests if m.is_builtin("", "Namespace")}
+    names = {m.key.namespace for m in manifests if m.key.namespace} or {cluster.namespace}
+    for name in sorted(names - declared):
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        try:
+            await cluster.client.create("/api/v1/namespaces", body, fieldManager=FIELD_MANAGER)
+            log(f"- created Namespace {name}")
+        except ApiError as e:
+            if not e.is_already_exists:
+                raise apply_error(Manifest(body), e) from e
 
-    client: KubernetesClient
-    discovery: Discovery
-    namespace: str = "default"
 
-    async def path(self, manifest: Manifest) -> str:
-        """Returns the API path of an object."""
-        key = manifest.key
-        resource = await self.discovery.resource(key)
-        return resource.path(key.namespace or self.namespace, key.name)
-
-
-async def apply_all(
-    cluster: Cluster,
-    manifests: Sequence[Manifest],
-    log: LogLine,
-    *,
-    create_namespaces: bool = False,
-) -> None:
+async def apply_all(cluster: Cluster, manifests: Sequence[Manifest], log: LogLine) -> None:
     """Applies objects wave by wave; a wave with a failure is the last one."""
-    if create_namespaces:
-        await _create_namespaces(cluster, manifests, log)
     slots = asyncio.Semaphore(CONNECTIONS)
     for wave in waves(manifests):
         live = await _live_metadata(cluster, wave)
@@ -202,15 +197,17 @@ async def _apply(
     cluster: Cluster, log: LogLine, live: Mapping[str, Any], manifest: Manifest
 ) -> None:
     """Applies, replaces or recreates one object, as its annotations say."""
+    client = cluster.client
     try:
         path = await cluster.path(manifest)
         if is_enabled(manifest, FORCE_REPLACE):
-            await _recreate(cluster.client, path, manifest)
+            await _delete(client, path, manifest)
+            await _replace(client, path, manifest)
         elif is_enabled(manifest, REPLACE):
-            await _replace(cluster.client, path, manifest)
+            await _replace(client, path, manifest)
         else:
-            await _migrate_managed_fields(cluster.client, path, live.get(path))
-            await _merge(cluster.client, path, manifest, log)
+            await _migrate_managed_fields(client, path, live.get(path))
+            await _apply_on_server(client, path, manifest, log)
     except ApiError as e:
         raise apply_error(manifest, e) from e
     log(f"- applied {manifest.key}")
@@ -241,7 +238,10 @@ async def _migrate_managed_fields(client: KubernetesClient, path: str, live: Any
             return
 
 
-async def _merge(client: KubernetesClient, path: str, manifest: Manifest, log: LogLine) -> None:
+async def _apply_on_server(
+    client: KubernetesClient, path: str, manifest: Manifest, log: LogLine
+) -> None:
+    """Applies an object on the server; fields of other managers are taken over and logged."""
     query = {"fieldManager": FIELD_MANAGER}
     try:
         await client.patch(path, manifest.body, content_type=APPLY, **query)
@@ -254,64 +254,46 @@ async def _merge(client: KubernetesClient, path: str, manifest: Manifest, log: L
 
 
 async def _replace(client: KubernetesClient, path: str, manifest: Manifest) -> None:
-    for is_last in (False, False, True):
+    """Replaces or creates an object; retries if it was changed or created meanwhile."""
+    for attempt in range(_REPLACE_ATTEMPTS):
         try:
-            await _replace_once(client, path, manifest)
+            live = await client.get(path)
         except ApiError as e:
-            # The object was changed or created meanwhile.
-            if not (e.is_conflict or e.is_already_exists) or is_last:
+            if not e.is_not_found:
+                raise
+            live = None
+        try:
+            if live is None:
+                collection = path.rpartition("/")[0]
+                await client.create(collection, manifest.body, fieldManager=FIELD_MANAGER)
+            else:
+                version = live["metadata"]["resourceVersion"]
+                body = with_value(manifest.body, ("metadata", "resourceVersion"), version)
+                await client.replace(path, body, fieldManager=FIELD_MANAGER)
+        except ApiError as e:
+            is_race = e.is_conflict or e.is_already_exists
+            if not is_race or attempt + 1 == _REPLACE_ATTEMPTS:
                 raise
         else:
             return
 
 
-async def _replace_once(client: KubernetesClient, path: str, manifest: Manifest) -> None:
-    try:
-        live = await client.get(path)
-    except ApiError as e:
-        if not e.is_not_found:
-            raise
-        await client.create(path.rpartition("/")[0], manifest.body, fieldManager=FIELD_MANAGER)
-        return
-    version = live["metadata"]["resourceVersion"]
-    body = with_value(manifest.body, ("metadata", "resourceVersion"), version)
-    await client.replace(path, body, fieldManager=FIELD_MANAGER)
-
-
-async def _recreate(client: KubernetesClient, path: str, manifest: Manifest) -> None:
+async def _delete(client: KubernetesClient, path: str, manifest: Manifest) -> None:
+    """Deletes an object and what it owns, and waits until they are gone."""
     try:
         await client.delete(path, {"propagationPolicy": "Foreground", "gracePeriodSeconds": 0})
-        await _wait_until_deleted(client, path, manifest)
-    except ApiError as e:
-        if not e.is_not_found:
-            raise
-    await _replace(client, path, manifest)
-
-
-async def _wait_until_deleted(client: KubernetesClient, path: str, manifest: Manifest) -> None:
-    try:
         async with asyncio.timeout(_DELETED_TIMEOUT):
             while True:
                 await client.get(path)
                 await asyncio.sleep(_POLL_INTERVAL)
     except TimeoutError as e:
         raise UserMistake(
-            f"{manifest.key} was deleted and is still there after {_DELETED_TIMEOUT:g}s",
+            f"{manifest.key} was deleted and still exists after {_DELETED_TIMEOUT:g}s",
             hint="check its finalizers",
         ) from e
-
-
-async def _create_namespaces(cluster: Cluster, manifests: Sequence[Manifest], log: LogLine) -> None:
-    declared = {m.name for m in manifests if m.is_builtin("", "Namespace")}
-    names = {m.key.namespace for m in manifests if m.key.namespace} or {cluster.namespace}
-    for name in sorted(names - declared):
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        try:
-            await cluster.client.create("/api/v1/namespaces", body, fieldManager=FIELD_MANAGER)
-            log(f"- created Namespace {name}")
-        except ApiError as e:
-            if not e.is_already_exists:
-                raise apply_error(Manifest(body), e) from e
+    except ApiError as e:
+        if not e.is_not_found:
+            raise
 
 
 async def _wait_until_established(cluster: Cluster, manifest: Manifest) -> None:
@@ -322,20 +304,14 @@ async def _wait_until_established(cluster: Cluster, manifest: Manifest) -> None:
     try:
         async with asyncio.timeout(_ESTABLISHED_TIMEOUT):
             while True:
-                if _is_established(await cluster.client.get(path)):
+                live = await cluster.client.get(path)
+                if text_at(condition_of(live, "Established"), "status") == "True":
                     return
                 await asyncio.sleep(_POLL_INTERVAL)
     except TimeoutError as e:
         raise UserMistake(
             f"{manifest.key} is not established after {_ESTABLISHED_TIMEOUT:g}s"
         ) from e
-
-
-def _is_established(definition: Any) -> bool:
-    return any(
-        text_at(condition, "type") == "Established" and text_at(condition, "status") == "True"
-        for condition in list_at(definition, "status", "conditions")
-    )
 
 
 async def _run_concurrently(
@@ -353,7 +329,7 @@ async def _run_concurrently(
     failures = [result for result in results if isinstance(result, BaseException)]
     if not failures:
         return
-    live = [failure for failure in failures if isinstance(failure, UserMistake)]
-    if len(live) == len(failures) > 1:
-        raise UserMistake("\n".join(map(str, live))) from live[0]
+    mistakes = [failure for failure in failures if isinstance(failure, UserMistake)]
+    if len(mistakes) == len(failures) > 1:
+        raise UserMistake("\n".join(map(str, mistakes))) from mistakes[0]
     raise failures[0]

@@ -110,8 +110,8 @@ class Credentials:
         if connection.token:
             return _AuthorizationHeader(f"Bearer {connection.token}", float("inf"))
         if connection.user:
-            file = f"{connection.user}:{connection.password}".encode()
-            return _AuthorizationHeader(f"Basic {b64encode(file).decode()}", float("inf"))
+            pair = f"{connection.user}:{connection.password}".encode()
+            return _AuthorizationHeader(f"Basic {b64encode(pair).decode()}", float("inf"))
         return _AuthorizationHeader("", float("inf"))
 
 
@@ -139,22 +139,18 @@ async def _run_exec_plugin(exec_plugin: ExecPlugin) -> _AuthorizationHeader:
             f"{exec_plugin.command} gave no credentials (exit code {captured.code}): {stderr}",
             hint="run it as the user of piped; the kubeconfig names it at users[].user.exec",
         )
-    return _read_exec_credential(exec_plugin.command, captured.stdout)
-
-
-def _read_exec_credential(command: str, output: bytes) -> _AuthorizationHeader:
     try:
-        response = json.loads(output)
+        response = json.loads(captured.stdout)
         token = text_at(response, "status", "token")
         expires = text_at(response, "status", "expirationTimestamp")
         remaining = (
             datetime.fromisoformat(expires).timestamp() - time.time() if expires else float("inf")
         )
     except ValueError as e:
-        raise UserMistake(f"{command} printed no ExecCredential") from e
+        raise UserMistake(f"{exec_plugin.command} printed no ExecCredential") from e
     if not token:
         raise UserMistake(
-            f"{command} printed no token; client certificates of programs are not read"
+            f"{exec_plugin.command} printed no token; client certificates are not supported"
         )
     return _AuthorizationHeader(
         f"Bearer {token}", time.monotonic() + max(remaining - _RENEW_BEFORE_EXPIRY, 1.0)
@@ -253,8 +249,9 @@ class KubernetesClient:
             yield
         except PipecdError as e:
             # An object that does not exist is a valid result.
-            is_answer = isinstance(e, ApiError) and e.is_not_found and command in ("get", "delete")
-            self._record_request(command, is_success=is_answer)
+            is_missing = isinstance(e, ApiError) and e.is_not_found
+            is_success = is_missing and command in ("get", "delete")
+            self._record_request(command, is_success=is_success)
             raise
         self._record_request(command, is_success=True)
 
@@ -291,17 +288,14 @@ class KubernetesClient:
             if response.status_code < 400:
                 return response.json()
             error = self._api_error(response)
-            if not self._should_retry(error, attempt):
+            is_token_refused = error.code == 401 and attempt == 0
+            is_busy = error.code in _RETRYABLE and not error.is_schema_error
+            if is_token_refused:
+                self._credentials.invalidate()
+            elif not is_busy or attempt + 1 == _ATTEMPTS:
                 raise error
             await asyncio.sleep(error.retry_after or _BACKOFF.after(attempt + 1))
         raise AssertionError("the last attempt returns or raises")
-
-    def _should_retry(self, error: ApiError, attempt: int) -> bool:
-        if error.code == 401 and attempt == 0:
-            self._credentials.invalidate()
-            return True
-        is_busy = error.code in _RETRYABLE and not error.is_schema_error
-        return is_busy and attempt + 1 < _ATTEMPTS
 
     async def _headers(self, accept: str) -> dict[str, str]:
         headers = {"accept": accept}
@@ -320,7 +314,7 @@ class KubernetesClient:
         if response.status_code == 401:
             hint = "the credentials are not accepted; correct the kubeconfig or its token"
         if response.status_code == 403 and text_at(status, "reason") == "Forbidden":
-            hint = "give the piped a role that allows it"
+            hint = "grant the piped a role that allows it"
         return ApiError(response.status_code, status if is_map(status) else {}, hint=hint)
 
 
@@ -414,13 +408,9 @@ def _tls_context(connection: Connection) -> ssl.SSLContext:
     if not connection.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if connection.certificate:
-        _load_client_certificate(context, connection)
-    return context
-
-
-def _load_client_certificate(context: ssl.SSLContext, connection: Connection) -> None:
-    """Loads the client certificate, which the standard library reads only from files."""
+    if not connection.certificate:
+        return context
+    # The standard library reads certificates only from files.
     with tempfile.TemporaryDirectory(prefix="pipecd-") as directory:
         file = Path(directory) / "client.pem"
         file.touch(mode=0o600)
@@ -432,3 +422,4 @@ def _load_client_certificate(context: ssl.SSLContext, connection: Connection) ->
                 f"the client certificate of the kubeconfig is unusable: {e}",
                 hint="client-certificate and client-key must be a pair in PEM",
             ) from e
+    return context

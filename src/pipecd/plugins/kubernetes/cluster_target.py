@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from pipecd.plugins.kubernetes.config import (
     Application,
     HasMultiTargets,
-    MulticlusterApplication,
-    MulticlusterInput,
-    MultiTarget,
     ResourceRoute,
     RouteMatch,
-    RouteProvider,
 )
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.sdk import DeployTarget, Spec, UserMistake
@@ -45,43 +41,36 @@ def resolve_routes(
     default_target: str, routes: Sequence[ResourceRoute], deploy_targets: Sequence[DeployTarget]
 ) -> ResourceRoutes:
     """Resolves the providers of routes to deploy targets of the piped."""
-    return ResourceRoutes(
-        default_target,
-        tuple(
-            (route.match or RouteMatch(), _matching_targets(route.provider, deploy_targets))
-            for route in routes
-        ),
-    )
-
-
-def _matching_targets(
-    provider: RouteProvider, deploy_targets: Sequence[DeployTarget]
-) -> frozenset[str]:
     names = [target.name for target in deploy_targets]
-    if provider.name:
-        if provider.name not in names:
+    resolved: list[tuple[RouteMatch, frozenset[str]]] = []
+    for route in routes:
+        name, labels = route.provider.name, route.provider.labels.items()
+        if name and name not in names:
             raise UserMistake(
-                f"provider {provider.name} specified in resourceRoutes was not found",
+                f"provider {name} specified in resourceRoutes was not found",
                 hint=f"the deploy targets of the piped are {', '.join(names) or 'none'}",
             )
-        return frozenset({provider.name})
-    labels = provider.labels.items()
-    matching = frozenset(t.name for t in deploy_targets if labels <= t.labels.items())
-    if not labels or not matching:
-        listed = ", ".join(f"{key}: {value}" for key, value in labels)
-        raise UserMistake(
-            f"there is no provider that matches the specified labels ({listed})",
-            hint="name a deploy target of the piped, or labels of one, in resourceRoutes",
+        matching = (
+            frozenset({name})
+            if name
+            else frozenset(t.name for t in deploy_targets if labels and labels <= t.labels.items())
         )
-    return matching
+        if not matching:
+            listed = ", ".join(f"{key}: {value}" for key, value in labels)
+            raise UserMistake(
+                f"there is no provider that matches the specified labels ({listed})",
+                hint="name a deploy target of the piped, or labels of one, in resourceRoutes",
+            )
+        resolved.append((route.match or RouteMatch(), matching))
+    return ResourceRoutes(default_target, tuple(resolved))
 
 
 @dataclass(frozen=True)
 class ClusterTarget:
     """One cluster and the settings of the application that hold there.
 
-    Kustomize builds `kustomize_dir` when it is set. `is_new` marks a cluster that the running
-    commit was not deployed to. With `routes` only the objects routed here belong to the cluster.
+    Kustomize builds `kustomize_dir` if it is set. `is_new` means that the running commit was not
+    deployed to the cluster. With `routes` only the objects routed here belong to the cluster.
     """
 
     deploy_target: DeployTarget
@@ -100,41 +89,7 @@ class ClusterTarget:
         return self.routes is None or self.name in self.routes.targets_of(manifest)
 
 
-def multicluster_targets(
-    application: MulticlusterApplication, deploy_targets: Sequence[DeployTarget]
-) -> list[ClusterTarget]:
-    """Returns the clusters in `input.multiTargets`, or all deploy targets without any there."""
-    overrides = {entry.target.name: entry for entry in application.input.multi_targets}
-    return [
-        _with_overrides(application, target, overrides.get(target.name, MultiTarget()))
-        for target in deploy_targets
-        if not overrides or target.name in overrides
-    ]
-
-
-def _with_overrides(
-    application: MulticlusterApplication, deploy_target: DeployTarget, entry: MultiTarget
-) -> ClusterTarget:
-    fields = entry.model_dump(include=set(MulticlusterInput.model_fields))
-    overrides = {name: value for name, value in fields.items() if value}
-    merged = application.input.model_copy(update={**overrides, "multi_targets": ()})
-    return ClusterTarget(
-        deploy_target,
-        application.model_copy(update={"input": merged}),
-        kustomize_dir=entry.kustomize_dir,
-    )
-
-
 def select_targets(targets: Sequence[ClusterTarget], options: Spec | None) -> list[ClusterTarget]:
     """Returns the clusters in `multiTargets` of a stage, or all of them without any there."""
     selected = options.multi_targets if isinstance(options, HasMultiTargets) else ()
     return [target for target in targets if not selected or target.name in selected]
-
-
-def unknown_targets(
-    application: MulticlusterApplication, deploy_targets: Sequence[DeployTarget]
-) -> list[str]:
-    """Returns the names in `input.multiTargets` that are no deploy targets of the application."""
-    known = {target.name for target in deploy_targets}
-    names = (entry.target.name for entry in application.input.multi_targets)
-    return [name for name in names if name not in known]

@@ -3,10 +3,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pipecd.plugins.kubernetes.manifest import ResourceKey
-from pipecd.plugins.kubernetes.unstructured import at, list_at, map_at, text_at
+from pipecd.plugins.kubernetes.unstructured import at, condition_of, list_at, map_at, text_at
 from pipecd.sdk import Health
 
 
@@ -52,19 +53,17 @@ def deployment(body: Any) -> HealthStatus:
     for condition in list_at(body, "status", "conditions"):
         if text_at(condition, "reason") == "ProgressDeadlineExceeded":
             return unhealthy(text_at(condition, "message") or "it made no progress in time")
-    return _rollout(body)
-
-
-def _rollout(body: Any) -> HealthStatus:
     desired = _desired(body)
     updated, total, available = _counts(body, "updatedReplicas", "replicas", "availableReplicas")
     if updated < desired:
-        return unhealthy(f"{updated} of {desired} replicas are updated")
-    if updated < total:
-        return unhealthy(f"{total - updated} old replicas are still to end")
-    if available < total:
-        return unhealthy(f"{available} of {total} replicas are available")
-    return HEALTHY
+        message = f"{updated} of {desired} replicas are updated"
+    elif updated < total:
+        message = f"{total - updated} old replicas are still to be terminated"
+    elif available < total:
+        message = f"{available} of {total} replicas are available"
+    else:
+        return HEALTHY
+    return unhealthy(message)
 
 
 def stateful_set(body: Any) -> HealthStatus:
@@ -110,10 +109,9 @@ def replica_set(body: Any) -> HealthStatus:
     """A ReplicaSet is healthy when all of its pods are available."""
     if _is_behind_spec(body):
         return _NOT_OBSERVED
-    for condition in list_at(body, "status", "conditions"):
-        failed = text_at(condition, "type") == "ReplicaFailure"
-        if failed and text_at(condition, "status") == "True":
-            return unhealthy(text_at(condition, "message"))
+    failure = condition_of(body, "ReplicaFailure")
+    if text_at(failure, "status") == "True":
+        return unhealthy(text_at(failure, "message"))
     desired = _desired(body)
     available, ready = _counts(body, "availableReplicas", "readyReplicas")
     if available < desired:
@@ -140,34 +138,26 @@ def pod(body: Any) -> HealthStatus:
     phase = text_at(body, "status", "phase")
     if phase in ("Running", "Succeeded"):
         return HEALTHY
-    message = text_at(body, "status", "message") or _scheduling_failure(body)
-    if phase == "Failed":
-        return failed(message or _container_exit(body) or phase)
-    return unhealthy(message or phase or "Pending")
-
-
-def _container_exit(body: Any) -> str:
+    message = text_at(body, "status", "message")
+    scheduled = condition_of(body, "PodScheduled")
+    if not message and text_at(scheduled, "status") == "False":
+        message = text_at(scheduled, "message")
+    if phase != "Failed":
+        return unhealthy(message or phase or "Pending")
     for container in list_at(body, "status", "containerStatuses"):
         end = map_at(container, "state", "terminated")
-        if end.get("exitCode"):
-            message = text_at(end, "message") or text_at(end, "reason") or "it failed"
-            return f"container {text_at(container, 'name')} ended with {end['exitCode']}: {message}"
-    return ""
-
-
-def _scheduling_failure(body: Any) -> str:
-    for condition in list_at(body, "status", "conditions"):
-        scheduled = text_at(condition, "type") == "PodScheduled"
-        if scheduled and text_at(condition, "status") == "False":
-            return text_at(condition, "message")
-    return ""
+        if end.get("exitCode") and not message:
+            reason = text_at(end, "message") or text_at(end, "reason") or "it failed"
+            name = text_at(container, "name")
+            message = f"container {name} exited with code {end['exitCode']}: {reason}"
+    return failed(message or phase)
 
 
 def job(body: Any) -> HealthStatus:
     """A Job is healthy while it has not failed."""
-    for condition in list_at(body, "status", "conditions"):
-        if text_at(condition, "type") == "Failed" and text_at(condition, "status") == "True":
-            return failed(text_at(condition, "message") or "failed")
+    failure = condition_of(body, "Failed")
+    if text_at(failure, "status") == "True":
+        return failed(text_at(failure, "message") or "failed")
     return HEALTHY
 
 
@@ -228,25 +218,17 @@ def _service(body: Any) -> HealthStatus:
 def _ingress(body: Any) -> HealthStatus:
     if list_at(body, "status", "loadBalancer", "ingress"):
         return HEALTHY
-    return unhealthy("no address yet: no ingress controller has taken it up")
-
-
-def _volume(body: Any) -> HealthStatus:
-    return _phase(body, "Bound", "Available")
-
-
-def _volume_claim(body: Any) -> HealthStatus:
-    return _phase(body, "Bound")
+    return unhealthy("no address yet: no ingress controller has reconciled it")
 
 
 def _namespace(body: Any) -> HealthStatus:
     for condition in list_at(body, "status", "conditions"):
         if text_at(condition, "status") == "True":
             return unhealthy(text_at(condition, "message"))
-    return _phase(body, "Active")
+    return _phase(body, good=("Active",))
 
 
-def _phase(body: Any, *good: str) -> HealthStatus:
+def _phase(body: Any, *, good: tuple[str, ...]) -> HealthStatus:
     phase = text_at(body, "status", "phase")
     if phase in good:
         return HEALTHY
@@ -271,13 +253,10 @@ def _disruption_budget(body: Any) -> HealthStatus:
 
 
 def _custom_resource_definition(body: Any) -> HealthStatus:
-    conditions = {
-        text_at(condition, "type"): condition for condition in list_at(body, "status", "conditions")
-    }
-    names_accepted = conditions.get("NamesAccepted", {})
+    names_accepted = condition_of(body, "NamesAccepted")
     if text_at(names_accepted, "status") == "False":
         return unhealthy(text_at(names_accepted, "message"))
-    if text_at(conditions.get("Established"), "status") != "True":
+    if text_at(condition_of(body, "Established"), "status") != "True":
         return unhealthy("not established yet")
     return HEALTHY
 
@@ -290,7 +269,7 @@ def _gateway_route(body: Any) -> HealthStatus:
             is_relevant = text_at(condition, "type") in ("Accepted", "ResolvedRefs")
             if is_relevant and text_at(condition, "status") == "False":
                 return unhealthy(_condition_message(condition))
-    return HEALTHY if parents else unhealthy("no Gateway has taken it up")
+    return HEALTHY if parents else unhealthy("no Gateway has accepted it")
 
 
 def _configuration(body: Any) -> HealthStatus:
@@ -302,8 +281,7 @@ def health_from_conditions(body: Any) -> HealthStatus | None:
     """Returns the health from the usual conditions, such as Ready; None if there is none."""
     if _is_behind(body, map_at(body, "status")):
         return _NOT_RECONCILED
-    conditions = list_at(body, "status", "conditions")
-    for condition in conditions:
+    for condition in list_at(body, "status", "conditions"):
         kind, state = text_at(condition, "type"), text_at(condition, "status")
         if kind in ("Stalled", "Failed") and state == "True":
             return (
@@ -314,33 +292,25 @@ def health_from_conditions(body: Any) -> HealthStatus | None:
         if kind in ("Degraded", "Reconciling") and state == "True":
             return unhealthy(_condition_message(condition))
     for name in ("Ready", "Available", "Healthy", "Accepted", "Established", "Synced"):
-        for condition in conditions:
-            if text_at(condition, "type") == name:
-                return (
-                    _NOT_RECONCILED
-                    if _is_behind(body, condition)
-                    else _from_ready_condition(condition)
-                )
+        condition = condition_of(body, name)
+        if condition and _is_behind(body, condition):
+            return _NOT_RECONCILED
+        if condition:
+            status = {"True": Health.HEALTHY, "False": Health.UNHEALTHY}.get(
+                text_at(condition, "status"), Health.UNKNOWN
+            )
+            is_healthy = status is Health.HEALTHY
+            return HealthStatus(status, "" if is_healthy else _condition_message(condition))
     return None
 
 
 _NOT_RECONCILED = unhealthy("its controller has not seen the last change yet")
 
 
-def _is_behind(body: Any, message: Any) -> bool:
+def _is_behind(body: Any, status: Any) -> bool:
     """Reports whether a status or condition is of an older generation of the object."""
-    observed, generation = at(message, "observedGeneration"), at(body, "metadata", "generation")
+    observed, generation = at(status, "observedGeneration"), at(body, "metadata", "generation")
     return isinstance(observed, int) and isinstance(generation, int) and observed < generation
-
-
-def _from_ready_condition(condition: Any) -> HealthStatus:
-    match text_at(condition, "status"):
-        case "True":
-            return HEALTHY
-        case "False":
-            return unhealthy(_condition_message(condition))
-        case _:
-            return unknown(_condition_message(condition))
 
 
 def _condition_message(condition: Any) -> str:
@@ -369,8 +339,8 @@ _HEALTH_CHECKS = (
     _KindHealth("batch", ("CronJob",), cron_job),
     _KindHealth("", ("Service",), _service),
     _KindHealth("networking.k8s.io", ("Ingress",), _ingress),
-    _KindHealth("", ("PersistentVolume",), _volume),
-    _KindHealth("", ("PersistentVolumeClaim",), _volume_claim),
+    _KindHealth("", ("PersistentVolume",), partial(_phase, good=("Bound", "Available"))),
+    _KindHealth("", ("PersistentVolumeClaim",), partial(_phase, good=("Bound",))),
     _KindHealth("", ("Namespace",), _namespace),
     _KindHealth("autoscaling", ("HorizontalPodAutoscaler",), _autoscaler),
     _KindHealth("policy", ("PodDisruptionBudget",), _disruption_budget),

@@ -14,15 +14,12 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from pipecd.plugins.kubernetes.apply import Cluster
-from pipecd.plugins.kubernetes.client import ApiError, open_client
+from pipecd.plugins.kubernetes.client import ApiError
+from pipecd.plugins.kubernetes.cluster import ApiResource, Cluster, open_cluster
 from pipecd.plugins.kubernetes.config import AppStateInformer, KubernetesTarget
-from pipecd.plugins.kubernetes.discovery import ApiResource, Discovery
-from pipecd.plugins.kubernetes.kubeconfig import load_connection
 from pipecd.plugins.kubernetes.managed_objects import list_managed_kinds
 from pipecd.plugins.kubernetes.manifest import (
     BY_PIPED,
-    DEFAULT_NAMESPACE,
     MANAGED_BY,
     Manifest,
     ResourceKey,
@@ -97,7 +94,11 @@ def watched_kinds(
 ) -> frozenset[WatchedKind]:
     """Returns the kinds to watch for the kinds in use, by the settings of the deploy target."""
     managed = [kind for kind in used if not is_excluded(kind, settings)]
-    owned = (owned for kind in managed for owned in _owned_kinds(kind))
+    owned: list[WatchedKind] = []
+    for kind in managed:
+        is_custom_resource = "." in kind.group and not kind.group.endswith(".k8s.io")
+        default = _OWNED_BY_CUSTOM_RESOURCE if is_custom_resource else ()
+        owned += _OWNED_KINDS.get((kind.group, kind.kind), default)
     included = (
         WatchedKind(matcher.api_version, matcher.kind, is_owned=True)
         for matcher in settings.include_resources
@@ -113,13 +114,6 @@ def is_excluded(kind: WatchedKind, settings: AppStateInformer) -> bool:
         matcher.api_version == kind.api_version and matcher.kind in ("", kind.kind)
         for matcher in settings.exclude_resources
     )
-
-
-def _owned_kinds(kind: WatchedKind) -> tuple[WatchedKind, ...]:
-    if (kind.group, kind.kind) in _OWNED_KINDS:
-        return _OWNED_KINDS[kind.group, kind.kind]
-    is_custom_resource = "." in kind.group and not kind.group.endswith(".k8s.io")
-    return _OWNED_BY_CUSTOM_RESOURCE if is_custom_resource else ()
 
 
 class ChangeNotifier:
@@ -178,7 +172,7 @@ class _RunningWatch:
 
 
 class ClusterInformer:
-    """Caches the live objects of one cluster, for the kinds that live states asked for."""
+    """Caches the live objects of one cluster, for the kinds that live states need."""
 
     def __init__(
         self,
@@ -214,7 +208,7 @@ class ClusterInformer:
         except TimeoutError as e:
             errors = [watch.error for watch in watches.values() if watch.error]
             raise Unavailable(
-                f"the live state on deploy target {self.name} is not known"
+                f"the live state on deploy target {self.name} is unavailable"
                 + (f": {errors[0]}" if errors else ", its objects are not listed yet")
             ) from e
 
@@ -324,7 +318,7 @@ class ClusterInformers:
         # Concurrent first uses of a deploy target start one informer.
         self._start_lock = asyncio.Lock()
         self._running = asyncio.Event()
-        self._clients: AsyncExitStack
+        self._clusters: AsyncExitStack
         self._tasks: asyncio.TaskGroup
 
     async def informer(self, target: DeployTarget) -> ClusterInformer:
@@ -332,29 +326,24 @@ class ClusterInformers:
         await self._running.wait()
         async with self._start_lock:
             if target.name not in self._informers:
-                self._informers[target.name] = await self._start(target)
+                settings = target.settings(KubernetesTarget)
+                self._informers[target.name] = ClusterInformer(
+                    target.name,
+                    await self._clusters.enter_async_context(
+                        open_cluster(settings, record_response=self._metrics.record_response)
+                    ),
+                    settings.app_state_informer,
+                    self._tasks,
+                    self._notify,
+                    self._metrics.record_event,
+                )
             return self._informers[target.name]
-
-    async def _start(self, target: DeployTarget) -> ClusterInformer:
-        settings = target.settings(KubernetesTarget)
-        connection = load_connection(settings.master_url, settings.kube_config_path)
-        client = await self._clients.enter_async_context(
-            open_client(connection, record_response=self._metrics.record_response)
-        )
-        return ClusterInformer(
-            target.name,
-            Cluster(client, Discovery(client), connection.namespace or DEFAULT_NAMESPACE),
-            settings.app_state_informer,
-            self._tasks,
-            self._notify,
-            self._metrics.record_event,
-        )
 
     async def run(self) -> None:
         """Runs the watches until it is cancelled; a failure restarts all of them."""
         while True:
             try:
-                async with AsyncExitStack() as self._clients, asyncio.TaskGroup() as self._tasks:
+                async with AsyncExitStack() as self._clusters, asyncio.TaskGroup() as self._tasks:
                     self._running.set()
                     await asyncio.Future()
             except* Exception:

@@ -28,7 +28,7 @@ _ALLOWED_OPTIONS = (
     "load_restrictor",
     "reorder",
 )
-# Older versions have no --helm-command and look for helm in PATH.
+# Older versions have no --helm-command and run the helm in PATH.
 _HELM_COMMAND_SINCE = (4, 1, 0)
 # Under these keys a text that is no file is a URL.
 _PATHS_OR_URLS = frozenset(
@@ -41,6 +41,8 @@ _PATHS_URLS_OR_DOCUMENTS = frozenset(
 # Files under these keys name further files.
 _FILES_WITH_PATHS = frozenset({"generators", "transformers", "validators", "configurations"})
 _CHART_HOME = "charts"
+# The keys of the repository and the version of a chart, in both formats of kustomizations.
+_CHART_VERSIONS = (("repo", "version"), ("chartRepoUrl", "chartVersion"))
 # Longer texts are documents and no file names.
 _MAX_FILE_NAME = 255
 _URL = re.compile(r"(?:https?|ssh|git|oci|s3)://|git::|git@")
@@ -70,16 +72,11 @@ def validate_options(options: Mapping[str, str]) -> None:
 def build_arguments(options: Mapping[str, str], *, version: str, helm: Path | None) -> list[str]:
     """Returns the arguments of `kustomize build`, each flag with its value in one argument."""
     flags = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
-    if helm is not None and _has_helm_command(version):
+    numbers = version.removeprefix("v").split("-")[0].split(".")
+    is_release = all(part.isdigit() for part in numbers)
+    if helm is not None and is_release and tuple(map(int, numbers)) >= _HELM_COMMAND_SINCE:
         flags.insert(0, f"--helm-command={helm}")
     return ["build", ".", *flags]
-
-
-def _has_helm_command(version: str) -> bool:
-    numbers = version.removeprefix("v").split("-")[0].split(".")
-    if not version or not all(part.isdigit() for part in numbers):
-        return False
-    return tuple(map(int, numbers)) >= _HELM_COMMAND_SINCE
 
 
 def inputs(directory: Path, options: Mapping[str, str]) -> RenderInputs:
@@ -116,7 +113,11 @@ class _InputCollector:
         for document in read_documents(file.read_text(errors="replace"), file=file.name):
             for parent, key, text in _texts({}, "", document.value):
                 self._add_reference(directory, key, text)
-                self.depends_on_network |= _is_chart_range(parent)
+                # A chart without a pinned version depends on the index of its repository.
+                self.depends_on_network |= any(
+                    text_at(parent, repository) and not is_pinned(text_at(parent, version))
+                    for repository, version in _CHART_VERSIONS
+                )
 
     def _add_reference(self, directory: Path, key: str, text: str) -> None:
         is_name = len(text) < _MAX_FILE_NAME and text.isprintable()
@@ -148,11 +149,3 @@ def _texts(parent: Any, key: str, value: Any) -> Iterator[tuple[Any, str, str]]:
             yield from _texts(parent, key, each)
     elif isinstance(value, str):
         yield parent, key, value
-
-
-def _is_chart_range(entry: Any) -> bool:
-    """Reports whether an entry of `helmCharts` has no pinned version."""
-    return any(
-        text_at(entry, repository) and not is_pinned(text_at(entry, version))
-        for repository, version in (("repo", "version"), ("chartRepoUrl", "chartVersion"))
-    )

@@ -5,10 +5,11 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from pipecd.plugins.kubernetes import helm, kustomize
@@ -24,7 +25,7 @@ from pipecd.plugins.kubernetes.render_inputs import (
     merge_inputs,
 )
 from pipecd.plugins.kubernetes.tools import Installer, Toolbox
-from pipecd.plugins.kubernetes.unstructured import text_at, with_value
+from pipecd.plugins.kubernetes.unstructured import with_value
 from pipecd.plugins.kubernetes.workload import without_duplicate_env
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.cache import LruCache
@@ -36,7 +37,7 @@ MAX_CACHED_OBJECTS = 5000
 _NETWORK_TTL_SECONDS = 3600.0
 _MANIFEST_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 _DEFAULT_CONFIG = ".pipe.yaml"
-# Helm prints this when it misses something that a newer index of the repository may have.
+# Helm prints this if a newer index of the repository may have the missing chart.
 _STALE_INDEX = "helm repo update"
 
 
@@ -59,13 +60,152 @@ class RenderRequest:
         return self.source.application_directory / self.kustomize_dir
 
 
-@dataclass(frozen=True)
-class _Renderer:
-    """How a request is rendered: with which tool, from which inputs."""
+class Renderer(Protocol):
+    """Renders the manifests of one request."""
 
-    tool: str
-    inputs: Callable[[], RenderInputs]
-    render: Callable[[], Awaitable[list[Manifest]]]
+    async def prepare(self) -> str:
+        """Validates the request and returns the tools with their versions."""
+        ...
+
+    def inputs(self) -> RenderInputs:
+        """Returns the files that are read; called in a thread."""
+        ...
+
+    async def render(self) -> list[Manifest]:
+        """Renders the manifests."""
+        ...
+
+
+class PlainFiles:
+    """Manifest files in the application's directory."""
+
+    def __init__(self, request: RenderRequest) -> None:
+        if request.kustomize_dir:
+            raise UserMistake(
+                f"{request.kustomize_dir} has no kustomization.yaml", hint="correct kustomizeDir"
+            )
+        self._directory = request.directory
+        self._names = request.input.manifests or manifest_files(
+            request.directory, request.source.config_filename
+        )
+
+    async def prepare(self) -> str:
+        return ""
+
+    def inputs(self) -> RenderInputs:
+        return RenderInputs({name: self._directory / name for name in self._names})
+
+    async def render(self) -> list[Manifest]:
+        return read_files(self._directory, self._names)
+
+
+@dataclass(frozen=True)
+class RenderTools:
+    """The tools of a plugin, and the chart repositories that it has configured for Helm."""
+
+    toolbox: Toolbox
+    environment: Mapping[str, str]
+    charts: ChartSources
+    repositories: HelmRepositories
+    git_charts: GitChartCache
+
+
+class HelmRenderer:
+    """Renders a chart with `helm template`."""
+
+    def __init__(self, request: RenderRequest, chart: HelmChart, tools: RenderTools) -> None:
+        self._request, self._chart, self._tools = request, chart, tools
+        self._options = request.input.helm_options or HelmOptions()
+        self._depends_on_network = False
+
+    async def prepare(self) -> str:
+        chart = self._chart
+        helm.validate_files(self._request.directory, self._options)
+        if chart.git_remote and is_commit(chart.ref):
+            # The files of a commit never change, but its dependencies may.
+            async with self._tools.git_charts.checkout(chart) as directory:
+                self._depends_on_network = helm.chart_inputs(directory).depends_on_network
+        elif chart.git_remote or chart.repository:
+            self._depends_on_network = not (chart.repository and is_pinned(chart.version))
+        return f"helm {await self._tools.toolbox.version('helm', self._request.input.helm_version)}"
+
+    def inputs(self) -> RenderInputs:
+        directory, chart = self._request.directory, self._chart
+        values = helm.value_inputs(directory, self._options)
+        if chart.git_remote or chart.repository:
+            return merge_inputs(values, RenderInputs({}, self._depends_on_network))
+        return merge_inputs(values, helm.chart_inputs(directory / chart.path))
+
+    async def render(self) -> list[Manifest]:
+        request, tools = self._request, self._tools
+        version = request.input.helm_version
+        tool = await tools.toolbox.find("helm", version, request.installer)
+        async with self._chart_reference() as reference:
+            arguments = helm.template_arguments(
+                reference,
+                self._options,
+                release=request.release,
+                namespace=request.input.namespace,
+            )
+            chart = request.directory / reference.reference
+            if reference.is_remote or helm.dependencies(chart):
+                await tools.repositories.configure(tool)
+            try:
+                text = await tool.render(arguments, cwd=request.directory, env=tools.environment)
+            except UserMistake as e:
+                if _STALE_INDEX not in str(e):
+                    raise
+                await tools.repositories.update(tool)
+                text = await tool.render(arguments, cwd=request.directory, env=tools.environment)
+        return read_manifests(text, file="helm template")
+
+    @asynccontextmanager
+    async def _chart_reference(self) -> AsyncIterator[helm.ChartReference]:
+        chart = self._chart
+        if chart.git_remote:
+            async with self._tools.git_charts.checkout(chart) as directory:
+                yield helm.ChartReference(str(directory))
+        elif chart.repository:
+            repositories = self._tools.charts.chart_repositories
+            insecure = any(r.insecure for r in repositories if r.name == chart.repository)
+            yield helm.remote_chart(chart, insecure=insecure)
+        else:
+            yield helm.ChartReference(chart.path)
+
+
+class KustomizeRenderer:
+    """Renders a directory with `kustomize build`."""
+
+    def __init__(self, request: RenderRequest, tools: RenderTools) -> None:
+        self._request, self._input, self._tools = request, request.input, tools
+        self._uses_helm = kustomize.uses_helm(request.input.kustomize_options)
+
+    async def prepare(self) -> str:
+        kustomize.validate_options(self._input.kustomize_options)
+        toolbox = self._tools.toolbox
+        versions = f"kustomize {await toolbox.version('kustomize', self._input.kustomize_version)}"
+        if self._uses_helm:
+            versions += f" helm {await toolbox.version('helm', self._input.helm_version)}"
+        return versions
+
+    def inputs(self) -> RenderInputs:
+        return kustomize.inputs(self._request.directory, self._input.kustomize_options)
+
+    async def render(self) -> list[Manifest]:
+        request, tools, version = self._request, self._tools, self._input.kustomize_version
+        tool = await tools.toolbox.find("kustomize", version, request.installer)
+        helm_path = None
+        if self._uses_helm:
+            helm_tool = await tools.toolbox.find(
+                "helm", self._input.helm_version, request.installer
+            )
+            await tools.repositories.configure(helm_tool)
+            helm_path = helm_tool.path
+        arguments = kustomize.build_arguments(
+            self._input.kustomize_options, version=version, helm=helm_path
+        )
+        text = await tool.render(arguments, cwd=request.directory, env=tools.environment)
+        return read_manifests(text, file="kustomize build")
 
 
 class ManifestLoader:
@@ -83,11 +223,23 @@ class ManifestLoader:
         record_call: RecordToolCall = not_recorded,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._charts = charts
-        self._git_charts = GitChartCache(charts.chart_repositories, directory / "charts", git)
-        self._environment = {**program_variables(git), **_helm_environment(directory / "helm")}
-        self._repositories = HelmRepositories(charts, self._environment)
-        self._tools = Toolbox(record_call)
+        home = directory / "helm"
+        environment = {
+            **program_variables(git),
+            # The chart repositories of the piped are separate from those of its user.
+            "HELM_CONFIG_HOME": str(home / "config"),
+            "HELM_CACHE_HOME": str(home / "cache"),
+            "HELM_DATA_HOME": str(home / "data"),
+            # Kustomize lets a repository choose the other directories, and plugins are programs.
+            "HELM_PLUGINS": os.environ.get("HELM_PLUGINS", str(home / "plugins")),
+        }
+        self._tools = RenderTools(
+            Toolbox(record_call),
+            environment,
+            charts,
+            HelmRepositories(charts, environment),
+            GitChartCache(charts.chart_repositories, directory / "charts", git),
+        )
         self._cache = LruCache[str, tuple[Manifest, ...]](
             MAX_CACHED_OBJECTS, size_of=len, clock=clock
         )
@@ -95,155 +247,45 @@ class ManifestLoader:
 
     async def load(self, request: RenderRequest) -> list[Manifest]:
         """Returns the manifests of a commit, in the namespace of the application."""
-        renderer = await self._renderer(request)
-        key, _ = await asyncio.to_thread(_cache_key, request, renderer)
+        renderer: Renderer
+        if request.input.helm_chart is not None:
+            renderer = HelmRenderer(request, request.input.helm_chart, self._tools)
+        elif kustomize.is_kustomized(request.directory):
+            renderer = KustomizeRenderer(request, self._tools)
+        else:
+            renderer = PlainFiles(request)
+        versions = await renderer.prepare()
+        key, _ = await asyncio.to_thread(_cache_key, request, renderer, versions)
         # Several clusters and several calls request the same manifests at the same time.
         async with self._locks.setdefault(key, asyncio.Lock()):
             manifests = self._cache.get(key)
             if manifests is None:
-                namespace = request.input.namespace
-                manifests = tuple(
-                    without_duplicate_env(_with_namespace(manifest, namespace))
-                    for manifest in await renderer.render()
+                rendered = await renderer.render()
+                if namespace := request.input.namespace:
+                    path = ("metadata", "namespace")
+                    rendered = [m.with_body(with_value(m.body, path, namespace)) for m in rendered]
+                manifests = tuple(map(without_duplicate_env, rendered))
+                # A tool may have downloaded charts into the directory, which the next run reads.
+                key_after, is_network = await asyncio.to_thread(
+                    _cache_key, request, renderer, versions
                 )
-                # A tool may have downloaded charts into the directory, where the next run finds
-                # them.
-                key_after, is_network = await asyncio.to_thread(_cache_key, request, renderer)
                 ttl = _NETWORK_TTL_SECONDS if is_network else None
                 for each in {key, key_after}:
                     self._cache.put(each, manifests, ttl=ttl)
         return list(manifests)
 
-    async def _renderer(self, request: RenderRequest) -> _Renderer:
-        directory = request.directory
-        if request.input.helm_chart is not None:
-            return await self._helm_renderer(request, request.input.helm_chart)
-        if kustomize.is_kustomized(directory):
-            return await self._kustomize_renderer(request)
-        if request.kustomize_dir:
-            raise UserMistake(
-                f"{request.kustomize_dir} has no kustomization.yaml", hint="correct kustomizeDir"
-            )
-        names = request.input.manifests or manifest_files(directory, request.source.config_filename)
 
-        async def render() -> list[Manifest]:
-            return read_files(directory, names)
-
-        return _Renderer(
-            "", lambda: RenderInputs({name: directory / name for name in names}), render
-        )
-
-    async def _helm_renderer(self, request: RenderRequest, chart: HelmChart) -> _Renderer:
-        directory, options = request.directory, request.input.helm_options or HelmOptions()
-        helm.validate_files(directory, options)
-        chart_inputs = await self._chart_inputs(chart, directory)
-
-        def inputs() -> RenderInputs:
-            return merge_inputs(helm.value_inputs(directory, options), chart_inputs())
-
-        version = await self._tools.version("helm", request.input.helm_version)
-        return _Renderer(
-            f"helm {version}", inputs, lambda: self._render_helm(request, chart, options)
-        )
-
-    async def _chart_inputs(self, chart: HelmChart, directory: Path) -> Callable[[], RenderInputs]:
-        if chart.git_remote and is_commit(chart.ref):
-            async with self._git_charts.checkout(chart) as chart_directory:
-                # The files of a commit never change, but its dependencies may.
-                is_network = helm.chart_inputs(chart_directory).depends_on_network
-                return lambda: RenderInputs({}, is_network)
-        if chart.git_remote or chart.repository:
-            is_network = not is_pinned(chart.version if chart.repository else "")
-            return lambda: RenderInputs({}, is_network)
-        return lambda: helm.chart_inputs(directory / chart.path)
-
-    async def _render_helm(
-        self, request: RenderRequest, chart: HelmChart, options: HelmOptions
-    ) -> list[Manifest]:
-        directory, namespace = request.directory, request.input.namespace
-        tool = await self._tools.find("helm", request.input.helm_version, request.installer)
-        async with self._chart_reference(chart) as reference:
-            arguments = helm.template_arguments(
-                reference, options, release=request.release, namespace=namespace
-            )
-            if reference.is_remote or helm.dependencies(directory / reference.reference):
-                await self._repositories.configure(tool)
-            try:
-                text = await tool.render(arguments, cwd=directory, env=self._environment)
-            except UserMistake as e:
-                if _STALE_INDEX not in str(e):
-                    raise
-                await self._repositories.update(tool)
-                text = await tool.render(arguments, cwd=directory, env=self._environment)
-        return read_manifests(text, file="helm template")
-
-    @asynccontextmanager
-    async def _chart_reference(self, chart: HelmChart) -> AsyncIterator[helm.ChartReference]:
-        if chart.git_remote:
-            async with self._git_charts.checkout(chart) as directory:
-                yield helm.ChartReference(str(directory))
-        elif chart.repository:
-            repositories = self._charts.chart_repositories
-            insecure = any(r.insecure for r in repositories if r.name == chart.repository)
-            yield helm.remote_chart(chart, insecure=insecure)
-        else:
-            yield helm.ChartReference(chart.path)
-
-    async def _kustomize_renderer(self, request: RenderRequest) -> _Renderer:
-        directory, options = request.directory, request.input.kustomize_options
-        kustomize.validate_options(options)
-        version = await self._tools.version("kustomize", request.input.kustomize_version)
-        tool = f"kustomize {version}"
-        if kustomize.uses_helm(options):
-            tool += f" helm {await self._tools.version('helm', request.input.helm_version)}"
-        return _Renderer(
-            tool,
-            lambda: kustomize.inputs(directory, options),
-            lambda: self._render_kustomize(request),
-        )
-
-    async def _render_kustomize(self, request: RenderRequest) -> list[Manifest]:
-        options, installer = request.input.kustomize_options, request.installer
-        version = request.input.kustomize_version
-        tool = await self._tools.find("kustomize", version, installer)
-        helm_path = None
-        if kustomize.uses_helm(options):
-            helm_tool = await self._tools.find("helm", request.input.helm_version, installer)
-            await self._repositories.configure(helm_tool)
-            helm_path = helm_tool.path
-        arguments = kustomize.build_arguments(options, version=version, helm=helm_path)
-        text = await tool.render(arguments, cwd=request.directory, env=self._environment)
-        return read_manifests(text, file="kustomize build")
-
-
-def _cache_key(request: RenderRequest, renderer: _Renderer) -> tuple[str, bool]:
+def _cache_key(request: RenderRequest, renderer: Renderer, versions: str) -> tuple[str, bool]:
     """Returns the cache key of a request, and whether it depends on the network."""
     inputs, source = renderer.inputs(), request.source
     parts = (
-        renderer.tool,
+        versions,
         request.release,
         request.input.model_dump_json(),
         digest(inputs, within=source.shared_config_directory.parent),
         source.commit if inputs.depends_on_network else "",
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest(), inputs.depends_on_network
-
-
-def _helm_environment(home: Path) -> Mapping[str, str]:
-    """Returns variables that keep Helm's repositories apart from those of the user."""
-    return {
-        "HELM_CONFIG_HOME": str(home / "config"),
-        "HELM_CACHE_HOME": str(home / "cache"),
-        "HELM_DATA_HOME": str(home / "data"),
-        # Kustomize lets a repository choose the other directories, and plugins are programs.
-        "HELM_PLUGINS": os.environ.get("HELM_PLUGINS", str(home / "plugins")),
-    }
-
-
-def _with_namespace(manifest: Manifest, namespace: str) -> Manifest:
-    if not namespace or text_at(manifest.body, "metadata", "namespace") == namespace:
-        return manifest
-    return manifest.with_body(with_value(manifest.body, ("metadata", "namespace"), namespace))
 
 
 def manifest_files(directory: Path, config_filename: str) -> list[str]:

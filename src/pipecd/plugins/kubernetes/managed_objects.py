@@ -5,9 +5,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipecd.plugins.kubernetes.apply import Cluster, LogLine
+from pipecd.plugins.kubernetes.apply import LogLine
 from pipecd.plugins.kubernetes.client import CONNECTIONS, METADATA_LIST, ApiError
-from pipecd.plugins.kubernetes.discovery import ApiResource
+from pipecd.plugins.kubernetes.cluster import ApiResource, Cluster
 from pipecd.plugins.kubernetes.manifest import (
     APPLICATION,
     BY_PIPED,
@@ -31,7 +31,13 @@ async def list_managed(
     selector = _label_selector(labels)
     objects = await _list_kinds(cluster, cluster.namespace, kind, labelSelector=selector)
     return [
-        _metadata_manifest(item, resource)
+        Manifest(
+            {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": map_at(item, "metadata"),
+            }
+        )
         for resource, items in objects.items()
         for item in items
         if managing_application(item) == application
@@ -61,9 +67,9 @@ async def _list_kinds(
     async def list_kind(resource: ApiResource) -> Sequence[Any]:
         async with slots:
             namespaces = ("", namespace) if resource.is_namespaced else ("",)
-            for sort_key in namespaces:
+            for scope in namespaces:
                 try:
-                    path = resource.path(sort_key)
+                    path = resource.path(scope)
                     response = await cluster.client.get(path, accept=METADATA_LIST, **query)
                     return list_at(response, "items")
                 except ApiError as e:
@@ -79,25 +85,29 @@ async def _list_kinds(
     return dict(zip(kinds, await asyncio.gather(*map(list_kind, kinds)), strict=True))
 
 
-def _metadata_manifest(item: Any, resource: ApiResource) -> Manifest:
-    body = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": map_at(item, "metadata"),
-    }
-    return Manifest(body)
-
-
 async def delete_all(
     cluster: Cluster, application: str, manifests: Iterable[Manifest], log: LogLine
 ) -> None:
-    """Deletes objects, Services first; the error lists every failure."""
+    """Deletes the objects that the application still manages, Services first.
+
+    The error lists every failure.
+    """
     failures: list[str] = []
     for manifest in in_order_of_deletion(manifests):
         try:
-            await _delete(cluster, application, manifest, log)
+            path = await cluster.path(manifest)
+            live = map_at(await cluster.client.get(path), "metadata")
+            labels = {**map_at(live, "annotations"), **map_at(live, "labels")}
+            if labels.get(APPLICATION) != application:
+                log(f"- {manifest.key} belongs to another application and is not deleted")
+                continue
+            await cluster.client.delete(
+                path, {"propagationPolicy": "Background", "preconditions": {"uid": live["uid"]}}
+            )
+            log(f"- deleted {manifest.key}")
         except ApiError as e:
-            failures.append(f"{manifest.key} was not deleted: {e}")
+            if not e.is_not_found:
+                failures.append(f"{manifest.key} was not deleted: {e}")
     if failures:
         raise UserMistake("\n".join(failures))
 
@@ -109,26 +119,6 @@ def in_order_of_deletion(manifests: Iterable[Manifest]) -> list[Manifest]:
         return not manifest.is_builtin("", "Service"), -apply_rank(manifest)
 
     return sorted(manifests, key=sort_key)
-
-
-async def _delete(cluster: Cluster, application: str, manifest: Manifest, log: LogLine) -> None:
-    """Deletes one object if it still exists and the application still manages it."""
-    path = await cluster.path(manifest)
-    try:
-        live = await cluster.client.get(path)
-        labels = {**map_at(live, "metadata", "annotations"), **map_at(live, "metadata", "labels")}
-        if labels.get(APPLICATION) != application:
-            log(f"- {manifest.key} belongs to another application and is not deleted")
-            return
-        uid = live["metadata"]["uid"]
-        await cluster.client.delete(
-            path, {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
-        )
-    except ApiError as e:
-        if not e.is_not_found:
-            raise
-        return
-    log(f"- deleted {manifest.key}")
 
 
 def surplus_objects(

@@ -54,8 +54,8 @@ class ResourceKey:
 
     def __str__(self) -> str:
         """Kind, name and namespace for messages."""
-        sort_key = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.kind} {self.name}{sort_key}"
+        suffix = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.kind} {self.name}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,10 @@ def read_manifests(text: str, *, file: str) -> list[Manifest]:
 
 def _objects(value: Any, origin: str) -> list[Manifest]:
     if not isinstance(value, dict):
-        raise UserMistake(f"{origin}: a manifest must be a map, this is {_type_name(value)}")
+        # The value itself may be a secret.
+        type_name = "a text" if isinstance(value, str) else "a single value"
+        type_name = "a list" if isinstance(value, list) else type_name
+        raise UserMistake(f"{origin}: a manifest must be a map, this is {type_name}")
     manifest = Manifest(value, origin)  # pyright: ignore[reportUnknownArgumentType]
     if manifest.kind == "List" and manifest.key.group == "":
         return [
@@ -138,17 +141,6 @@ def _objects(value: Any, origin: str) -> list[Manifest]:
             hint="write one at metadata.name; generateName is not supported",
         )
     return [manifest]
-
-
-def _type_name(value: object) -> str:
-    """Returns the type of a value, which may itself be a secret."""
-    match value:
-        case list():
-            return "a list"
-        case str():
-            return "a text"
-        case _:
-            return "a single value"
 
 
 MANAGED_BY = "pipecd.dev/managed-by"
@@ -171,7 +163,7 @@ BY_PIPED = "piped"
 class TrackingLabels:
     """The labels and annotations that tie an object to its piped, application and commit.
 
-    A first-generation application keeps the old form of the resource key, so that an upstream piped
+    A first-generation application has the old form of the resource key, so that an upstream piped
     still recognises its objects.
     """
 
@@ -223,7 +215,7 @@ def order_of(manifest: Manifest) -> int:
         return 0
 
 
-# Kinds of one line are applied concurrently.
+# Kinds of one entry are applied concurrently.
 _APPLY_ORDER: tuple[tuple[str, ...], ...] = (
     ("Namespace",),
     ("CustomResourceDefinition", "PriorityClass", "StorageClass", "IngressClass", "RuntimeClass"),
@@ -236,10 +228,8 @@ _APPLY_ORDER: tuple[tuple[str, ...], ...] = (
         *("Job", "CronJob"),
     ),
 )
-_RANK_BY_KIND = {
-    kind: apply_rank for apply_rank, kinds in enumerate(_APPLY_ORDER) for kind in kinds
-}
-# An admission webhook or an aggregated API needs its workload to answer requests.
+_RANK_BY_KIND = {kind: rank for rank, kinds in enumerate(_APPLY_ORDER) for kind in kinds}
+# An admission webhook or an aggregated API needs its workload to serve requests.
 _LAST = frozenset({"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
 
 

@@ -3,7 +3,7 @@
 
 `ClusterPlugin` answers every call of piped for this plugin and for `kubernetes_multicluster`: it
 resolves the clusters of the application and runs the stage, the live state or the plan preview on
-each of them. The stages themselves are in `sync`, `rollout` and `traffic`.
+each of them. The stages themselves are in `stages` and `traffic`.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from pipecd.plugins.kubernetes import rollout, sync, traffic
+from pipecd.plugins.kubernetes import stages, traffic
 from pipecd.plugins.kubernetes.cluster_target import ClusterTarget, resolve_routes, select_targets
 from pipecd.plugins.kubernetes.config import CONFIG, KubernetesApplication, TrafficRoutingOptions
 from pipecd.plugins.kubernetes.drift import preview
@@ -62,14 +62,14 @@ PluginContext: TypeAlias = PlanContext | LiveContext | PreviewContext | StageCon
 ResultT = TypeVar("ResultT")
 
 _STAGE_HANDLERS: Mapping[str, Callable[[StageSession, Any], Awaitable[StageResult]]] = {
-    SYNC: sync.sync,
-    "PRIMARY_ROLLOUT": rollout.rollout_primary,
-    "CANARY_ROLLOUT": rollout.rollout_canary,
-    "CANARY_CLEAN": lambda session, _: rollout.clean_variant(session, "canary"),
-    "BASELINE_ROLLOUT": rollout.rollout_baseline,
-    "BASELINE_CLEAN": lambda session, _: rollout.clean_variant(session, "baseline"),
+    SYNC: stages.sync,
+    "PRIMARY_ROLLOUT": stages.rollout_primary,
+    "CANARY_ROLLOUT": stages.rollout_canary,
+    "CANARY_CLEAN": lambda session, _: stages.clean_variant(session, "canary"),
+    "BASELINE_ROLLOUT": stages.rollout_baseline,
+    "BASELINE_CLEAN": lambda session, _: stages.clean_variant(session, "baseline"),
     TRAFFIC_ROUTING: traffic.route_traffic,
-    ROLLBACK: lambda session, _: sync.rollback(session),
+    ROLLBACK: lambda session, _: stages.rollback(session),
 }
 
 
@@ -143,74 +143,55 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         return PlannedStage(name, index, "Rollback the deployment", is_rollback=True)
 
     async def execute(self, stage: StageContext) -> StageResult:
-        is_rollback = stage.name == self.prefix + ROLLBACK
-        targets = (
-            self._rollback_targets(stage)
-            if is_rollback
-            else self.cluster_targets(stage, stage.target)
-        )
-        options = self._stage_options(stage, targets)
-        targets = select_targets(targets, options)
-        async with asyncio.TaskGroup() as tasks:
-            executions = [
-                tasks.create_task(
-                    self._execute(stage, target, options, is_only_target=len(targets) == 1)
-                )
-                for target in targets
-            ]
-        return combined_result(_results_by_name(targets, executions))
-
-    def _rollback_targets(self, stage: StageContext) -> list[ClusterTarget]:
-        """Returns the clusters of the running commit, then those that are new in the target."""
-        deployed = self.cluster_targets(stage, stage.running or stage.target)
-        names = {target.name for target in deployed}
-        new = (t for t in self.cluster_targets(stage, stage.target) if t.name not in names)
-        return [*deployed, *(replace(target, is_new=True) for target in new)]
-
-    def _stage_options(self, stage: StageContext, targets: Sequence[ClusterTarget]) -> Spec | None:
-        """Reads the options of a stage; quick sync has those of the application."""
+        if stage.name == self.prefix + ROLLBACK:
+            targets = self.cluster_targets(stage, stage.running or stage.target)
+            names = {target.name for target in targets}
+            new = (t for t in self.cluster_targets(stage, stage.target) if t.name not in names)
+            targets += (replace(target, is_new=True) for target in new)
+        else:
+            targets = self.cluster_targets(stage, stage.target)
+        options: Spec | None
         if stage.name == self.prefix + SYNC and not stage.config:
-            return targets[0].application.quick_sync if targets else None
-        options = {declared.name: declared.options for declared in self.stages}[stage.name]
-        return stage.options(options) if options else None
-
-    async def _execute(
-        self,
-        stage: StageContext,
-        target: ClusterTarget,
-        options: Spec | None,
-        *,
-        is_only_target: bool,
-    ) -> StageResult:
+            # Quick sync has the options of the application.
+            options = targets[0].application.quick_sync if targets else None
+        else:
+            declared = {each.name: each.options for each in self.stages}[stage.name]
+            options = stage.options(declared) if declared else None
+        targets = select_targets(targets, options)
         handler = _STAGE_HANDLERS[stage.name.removeprefix(self.prefix)]
-        try:
-            async with open_stage_session(
-                stage, target, self._state, is_only_target=is_only_target
-            ) as session:
-                return await handler(session, options)
-        except PipecdError as e:
-            return StageResult.failed(str(e))
+
+        async def execute_on(target: ClusterTarget) -> StageResult:
+            try:
+                async with open_stage_session(
+                    stage, target, self._state, is_only_target=len(targets) == 1
+                ) as session:
+                    return await handler(session, options)
+            except PipecdError as e:
+                return StageResult.failed(str(e))
+
+        async with asyncio.TaskGroup() as tasks:
+            executions = [tasks.create_task(execute_on(target)) for target in targets]
+        return combined_result(_results_by_name(targets, executions))
 
     async def live_state(self, look: LiveContext) -> LiveState:
         targets = self.cluster_targets(look, look.source)
-        async with asyncio.TaskGroup() as tasks:
-            queries = [tasks.create_task(self._live_state(look, target)) for target in targets]
-        return merge_live_states(_results_by_name(targets, queries))
 
-    async def _live_state(
-        self, look: LiveContext, target: ClusterTarget
-    ) -> LiveState | PipecdError:
-        """Returns the live state on one cluster, or the error, so that others are still shown."""
-        try:
-            informer = await self._state.informers.informer(target.deploy_target)
+        async def live_state_on(target: ClusterTarget) -> LiveState | PipecdError:
+            # An error on one cluster does not hide the objects on the others.
             try:
-                manifests = await self._routed_manifests(look, target, look.source)
-            except UserMistake as e:
-                return await live_state_without_manifests(informer, look.application_id, e)
-            desired = DesiredState(look.application_id, look.source, manifests)
-            return await live_state(informer, desired)
-        except PipecdError as e:
-            return e
+                informer = await self._state.informers.informer(target.deploy_target)
+                try:
+                    manifests = await self._routed_manifests(look, target, look.source)
+                except UserMistake as e:
+                    return await live_state_without_manifests(informer, look.application_id, e)
+                desired = DesiredState(look.application_id, look.source, manifests)
+                return await live_state(informer, desired)
+            except PipecdError as e:
+                return e
+
+        async with asyncio.TaskGroup() as tasks:
+            queries = [tasks.create_task(live_state_on(target)) for target in targets]
+        return merge_live_states(_results_by_name(targets, queries))
 
     async def preview(self, change: PreviewContext) -> Sequence[Preview]:
         running = change.running

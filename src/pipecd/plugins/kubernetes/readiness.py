@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pipecd.plugins.kubernetes.apply import Cluster, LogLine
+from pipecd.plugins.kubernetes.apply import LogLine
 from pipecd.plugins.kubernetes.client import ApiError
+from pipecd.plugins.kubernetes.cluster import Cluster
 from pipecd.plugins.kubernetes.health import (
     HEALTHY,
     HealthStatus,
@@ -18,7 +19,7 @@ from pipecd.plugins.kubernetes.health import (
     unknown,
 )
 from pipecd.plugins.kubernetes.manifest import Manifest
-from pipecd.plugins.kubernetes.unstructured import at, list_at, map_at, text_at
+from pipecd.plugins.kubernetes.unstructured import at, condition_of, list_at, map_at, text_at
 from pipecd.sdk import Health, PipecdError, UserMistake
 from pipecd.sdk.config import Duration
 
@@ -47,31 +48,17 @@ def readiness(body: Mapping[str, Any]) -> HealthStatus | None:
     if status.status is not Health.HEALTHY:
         return status
     if manifest.is_builtin("batch", "Job"):
-        return _job_readiness(body)
-    return _pod_readiness(body) if manifest.is_builtin("", "Pod") else status
-
-
-def _job_readiness(body: Any) -> HealthStatus:
-    """A Job is ready when it is complete; a suspended one is not waited for."""
-    is_complete = any(
-        text_at(condition, "type") == "Complete" and text_at(condition, "status") == "True"
-        for condition in list_at(body, "status", "conditions")
-    )
-    if is_complete or at(body, "spec", "suspend"):
-        return HEALTHY
-    desired = at(body, "spec", "completions") or 1
-    succeeded = at(body, "status", "succeeded") or 0
-    return unhealthy(f"{succeeded} of {desired} pods are done")
-
-
-def _pod_readiness(body: Any) -> HealthStatus:
-    for condition in list_at(body, "status", "conditions"):
-        if text_at(condition, "type") == "Ready" and text_at(condition, "status") == "False":
-            if text_at(body, "status", "phase") == "Succeeded":
-                return HEALTHY
-            reason = text_at(condition, "message") or text_at(condition, "reason")
-            return unhealthy(reason or "not ready")
-    return HEALTHY
+        is_complete = text_at(condition_of(body, "Complete"), "status") == "True"
+        # A suspended Job is not waited for.
+        if not is_complete and not at(body, "spec", "suspend"):
+            desired = at(body, "spec", "completions") or 1
+            succeeded = at(body, "status", "succeeded") or 0
+            return unhealthy(f"{succeeded} of {desired} pods are done")
+    if manifest.is_builtin("", "Pod") and text_at(body, "status", "phase") != "Succeeded":
+        ready = condition_of(body, "Ready")
+        if text_at(ready, "status") == "False":
+            return unhealthy(text_at(ready, "message") or text_at(ready, "reason") or "not ready")
+    return status
 
 
 class _Failed(Exception):
@@ -83,7 +70,7 @@ async def wait_until_ready(
 ) -> None:
     """Returns when all objects are ready; fails with the reasons of those that are not in time.
 
-    An object that failed ends the wait at once. Without a time it does not wait.
+    An object that failed ends the wait at once. With a zero duration it does not wait.
     """
     awaited = [_AwaitedObject(cluster, m, log) for m in manifests if has_readiness(m)]
     if not within or not awaited:
@@ -115,7 +102,7 @@ class _AwaitedObject:
     """One object, watched until it is ready or has failed."""
 
     def __init__(self, cluster: Cluster, manifest: Manifest, log: LogLine) -> None:
-        self.manifest, self.status = manifest, unknown("nothing is known of it yet")
+        self.manifest, self.status = manifest, unknown("its status has not been received yet")
         self._cluster, self._log = cluster, log
         self._pod_labels: Mapping[str, Any] = {}
 
@@ -142,16 +129,21 @@ class _AwaitedObject:
 
     async def _watch(self) -> None:
         path = await self._cluster.path(self.manifest)
-        if await self._is_deleted_after_finish(path):
-            self._set_status(HEALTHY)
-            return
+        if at(self.manifest.body, "spec", "ttlSecondsAfterFinished") is not None:
+            # The Job may have finished and be deleted already.
+            try:
+                await self._cluster.client.get(path)
+            except ApiError as e:
+                if not e.is_not_found:
+                    raise
+                self._set_status(HEALTHY)
+                return
         collection, _, name = path.rpartition("/")
+        selector = f"metadata.name={name}"
         try:
             async with (
                 asyncio.timeout(None) as condition_timeout,
-                self._cluster.client.watch(
-                    collection, fieldSelector=f"metadata.name={name}"
-                ) as events,
+                self._cluster.client.watch(collection, fieldSelector=selector) as events,
             ):
                 async for event in events:
                     if text_at(event, "type") == "DELETED":
@@ -161,19 +153,8 @@ class _AwaitedObject:
                     if self.is_ready or self.has_failed:
                         return
         except TimeoutError:
+            # A custom resource whose controller writes no conditions counts as ready.
             self._set_status(HEALTHY)
-
-    async def _is_deleted_after_finish(self, path: str) -> bool:
-        """Reports whether a Job with `ttlSecondsAfterFinished` no longer exists."""
-        if at(self.manifest.body, "spec", "ttlSecondsAfterFinished") is None:
-            return False
-        try:
-            await self._cluster.client.get(path)
-        except ApiError as e:
-            if not e.is_not_found:
-                raise
-            return True
-        return False
 
     def _update(self, body: Mapping[str, Any], condition_timeout: asyncio.Timeout) -> None:
         self._pod_labels = map_at(body, "spec", "selector", "matchLabels")

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipecd.plugins.kubernetes.apply import Cluster, apply_all
-from pipecd.plugins.kubernetes.client import open_client
+from pipecd.plugins.kubernetes.apply import apply_all, create_namespaces
+from pipecd.plugins.kubernetes.cluster import Cluster, open_cluster
 from pipecd.plugins.kubernetes.cluster_target import ClusterTarget
 from pipecd.plugins.kubernetes.config import (
     Application,
@@ -17,13 +17,10 @@ from pipecd.plugins.kubernetes.config import (
     KubernetesTarget,
     Variant,
 )
-from pipecd.plugins.kubernetes.discovery import Discovery
 from pipecd.plugins.kubernetes.informer import ClusterInformers
-from pipecd.plugins.kubernetes.kubeconfig import load_connection
 from pipecd.plugins.kubernetes.loader import ManifestLoader, RenderRequest
 from pipecd.plugins.kubernetes.managed_objects import delete_all, list_managed
 from pipecd.plugins.kubernetes.manifest import (
-    DEFAULT_NAMESPACE,
     Manifest,
     TrackingLabels,
     with_variant_label,
@@ -37,7 +34,7 @@ from pipecd.sdk.config import Duration
 
 @dataclass(frozen=True)
 class PluginState:
-    """What all calls of a plugin share, from its start to its end."""
+    """The state that all calls of a plugin share, from its start to its end."""
 
     loader: ManifestLoader
     informers: ClusterInformers
@@ -144,8 +141,9 @@ class StageSession:
             for manifest in manifests
             if self.target.includes(manifest)
         ]
-        create = self.application.input.auto_create_namespace
-        await apply_all(self.cluster, labelled, self.log, create_namespaces=create)
+        if self.application.input.auto_create_namespace:
+            await create_namespaces(self.cluster, labelled, self.log)
+        await apply_all(self.cluster, labelled, self.log)
         await wait_until_ready(self.cluster, labelled, ready_within, self.log)
         return labelled
 
@@ -170,9 +168,9 @@ async def open_stage_session(
     stage: StageContext, target: ClusterTarget, state: PluginState, *, is_only_target: bool
 ) -> AsyncIterator[StageSession]:
     """Connects a stage to the cluster of a deploy target."""
-    settings = target.deploy_target.settings(KubernetesTarget)
-    connection = load_connection(settings.master_url, settings.kube_config_path)
-    namespace = target.application.input.namespace or connection.namespace or DEFAULT_NAMESPACE
-    async with open_client(connection, record_request=state.metrics.record_request) as client:
-        cluster = Cluster(client, Discovery(client), namespace)
+    async with open_cluster(
+        target.deploy_target.settings(KubernetesTarget),
+        namespace=target.application.input.namespace,
+        record_request=state.metrics.record_request,
+    ) as cluster:
         yield StageSession(stage, target, cluster, state.loader, is_only_target)

@@ -74,7 +74,7 @@ def validate_split(split: TrafficSplit) -> None:
 
 
 async def route_traffic(session: StageSession, options: TrafficRoutingOptions) -> StageResult:
-    """Applies the routing manifests with the split that the stage asks for."""
+    """Applies the routing manifests with the split of the stage."""
     split = TrafficSplit(*options.shares())
     validate_split(split)
     percentages = {f"{name}-percentage": str(share) for name, share in split.by_variant}
@@ -110,9 +110,20 @@ def routing_manifests(application: Application, manifests: Sequence[Manifest]) -
         case "podselector":
             kind, routing = "Service", find_services(manifests, application.service)[:1]
         case "istio":
-            kind, routing = "VirtualService", _virtual_services(application, manifests)[:1]
+            kind, istio = "VirtualService", application.traffic_routing.istio or IstioRouting()
+            reference = istio.virtual_service
+            if reference.kind not in ("", kind):
+                raise UserMistake(f"virtualService.kind must be {kind}, not {reference.kind}")
+            services = find_by_kind(manifests, kind, reference.name)
+            routing = sorted(
+                (m for m in services if m.key.group == _ISTIO),
+                # Upstream's second generation prefers the name of the Service.
+                key=lambda manifest: manifest.name != application.service.name,
+            )[:1]
         case "gateway":
-            kind, routing = "HTTPRoute", _http_routes(application, manifests)
+            kind, service = "HTTPRoute", _primary_service(application, manifests)
+            routes = [m for m in find_by_kind(manifests, kind) if m.key.group == _GATEWAY]
+            routing = [route for route in routes if routes_to(route, service)] or routes[:1]
         case other:
             raise UserMistake(
                 f"traffic cannot be routed by {other!r}",
@@ -124,22 +135,6 @@ def routing_manifests(application: Application, manifests: Sequence[Manifest]) -
             hint="it must be among the manifests of the application",
         )
     return routing
-
-
-def _virtual_services(application: Application, manifests: Sequence[Manifest]) -> list[Manifest]:
-    kind, istio = "VirtualService", application.traffic_routing.istio or IstioRouting()
-    reference = istio.virtual_service
-    if reference.kind not in ("", kind):
-        raise UserMistake(f"virtualService.kind must be {kind}, not {reference.kind}")
-    matching = [m for m in find_by_kind(manifests, kind, reference.name) if m.key.group == _ISTIO]
-    # Upstream's second generation takes the one named like the Service when no name is given.
-    return sorted(matching, key=lambda manifest: manifest.name != application.service.name)
-
-
-def _http_routes(application: Application, manifests: Sequence[Manifest]) -> list[Manifest]:
-    service = _primary_service(application, manifests)
-    routes = [m for m in find_by_kind(manifests, "HTTPRoute") if m.key.group == _GATEWAY]
-    return [route for route in routes if routes_to(route, service)] or routes[:1]
 
 
 async def _with_split(
@@ -205,8 +200,8 @@ def split_by_selector(service: Manifest, split: TrafficSplit, label: VariantLabe
         return service
     if split != TrafficSplit(0, _PERCENT):
         raise UserMistake(
-            "a Service can lead all of its traffic to primary or all of it to canary",
-            hint="write primary: 100 or canary: 100, or divide the traffic by istio or gateway",
+            "a Service routes all of its traffic to primary or all of it to canary",
+            hint="write primary: 100 or canary: 100, or split the traffic by istio or gateway",
         )
     return service.with_body(
         with_entries(service.body, ("spec", "selector"), {label.key: label.canary_value})
@@ -242,41 +237,31 @@ def split_virtual_service(
     virtual_service: Manifest, split: TrafficSplit, subsets: Subsets, editable: Sequence[str] = ()
 ) -> Manifest:
     """Returns the VirtualService with weights in all http routes, or in the editable ones."""
-    routes = list_at(virtual_service.body, "spec", "http")
-    if not any(_is_editable(route, subsets, editable) for route in routes):
+    routes: list[Any] = []
+    has_split = False
+    for route in list_at(virtual_service.body, "spec", "http"):
+        destinations = list_at(route, "route")
+        others = [each for each in destinations if subsets.variant_of(each) is None]
+        is_editable = not editable or text_at(route, "name") in editable
+        if not is_editable or len(others) == len(destinations):
+            routes.append(route)
+            continue
+        rest = _PERCENT - sum(int(each.get("weight") or 0) for each in others)
+        split_destinations = weighted(
+            destinations,
+            [weight for _, weight in split.scaled_to(rest).by_variant],
+            variant_of=subsets.variant_of,
+            destination=subsets.destination,
+        )
+        routes.append({**route, "route": split_destinations})
+        has_split = True
+    if not has_split:
         named = f" of {', '.join(editable)}" if editable else ""
         raise UserMistake(
             f"{virtual_service.key} has no http route{named} that leads to {subsets.host}",
-            hint="correct trafficRouting.istio: host and editableRoutes name what stands in Git",
+            hint="correct host and editableRoutes of trafficRouting.istio to those in Git",
         )
-    weighted_routes = [
-        _split_istio_route(route, split, subsets)
-        if _is_editable(route, subsets, editable)
-        else route
-        for route in routes
-    ]
-    return virtual_service.with_body(
-        with_value(virtual_service.body, ("spec", "http"), weighted_routes)
-    )
-
-
-def _is_editable(route: Any, subsets: Subsets, editable: Sequence[str]) -> bool:
-    if editable and text_at(route, "name") not in editable:
-        return False
-    return any(subsets.variant_of(each) is not None for each in list_at(route, "route"))
-
-
-def _split_istio_route(route: Any, split: TrafficSplit, subsets: Subsets) -> Any:
-    destinations = list_at(route, "route")
-    others = [each for each in destinations if subsets.variant_of(each) is None]
-    rest = _PERCENT - sum(int(each.get("weight") or 0) for each in others)
-    weights = [weight for _, weight in split.scaled_to(rest).by_variant]
-    return {
-        **route,
-        "route": weighted(
-            destinations, weights, variant_of=subsets.variant_of, destination=subsets.destination
-        ),
-    }
+    return virtual_service.with_body(with_value(virtual_service.body, ("spec", "http"), routes))
 
 
 def routes_to(route: Manifest, service: str) -> bool:
@@ -352,7 +337,7 @@ def weighted(
 
     `variant_of` returns the index of a destination's variant, None for another service, and
     `destination` builds one from a template, a variant and a weight; at least one destination must
-    belong to a variant. The order of Git is kept, so that an unchanged split yields no diff. A
+    belong to a variant. The order of Git is preserved, so that an unchanged split yields no diff. A
     variant without traffic appears only if Git lists it.
     """
     result: list[Destination] = []

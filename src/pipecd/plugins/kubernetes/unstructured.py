@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads nested fields of objects, and makes changed copies that share unchanged parts."""
+"""Reads nested fields of objects, and returns changed copies that share unchanged parts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -10,7 +10,7 @@ Body: TypeAlias = Mapping[str, Any]
 
 
 def at(body: Any, *path: str) -> Any:
-    """Returns the value at a path, None where there is none."""
+    """Returns the value at a path, None without one."""
     for step in path:
         if not is_map(body):
             return None
@@ -19,21 +19,29 @@ def at(body: Any, *path: str) -> Any:
 
 
 def map_at(body: Any, *path: str) -> Mapping[str, Any]:
-    """Returns the map at a path, an empty one where there is none."""
-    found = at(body, *path)
-    return found if is_map(found) else {}
+    """Returns the map at a path, an empty one without it."""
+    value = at(body, *path)
+    return value if is_map(value) else {}
 
 
 def list_at(body: Any, *path: str) -> Sequence[Any]:
-    """Returns the list at a path, an empty one where there is none."""
-    found = at(body, *path)
-    return found if is_list(found) else []
+    """Returns the list at a path, an empty one without it."""
+    value = at(body, *path)
+    return value if is_list(value) else []
 
 
 def text_at(body: Any, *path: str) -> str:
-    """Returns the text at a path, an empty one where there is none."""
-    found = at(body, *path)
-    return found if isinstance(found, str) else ""
+    """Returns the text at a path, an empty one without it."""
+    value = at(body, *path)
+    return value if isinstance(value, str) else ""
+
+
+def condition_of(body: Any, name: str) -> Mapping[str, Any]:
+    """Returns the condition of a type in the status of an object, an empty one without it."""
+    for condition in list_at(body, "status", "conditions"):
+        if text_at(condition, "type") == name:
+            return condition
+    return {}
 
 
 def with_value(body: Body, path: Sequence[str], value: Any) -> dict[str, Any]:

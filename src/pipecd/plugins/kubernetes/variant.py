@@ -2,7 +2,7 @@
 """Builds the objects of canary and baseline, and applies the patches of a canary."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -87,24 +87,20 @@ class VariantBuilder:
                 f"{manifest.key} cannot have a variant",
                 hint="only a Deployment can; name the Deployments at spec.workloads",
             )
-        body = with_renamed_config(manifest.body, self._rename(copied_config))
-        count = replicas.of(_desired_replicas(manifest), default=1)
-        body = with_value(body, ("spec", "replicas"), count)
+        desired: Any = map_at(manifest.body, "spec").get("replicas", 1)
+        desired = 1 if desired is None else desired
+        if not isinstance(desired, int) or isinstance(desired, bool):
+            raise UserMistake(
+                f"{manifest.key}: spec.replicas must be a whole number, not {desired!r}"
+            )
+        copied = {(config.kind, config.name) for config in copied_config}
+        body = with_renamed_config(
+            manifest.body,
+            lambda kind, name: self.name(name) if (kind, name) in copied else name,
+        )
+        body = with_value(body, ("spec", "replicas"), replicas.of(desired, default=1))
         labelled = with_selector_label(manifest.with_body(body), self.label, self.value)
         return labelled.named(self.name(manifest.name))
-
-    def _rename(self, copied_config: Sequence[Manifest]) -> Callable[[str, str], str]:
-        copied_names = {(manifest.kind, manifest.name) for manifest in copied_config}
-        return lambda kind, name: self.name(name) if (kind, name) in copied_names else name
-
-
-def _desired_replicas(manifest: Manifest) -> int:
-    value: Any = map_at(manifest.body, "spec").get("replicas")
-    if value is None:
-        return 1
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UserMistake(f"{manifest.key}: spec.replicas must be a whole number, not {value!r}")
-    return value
 
 
 Step: TypeAlias = str | int
@@ -117,19 +113,16 @@ def apply_patches(manifests: Sequence[Manifest], patches: Iterable[Patch]) -> li
     """Returns the manifests with the patches of a stage applied, in their order."""
     result = list(manifests)
     for patch in patches:
-        index = _find_target(result, patch)
+        target = patch.target
+        keys = [(manifest.kind, manifest.name) for manifest in result]
+        if (target.kind, target.name) not in keys:
+            raise UserMistake(
+                f"no {target.kind} {target.name} to patch",
+                hint="a patch names the kind and the name of a manifest of this application",
+            )
+        index = keys.index((target.kind, target.name))
         result[index] = _apply_patch(result[index], patch)
     return result
-
-
-def _find_target(manifests: Sequence[Manifest], patch: Patch) -> int:
-    for index, manifest in enumerate(manifests):
-        if (manifest.kind, manifest.name) == (patch.target.kind, patch.target.name):
-            return index
-    raise UserMistake(
-        f"no {patch.target.kind} {patch.target.name} to patch",
-        hint="a patch names the kind and the name of a manifest of this application",
-    )
 
 
 def _apply_patch(manifest: Manifest, patch: Patch) -> Manifest:
@@ -150,17 +143,15 @@ def _apply_ops(document: Any, ops: Iterable[PatchOp], context: str) -> Any:
     for op in ops:
         if op.op != "yaml-replace":
             raise UserMistake(f"{context}: unknown op {op.op!r}, write yaml-replace")
-        value = _scalar(op.value, context)
-        document, count = _replace(document, steps(op.path), lambda _, value=value: value)
-        if not count:
+        # The value is parsed as if it were unquoted in the manifest.
+        values = read_documents(op.value, file=context)
+        value = values[0].value if values else None
+        matches = list(_matches(document, steps(op.path)))
+        if not matches:
             raise UserMistake(f"{context}: there is nothing at {op.path}")
+        for match in reversed(matches):
+            document = _with_item(document, match, value)
     return document
-
-
-def _scalar(text: str, context: str) -> Any:
-    """Parses a value as if it were unquoted in the manifest."""
-    documents = read_documents(text, file=context)
-    return documents[0].value if documents else None
 
 
 def steps(path: str) -> list[Step]:
@@ -187,36 +178,33 @@ def steps(path: str) -> list[Step]:
     return path_steps
 
 
-def _replace(value: Any, path: Sequence[Step], transform: Callable[[Any], Any]) -> tuple[Any, int]:
-    """Returns the document with all matches of a path replaced, and their number."""
+def _matches(document: Any, path: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
+    """Yields the keys and indices of all matches of a path, outer matches before inner ones."""
     if not path:
-        return transform(value), 1
+        yield ()
+        return
     step, rest = path[0], path[1:]
+    children: dict[Step, Any] = {}
+    if is_map(document):
+        children = {**document}
+    elif is_list(document):
+        children = dict(enumerate(document))
     if step == _ANYWHERE:
-        here, count = _replace(value, rest, transform)
-        return _replace_in_children(here, lambda child: _replace(child, path, transform), count)
-    if isinstance(step, int):
-        if not is_list(value) or step >= len(value):
-            return value, 0
-        items: list[Any] = [*value]
-        items[step], count = _replace(items[step], rest, transform)
-        return items, count
-    if not is_map(value) or step not in value:
-        return value, 0
-    entries: dict[str, Any] = dict(value)
-    entries[step], count = _replace(entries[step], rest, transform)
-    return entries, count
+        yield from _matches(document, rest)
+        rest = path
+    elif step in children:
+        children = {step: children[step]}
+    else:
+        return
+    for key, child in children.items():
+        for match in _matches(child, rest):
+            yield key, *match
 
 
-def _replace_in_children(
-    value: Any, transform: Callable[[Any], tuple[Any, int]], count: int
-) -> tuple[Any, int]:
-    if is_map(value):
-        pairs = {key: transform(child) for key, child in value.items()}
-        return {key: new for key, (new, _) in pairs.items()}, count + sum(
-            n for _, n in pairs.values()
-        )
-    if is_list(value):
-        items = [transform(child) for child in value]
-        return [new for new, _ in items], count + sum(n for _, n in items)
-    return value, count
+def _with_item(document: Any, path: tuple[Step, ...], value: Any) -> Any:
+    """Returns a copy of a document with another value at the keys and indices of a path."""
+    if not path:
+        return value
+    copy: Any = {**document} if is_map(document) else [*document]
+    copy[path[0]] = _with_item(copy[path[0]], path[1:], value)
+    return copy

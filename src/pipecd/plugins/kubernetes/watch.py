@@ -4,12 +4,13 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pipecd.plugins.kubernetes.client import ApiError, KubernetesClient
-from pipecd.plugins.kubernetes.discovery import ApiResource
+from pipecd.plugins.kubernetes.cluster import ApiResource
 from pipecd.plugins.kubernetes.health import HealthStatus, health
 from pipecd.plugins.kubernetes.manifest import Manifest, ResourceKey, managing_application
 from pipecd.plugins.kubernetes.metrics import not_recorded
@@ -20,7 +21,7 @@ _PAGE_SIZE = 500
 # The server ends a watch after this time; a watch that is silent for longer is broken.
 _WATCH_SECONDS = 240
 _WATCH_TIMEOUT = 300.0
-# The kind is gone or may no longer be listed, so nothing is known of its objects.
+# The kind is gone or may no longer be listed, so its objects are unknown.
 _NOT_LISTABLE = (403, 404, 405)
 _BACKOFF = Backoff(first=0.25, longest=30.0)
 # The names of the events in the metrics.
@@ -53,29 +54,24 @@ def observe(body: Any, api_version: str, kind: str) -> ObservedObject:
     whole = {**body, "apiVersion": api_version, "kind": kind}
     owners = tuple(text_at(owner, "uid") for owner in list_at(whole, "metadata", "ownerReferences"))
     application = managing_application(whole)
+    created_at = None
+    with suppress(ValueError):
+        created_at = datetime.fromisoformat(text_at(whole, "metadata", "creationTimestamp"))
+    compact = b""
+    if application:
+        stored = without(without(whole, "metadata", "managedFields"), "status")
+        # The resource version changes with the status too, which is in the health already.
+        stored = without(stored, "metadata", "resourceVersion")
+        compact = json.dumps(stored, separators=(",", ":")).encode()
     return ObservedObject(
         uid=text_at(whole, "metadata", "uid"),
         key=Manifest(whole).key,
         owners=owners,
         application=application,
-        created_at=_parse_time(text_at(whole, "metadata", "creationTimestamp")),
+        created_at=created_at,
         health=health(whole),
-        body=_compact(whole) if application else b"",
+        body=compact,
     )
-
-
-def _compact(body: Any) -> bytes:
-    stored = without(without(body, "metadata", "managedFields"), "status")
-    # The resource version changes with the status too, which is in the health already.
-    stored = without(stored, "metadata", "resourceVersion")
-    return json.dumps(stored, separators=(",", ":")).encode()
-
-
-def _parse_time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 class ObjectStore:

@@ -7,17 +7,17 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pipecd.plugins.kubernetes.manifest import CONFIG_HASH, Manifest
 from pipecd.plugins.kubernetes.unstructured import (
     Body,
     at,
-    changed,
     list_at,
     map_at,
     text_at,
     with_entries,
+    with_value,
 )
 from pipecd.sdk.diff import is_list, is_map
 
@@ -41,28 +41,18 @@ def without_duplicate_env(manifest: Manifest) -> Manifest:
     """
     path, body = pod_path(manifest), manifest.body
     for field in (CONTAINERS, INIT_CONTAINERS):
-        containers = list_at(body, *path, field)
-        if any(_has_duplicates(list_at(container, "env")) for container in containers):
-            body = changed(body, (*path, field), _with_unique_env)
+        containers = [*list_at(body, *path, field)]
+        has_duplicates = False
+        for index, container in enumerate(containers):
+            env = list_at(container, "env")
+            last = {text_at(variable, "name"): i for i, variable in enumerate(env)}
+            if len(last) < len(env):
+                unique = [env[i] for i in sorted(last.values())]
+                containers[index] = {**container, "env": unique}
+                has_duplicates = True
+        if has_duplicates:
+            body = with_value(body, (*path, field), containers)
     return manifest if body is manifest.body else manifest.with_body(body)
-
-
-def _with_unique_env(containers: Sequence[Any]) -> list[Any]:
-    return [
-        {**map_at(container), "env": _last_of_each_name(list_at(container, "env"))}
-        if is_list(at(container, "env"))
-        else container
-        for container in containers
-    ]
-
-
-def _has_duplicates(env: Sequence[Any]) -> bool:
-    return len({text_at(each, "name") for each in env}) < len(env)
-
-
-def _last_of_each_name(env: Sequence[Any]) -> list[Any]:
-    last = {text_at(each, "name"): index for index, each in enumerate(env)}
-    return [env[index] for index in sorted(last.values())]
 
 
 @dataclass(frozen=True)
@@ -83,7 +73,7 @@ class Image:
 
 def template_images(manifest: Manifest) -> Iterator[Image]:
     """Yields the images of the containers of a pod template."""
-    return _container_images(manifest, ("spec", "template", "spec"), CONTAINERS)
+    return _container_images(manifest, POD_TEMPLATE, CONTAINERS)
 
 
 def all_images(manifest: Manifest) -> Iterator[Image]:
@@ -102,30 +92,21 @@ def _container_images(manifest: Manifest, path: tuple[str, ...], field: str) -> 
 Rename = Callable[[str, str], str]
 """Returns the new name for a kind and a name."""
 
-
-@dataclass(frozen=True)
-class _ReferencePath:
-    """The path of a ConfigMap's or Secret's name below an item of a list."""
-
-    kind: Literal["ConfigMap", "Secret"]
-    path: tuple[str, ...]
-
-
-_VOLUME_REFERENCES = (
-    _ReferencePath("ConfigMap", ("configMap", "name")),
-    _ReferencePath("Secret", ("secret", "secretName")),
+_EACH = "*"
+_CONTAINER_REFERENCES = (
+    ("ConfigMap", ("env", _EACH, "valueFrom", "configMapKeyRef", "name")),
+    ("Secret", ("env", _EACH, "valueFrom", "secretKeyRef", "name")),
+    ("ConfigMap", ("envFrom", _EACH, "configMapRef", "name")),
+    ("Secret", ("envFrom", _EACH, "secretRef", "name")),
 )
-_PROJECTED_REFERENCES = (
-    _ReferencePath("ConfigMap", ("configMap", "name")),
-    _ReferencePath("Secret", ("secret", "name")),
-)
-_ENV_REFERENCES = (
-    _ReferencePath("ConfigMap", ("valueFrom", "configMapKeyRef", "name")),
-    _ReferencePath("Secret", ("valueFrom", "secretKeyRef", "name")),
-)
-_ENV_FROM_REFERENCES = (
-    _ReferencePath("ConfigMap", ("configMapRef", "name")),
-    _ReferencePath("Secret", ("secretRef", "name")),
+# Where a pod spec names ConfigMaps and Secrets.
+_REFERENCES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    *((kind, (CONTAINERS, _EACH, *path)) for kind, path in _CONTAINER_REFERENCES),
+    *((kind, (INIT_CONTAINERS, _EACH, *path)) for kind, path in _CONTAINER_REFERENCES),
+    ("ConfigMap", ("volumes", _EACH, "configMap", "name")),
+    ("Secret", ("volumes", _EACH, "secret", "secretName")),
+    ("ConfigMap", ("volumes", _EACH, "projected", "sources", _EACH, "configMap", "name")),
+    ("Secret", ("volumes", _EACH, "projected", "sources", _EACH, "secret", "name")),
 )
 
 
@@ -141,66 +122,22 @@ def referenced_config(body: Body) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(names["ConfigMap"]), frozenset(names["Secret"])
 
 
-def with_renamed_config(body: Body, rename: Rename) -> dict[str, Any]:
+def with_renamed_config(body: Body, rename: Rename) -> Body:
     """Returns a workload whose pods use other ConfigMaps and Secrets."""
-    return changed(body, POD_TEMPLATE, lambda pod: _rename_in_pod(pod, rename))
+    for kind, path in _REFERENCES:
+        body = _with_renamed(body, (*POD_TEMPLATE, *path), kind, rename)
+    return body
 
 
-def _rename_in_pod(pod: Any, rename: Rename) -> Any:
-    if not is_map(pod):
-        return pod
-    spec: dict[str, Any] = dict(pod)
-    for field in ("containers", "initContainers"):
-        if field in spec:
-            spec[field] = _map_list(
-                spec[field], lambda container: _rename_in_container(container, rename)
-            )
-    if "volumes" in spec:
-        spec["volumes"] = _map_list(
-            spec["volumes"], lambda volume: _rename_in_volume(volume, rename)
-        )
-    return spec
-
-
-def _rename_in_container(container: Any, rename: Rename) -> Any:
-    for field, references in (("env", _ENV_REFERENCES), ("envFrom", _ENV_FROM_REFERENCES)):
-        container = _rename_in_list(container, (field,), references, rename)
-    return container
-
-
-def _rename_in_volume(volume: Any, rename: Rename) -> Any:
-    return _rename_in_list(
-        _rename_references(volume, _VOLUME_REFERENCES, rename),
-        ("projected", "sources"),
-        _PROJECTED_REFERENCES,
-        rename,
-    )
-
-
-def _rename_in_list(
-    value: Any, path: tuple[str, ...], references: tuple[_ReferencePath, ...], rename: Rename
-) -> Any:
-    if not is_list(at(value, *path)):
-        return value
-    return changed(
-        value,
-        path,
-        lambda items: _map_list(items, lambda item: _rename_references(item, references, rename)),
-    )
-
-
-def _rename_references(value: Any, references: tuple[_ReferencePath, ...], rename: Rename) -> Any:
-    for reference in references:
-        name = at(value, *reference.path)
-        if isinstance(name, str):
-            value = changed(
-                value, reference.path, lambda old, kind=reference.kind: rename(kind, old)
-            )
+def _with_renamed(value: Any, path: tuple[str, ...], kind: str, rename: Rename) -> Any:
+    if not path:
+        return rename(kind, value) if isinstance(value, str) else value
+    step, rest = path[0], path[1:]
+    if step == _EACH and is_list(value):
+        return [_with_renamed(each, rest, kind, rename) for each in value]
+    if is_map(value) and step in value:
+        return {**value, step: _with_renamed(value[step], rest, kind, rename)}
     return value
-
-
-def _map_list(items: Any, change: Callable[[Any], Any]) -> Any:
-    return [change(item) for item in items] if is_list(items) else items
 
 
 def normalized_secret(body: Body) -> dict[str, Any]:
@@ -239,33 +176,28 @@ def with_config_hash(manifests: Sequence[Manifest]) -> list[Manifest]:
 
     A changed configuration changes the hash, so that the pods are replaced.
     """
-    config = {
-        (manifest.kind, manifest.name): manifest
-        for manifest in manifests
-        if manifest.is_builtin("", "ConfigMap", "Secret")
-    }
-    return [_with_hash(manifest, config) for manifest in manifests]
+    config = {(m.kind, m.name): m for m in manifests if m.is_builtin("", "ConfigMap", "Secret")}
+    hashed: list[Manifest] = []
+    for manifest in manifests:
+        used: list[Manifest] = []
+        if manifest.is_builtin("apps", "Deployment", "StatefulSet", "DaemonSet"):
+            config_maps, secrets = referenced_config(manifest.body)
+            keys = [("ConfigMap", name) for name in sorted(config_maps)]
+            keys += [("Secret", name) for name in sorted(secrets)]
+            used = [config[key] for key in keys if key in config]
+        if used:
+            path = ("spec", "template", "metadata", "annotations")
+            entries = {CONFIG_HASH: config_hash(used)}
+            hashed.append(manifest.with_body(with_entries(manifest.body, path, entries)))
+        else:
+            hashed.append(manifest)
+    return hashed
 
 
 def config_hash(config: Sequence[Manifest]) -> str:
     """Returns upstream's hash over ConfigMaps and Secrets."""
     digest = hashlib.sha256("".join(map(_encode, config)).encode()).hexdigest()
     return digest[:_LENGTH].translate(_SAFE_LETTERS)
-
-
-def _with_hash(manifest: Manifest, config: Mapping[tuple[str, str], Manifest]) -> Manifest:
-    if not config or not manifest.is_builtin("apps", "Deployment", "StatefulSet", "DaemonSet"):
-        return manifest
-    config_maps, secrets = referenced_config(manifest.body)
-    used_keys = [("ConfigMap", name) for name in sorted(config_maps)]
-    used_keys += [("Secret", name) for name in sorted(secrets)]
-    used = [config[key] for key in used_keys if key in config]
-    if not used:
-        return manifest
-    reference = ("spec", "template", "metadata", "annotations")
-    return manifest.with_body(
-        with_entries(manifest.body, reference, {CONFIG_HASH: config_hash(used)})
-    )
 
 
 def _encode(manifest: Manifest) -> str:

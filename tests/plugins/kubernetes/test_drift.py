@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.diff import canonical_quantity, diff_manifests, render_diff
+from pipecd.plugins.kubernetes.drift import canonical_quantity, diff_manifests, render_diff
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.sdk.diff import Options
 

@@ -1,24 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages K8S_PRIMARY_ROLLOUT, K8S_CANARY_* and K8S_BASELINE_*."""
+"""The stages that apply and delete objects: sync, rollback, and the rollout of variants.
+
+The stage K8S_TRAFFIC_ROUTING is in `traffic`.
+"""
 
 from pipecd.plugins.kubernetes.config import (
     BaselineRolloutOptions,
     CanaryRolloutOptions,
     PrimaryRolloutOptions,
+    SyncOptions,
     Variant,
 )
+from pipecd.plugins.kubernetes.managed_objects import surplus_objects
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.plugins.kubernetes.plan import find_config, find_services, find_workloads
 from pipecd.plugins.kubernetes.stage_session import StageSession
-from pipecd.plugins.kubernetes.sync import primary_manifests, prune
 from pipecd.plugins.kubernetes.traffic import routes_traffic, routing_manifests
 from pipecd.plugins.kubernetes.variant import (
     VariantBuilder,
     apply_patches,
     require_selector_label,
+    with_selector_label,
 )
-from pipecd.sdk import StageResult, UserMistake
+from pipecd.plugins.kubernetes.workload import with_config_hash
+from pipecd.sdk import PipecdError, StageResult, UserMistake
 from pipecd.sdk.config import Replicas
+
+
+async def sync(session: StageSession, options: SyncOptions) -> StageResult:
+    """Applies the target commit and, with `prune`, deletes what it no longer declares."""
+    target = session.stage.target
+    manifests = _primary_manifests(
+        session,
+        await session.manifests(target),
+        add_variant_label=options.add_variant_label_to_selector,
+    )
+    applied = await session.apply(manifests, target, "primary", ready_within=options.ready_within)
+    if options.prune:
+        await _prune(session, await session.live(), applied)
+    return StageResult.succeeded(f"{len(applied)} objects are as in commit {target.commit[:7]}")
+
+
+async def rollback(session: StageSession) -> StageResult:
+    """Applies the running commit and deletes everything that this deployment added."""
+    source = session.running()
+    applied: list[Manifest] = []
+    if not session.target.is_new:
+        manifests = _primary_manifests(
+            session,
+            await session.manifests(source),
+            add_variant_label=session.application.quick_sync.add_variant_label_to_selector,
+        )
+        applied = await session.apply(manifests, source, "primary")
+    variants = [*await session.live("canary"), *await session.live("baseline")]
+    try:
+        declared = await session.manifests(session.stage.target)
+    except PipecdError as e:
+        # A commit whose manifests cannot be rendered has added no objects.
+        session.log(f"The manifests of the failed commit cannot be loaded: {e}")
+        declared = []
+    added = surplus_objects(declared, applied, session.cluster.namespace)
+    await session.delete([*variants, *added])
+    return StageResult.succeeded(f"Rolled back to commit {source.commit[:7]}")
 
 
 async def rollout_primary(session: StageSession, options: PrimaryRolloutOptions) -> StageResult:
@@ -29,12 +72,16 @@ async def rollout_primary(session: StageSession, options: PrimaryRolloutOptions)
     target = session.stage.target
     manifests = await session.manifests(target)
     add_variant_label = options.add_variant_label_to_selector
-    if not add_variant_label and routes_traffic(session):
-        _require_variant_label(session, manifests)
+    application = session.application
+    by_selector = application.traffic_routing.method == "podselector"
+    if not add_variant_label and by_selector and routes_traffic(session):
+        label = application.variant_label
+        workloads = find_workloads(manifests, application.workloads)
+        require_selector_label(workloads, label.key, label.primary_value)
     routing: list[Manifest] = []
     if routes_traffic(session, after=session.stage.index):
-        routing = routing_manifests(session.application, manifests)
-    primary = primary_manifests(
+        routing = routing_manifests(application, manifests)
+    primary = _primary_manifests(
         session, [m for m in manifests if m not in routing], add_variant_label=add_variant_label
     )
     if options.create_service:
@@ -42,7 +89,7 @@ async def rollout_primary(session: StageSession, options: PrimaryRolloutOptions)
         primary += _variant_services(session, manifests, builder)
     applied = await session.apply(primary, target, "primary", ready_within=options.ready_within)
     if options.prune:
-        await prune(session, await session.live("primary"), [*applied, *routing])
+        await _prune(session, await session.live("primary"), [*applied, *routing])
     return StageResult.succeeded(f"Primary is at commit {target.commit[:7]}")
 
 
@@ -80,13 +127,18 @@ async def clean_variant(session: StageSession, variant: Variant) -> StageResult:
     return StageResult.succeeded(f"Nothing of {variant} is left")
 
 
-def _require_variant_label(session: StageSession, manifests: list[Manifest]) -> None:
-    """Refuses workloads that the Service would not select once it selects one variant only."""
-    application = session.application
-    if application.traffic_routing.method == "podselector":
-        label = application.variant_label
-        workloads = find_workloads(manifests, application.workloads)
-        require_selector_label(workloads, label.key, label.primary_value)
+def _primary_manifests(
+    session: StageSession, manifests: list[Manifest], *, add_variant_label: bool
+) -> list[Manifest]:
+    """Returns the manifests of the primary variant, with the hash of their configuration."""
+    if add_variant_label:
+        label = session.application.variant_label
+        workloads = {id(m) for m in find_workloads(manifests, session.application.workloads)}
+        manifests = [
+            with_selector_label(m, label.key, label.primary_value) if id(m) in workloads else m
+            for m in manifests
+        ]
+    return with_config_hash(manifests)
 
 
 def _variant_services(
@@ -113,3 +165,10 @@ def _variant_workloads(
     if not workloads:
         raise UserMistake("there is no workload", hint="correct spec.workloads")
     return [builder.workload(workload, replicas, copied_config) for workload in workloads]
+
+
+async def _prune(session: StageSession, live: list[Manifest], applied: list[Manifest]) -> None:
+    """Deletes the live objects of this application that were not just applied."""
+    surplus = surplus_objects(live, applied, session.cluster.namespace)
+    session.log(f"{len(surplus)} objects are no longer in Git")
+    await session.delete(surplus)
