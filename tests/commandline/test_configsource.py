@@ -71,8 +71,8 @@ def test_a_secret_of_google_cloud_is_read_anew(google: Any) -> None:
     ("broken", "kind", "told"),
     [
         pytest.param(None, NotFound, f"the secret {SECRET}/versions/latest of Google Cloud does not exist; check its full", id="no such secret"),
-        pytest.param((403, {"error": {"message": "no versions.access"}}), Denied, "does not allow the use of the secret .*: no versions.access; check the service account", id="no permission"),
-        pytest.param((500, {}), Unavailable, "Google Cloud cannot answer about the secret", id="Google is away"),
+        pytest.param((403, {"error": {"message": "no versions.access"}}), Denied, "denies access to the secret .*: no versions.access; check the service account", id="no permission"),
+        pytest.param((500, {}), Unavailable, "Google Cloud is unavailable for the secret", id="Google is away"),
     ],
 )  # fmt: skip
 def test_what_google_cloud_refuses_is_told(
@@ -147,8 +147,6 @@ def test_a_missing_permission_of_aws_is_told(
     aws: Any, monkeypatch: pytest.MonkeyPatch, refusing: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", refusing)
-    told = (
-        r"AWS does not allow the use of the secret a .*: no GetSecretValue; check the credentials"
-    )
+    told = r"AWS denies access to the secret a .*: no GetSecretValue; check the credentials"
     with pytest.raises(Denied, match=told):
         configsource.from_aws_secret("a")()

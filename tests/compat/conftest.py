@@ -150,7 +150,7 @@ def open_bed(start_plane: StartControlPlane, origin: Origin, tmp_path: Path) -> 
         with capture_logs() as logged:
             async with start_plane(**settings) as plane:
                 yield Bed(plane, origin, tmp_path)
-        calls = [line for line in logged if line["event"] in {"call refused", "call failed"}]
+        calls = [line for line in logged if line["event"] in {"call rejected", "call failed"}]
         refused = [c for c in calls if c["rpc"] not in MAY_COME_LATER]
         assert not all_answered or refused == []
 

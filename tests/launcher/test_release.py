@@ -11,10 +11,9 @@ import pytest
 from pipecd.launcher.release import LAYER_TYPE, open_releases
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.version import build_version
-from pipecd.wire.oci.manifest import Platform
-from pipecd.wire.oci.reference import parse_reference
-from pipecd.wire.oci.registry import Registry
+from pipecd.wire.oci import Platform, parse_reference
 from pipecd.wire.program_store import host_platform
+from pipecd.wire.registry import Registry
 from servers.registry import OciRegistry
 
 

@@ -37,8 +37,8 @@ def value(metrics: ServerMetrics, name: str, **labels: str) -> float | None:
 
 
 def test_every_rpc_has_counters_before_its_first_call(metrics: ServerMetrics) -> None:
-    metrics.rpc.offered(*RPC, streaming=False)
-    metrics.rpc.offered(RPC[0], "WatchWakeups", streaming=True)
+    metrics.rpc.registered(*RPC, streaming=False)
+    metrics.rpc.registered(RPC[0], "WatchWakeups", streaming=True)
     for name in ("started", "msg_received", "msg_sent"):
         assert value(metrics, f"grpc_server_{name}_total", **LABELS) == 0
     assert value(metrics, "grpc_server_handled_total", **LABELS, grpc_code="OK") == 0
@@ -47,7 +47,7 @@ def test_every_rpc_has_counters_before_its_first_call(metrics: ServerMetrics) ->
 
 
 def test_rpcs_are_counted_by_status_code(metrics: ServerMetrics) -> None:
-    metrics.rpc.offered(*RPC, streaming=False)
+    metrics.rpc.registered(*RPC, streaming=False)
     for code in (grpc.StatusCode.OK, grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND):
         metrics.rpc.started(*RPC, ())
         if code is grpc.StatusCode.OK:

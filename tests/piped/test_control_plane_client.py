@@ -136,13 +136,13 @@ def _short_connect(address: str) -> Any:
     from pipecd.wire.credentials import piped_token
 
     token = piped_token("p", "i", "s3cret")
-    return open_channel(address, authorization=token, insecure=True, connect_within=0.05)
+    return open_channel(address, authorization=token, insecure=True, connect_timeout=0.05)
 
 
-async def test_a_control_plane_that_is_away_at_the_start_is_told_of_and_waited_for(
+async def test_a_control_plane_that_is_unavailable_at_the_start_is_retried_and_logged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channel, "_TELL_AFTER", 0.05)
+    monkeypatch.setattr(channel, "_WARN_AFTER", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     address = f"127.0.0.1:{port}"
@@ -152,16 +152,16 @@ async def test_a_control_plane_that_is_away_at_the_start_is_told_of_and_waited_f
     with capture_logs() as logs:
         entering = asyncio.create_task(connecting.__aenter__())
         await eventually(lambda: logs)
-        (told,) = logs
-        assert (told["event"], told["address"]) == ("server cannot be reached, trying on", address)
-        assert "Connection refused" in told["error"]
-        assert "whether it speaks TLS" in told["error"]
+        (warning,) = logs
+        assert (warning["event"], warning["address"]) == ("server unavailable, retrying", address)
+        assert "Connection refused" in warning["error"]
+        assert "whether it speaks TLS" in warning["error"]
         assert "s3cret" not in str(told)
         assert not entering.done()
         async with grpc_server([], host="127.0.0.1", port=port, grace=0):
             await entering
             await connecting.__aexit__(None, None, None)
-    assert [entry["event"] for entry in logs[1:]] == ["server reached"]
+    assert [entry["event"] for entry in logs[1:]] == ["connected to the server"]
 
 
 # RPCs that piped does not call: those of the launcher, of v0 and of upstream's newest versions.

@@ -128,10 +128,10 @@ def test_older_versions_of_a_key_of_google_and_files_still_decrypt(google: Any) 
 @pytest.mark.parametrize(
     ("broken", "kind", "told"),
     [
-        pytest.param((403, {"error": {"status": "PERMISSION_DENIED", "message": "no useToDecrypt"}}), Denied, "does not allow the use of the key .*: no useToDecrypt; check the service account", id="no permission"),
+        pytest.param((403, {"error": {"status": "PERMISSION_DENIED", "message": "no useToDecrypt"}}), Denied, "denies access to the key .*: no useToDecrypt; check the service account", id="no permission"),
         pytest.param((404, {}), NotFound, "the key .* does not exist", id="no such key"),
-        pytest.param((503, {}), Unavailable, "cannot answer .* now: HTTP 503", id="Google is away"),
-        pytest.param((412, {"error": {"status": "FAILED_PRECONDITION", "message": "disabled"}}), UserMistake, "refused the key .*: disabled", id="a disabled key"),
+        pytest.param((503, {}), Unavailable, "is unavailable for .*: HTTP 503", id="Google is away"),
+        pytest.param((412, {"error": {"status": "FAILED_PRECONDITION", "message": "disabled"}}), UserMistake, "rejected the request for the key .*: disabled", id="a disabled key"),
     ],
 )  # fmt: skip
 def test_what_google_refuses_is_told(
@@ -210,7 +210,7 @@ def test_a_driver_that_is_not_installed_is_named(
 ) -> None:
     import sys
 
-    for name in ("pipecd.wire.cloud.aws", "pipecd.wire.cloud.google"):
+    for name in ("pipecd.wire.aws", "pipecd.wire.google_cloud"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserMistake, match=rf"has no driver for .*pip install pipecd\[{extra}\]"):

@@ -22,7 +22,7 @@ from pipecd.wire.table import RpcTable
 
 SERVICE = api_pb2.DESCRIPTOR.services_by_name["APIService"]
 OFFERED = {"GetCommand", "GetPiped", "EnablePiped"}
-NOT_YET = frozenset(SERVICE.methods_by_name) - OFFERED
+UNIMPLEMENTED = frozenset(SERVICE.methods_by_name) - OFFERED
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Seen:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
+    def registered(self, service: str, rpc: str, *, streaming: bool) -> None:
         assert service == SERVICE.full_name
         self.offers.add((rpc, streaming))
 
@@ -134,7 +134,7 @@ def table(seen: Seen) -> RpcTable[str]:
         SERVICE,
         [CommandRpcs(seen), PipedRpcs()],
         authenticate,
-        not_yet=NOT_YET,
+        unimplemented=UNIMPLEMENTED,
         streams={"WatchWakeups": (wakeups_pb2.WatchWakeupsRequest, watch)},
         observer=seen,
     )

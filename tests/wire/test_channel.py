@@ -19,7 +19,7 @@ async def test_a_server_that_is_away_is_told_within_the_deadline() -> None:
         port = taken.getsockname()[1]
     with pytest.raises(Unavailable, match=f"cannot connect to 127.0.0.1:{port} within 0.2s"):
         async with open_channel(
-            f"127.0.0.1:{port}", authorization="", insecure=True, connect_within=0.2
+            f"127.0.0.1:{port}", authorization="", insecure=True, connect_timeout=0.2
         ):
             pytest.fail("connected to nobody")
 
@@ -28,7 +28,7 @@ async def test_a_server_that_answers_soon_is_not_worth_a_word(table: RpcTable[st
     async with grpc_server([table], host="127.0.0.1", port=0, grace=0) as port:
         address = f"127.0.0.1:{port}"
         with capture_logs() as logs:
-            async with open_channel(address, authorization="", insecure=True, connect_within=None):
+            async with open_channel(address, authorization="", insecure=True, connect_timeout=None):
                 assert logs == []
 
 
@@ -45,7 +45,7 @@ async def test_the_wrong_kind_of_connection_is_hinted_at(
     async with grpc_server([table], host="127.0.0.1", port=0, tls=tls_files, grace=0) as port:
         with pytest.raises(Unavailable, match=hint):
             async with open_channel(
-                f"127.0.0.1:{port}", authorization="", insecure=insecure, connect_within=0.3
+                f"127.0.0.1:{port}", authorization="", insecure=insecure, connect_timeout=0.3
             ):
                 pytest.fail("connected")
 

@@ -29,8 +29,8 @@ def test_whatever_the_body_is_it_is_read_or_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        pytest.param(b"", "shorter than the head", id="nothing"),
-        pytest.param(b"\0\0\0\0", "shorter than the head", id="half a head"),
+        pytest.param(b"", "shorter than a frame header", id="nothing"),
+        pytest.param(b"\0\0\0\0", "shorter than a frame header", id="half a header"),
         pytest.param(b"\x01\0\0\0\1x", "compressed", id="a compressed message"),
         pytest.param(b"\x80\0\0\0\0", "does not begin with a message", id="only trailers"),
         pytest.param(b"\0\0\0\0\2x", "1 bytes follow where 2 are announced", id="a cut message"),

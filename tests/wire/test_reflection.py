@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_reflection.v1alpha import reflection_pb2 as pb
 
 from pipecd.model.errors import UserMistake
-from pipecd.wire.server import About, grpc_server
+from pipecd.wire.server import ServerOptions, grpc_server
 from pipecd.wire.table import RpcTable
 
 NAME = "grpc.service.apiservice.APIService"
@@ -40,7 +40,9 @@ async def test_a_tool_learns_the_services_and_their_messages(
     table: RpcTable[str], version: str
 ) -> None:
     async with (
-        grpc_server([table], host="127.0.0.1", port=0, grace=0, about=About(reflects=True)) as port,
+        grpc_server(
+            [table], host="127.0.0.1", port=0, grace=0, options=ServerOptions(reflection=True)
+        ) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         listed, described, unknown = await ask(
@@ -94,5 +96,7 @@ async def test_without_its_package_reflection_is_refused_in_words(
     monkeypatch.delitem(sys.modules, "pipecd.wire.reflection", raising=False)
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UserMistake, match="needs the package grpcio-reflection"):
-        async with grpc_server([table], host="127.0.0.1", port=0, about=About(reflects=True)):
+        async with grpc_server(
+            [table], host="127.0.0.1", port=0, options=ServerOptions(reflection=True)
+        ):
             pass

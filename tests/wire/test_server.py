@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server binds its port or says why not, tells its health and stops without haste."""
+"""A server binds its port or reports why not, answers health checks and stops gracefully."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.proto.service import api_pb2, api_pb2_grpc
 from pipecd.wire import health
 from pipecd.wire.channel import open_channel
-from pipecd.wire.server import RECEIVE_LIMIT, About, TlsFiles, grpc_server
+from pipecd.wire.server import RECEIVE_LIMIT, ServerOptions, TlsFiles, grpc_server
 from pipecd.wire.table import RpcTable
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -87,14 +87,14 @@ async def test_a_port_can_be_bound_again_at_once(table: RpcTable[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "told"),
+    ("host", "error"),
     [
         pytest.param("192.0.2.1", "cannot listen on 192.0.2.1:0", id="an address of others"),
-        pytest.param("no.such.host.invalid", "the host is not known", id="an unknown name"),
+        pytest.param("no.such.host.invalid", "unknown host", id="an unknown name"),
     ],
 )
-async def test_a_wrong_host_is_told(table: RpcTable[str], host: str, told: str) -> None:
-    with pytest.raises(UserMistake, match=told):
+async def test_a_wrong_host_is_reported(table: RpcTable[str], host: str, error: str) -> None:
+    with pytest.raises(UserMistake, match=error):
         async with grpc_server([table], host=host, port=0):
             pytest.fail("listens on a host that is not ours")
 
@@ -107,7 +107,7 @@ async def test_every_form_of_host_listens(table: RpcTable[str], host: str) -> No
             pass
 
 
-async def test_health_is_told_for_the_server_and_each_service(table: RpcTable[str]) -> None:
+async def test_health_is_reported_for_the_server_and_each_service(table: RpcTable[str]) -> None:
     async with asyncio.timeout(20):
         async with grpc_server([table], host="127.0.0.1", port=0, grace=60) as port:
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
@@ -120,7 +120,7 @@ async def test_health_is_told_for_the_server_and_each_service(table: RpcTable[st
         await channel.close()
 
 
-async def test_health_of_a_service_can_be_asked_without_credentials(table: RpcTable[str]) -> None:
+async def test_health_checks_need_no_credentials(table: RpcTable[str]) -> None:
     async with (
         grpc_server([table], host="127.0.0.1", port=0, grace=0) as port,
         open_channel(f"127.0.0.1:{port}", authorization="", insecure=True) as channel,
@@ -136,18 +136,18 @@ async def test_health_of_a_service_can_be_asked_without_credentials(table: RpcTa
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_health_follows_what_the_server_needs(
+async def test_health_follows_the_readiness_check(
     table: RpcTable[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(health, "POLL_SECONDS", 0.01)
     states = [True]
 
     async def ready() -> bool:
         return states[-1]
 
-    about = About(ready=ready)
+    options = ServerOptions(ready=ready)
     async with (
-        grpc_server([table], host="127.0.0.1", port=0, grace=0, about=about) as port,
+        grpc_server([table], host="127.0.0.1", port=0, grace=0, options=options) as port,
         open_channel(f"127.0.0.1:{port}", authorization="", insecure=True) as channel,
     ):
         watched = watch(channel)
@@ -216,7 +216,9 @@ async def test_a_socket_in_the_file_system_serves(table: RpcTable[str], tmp_path
         assert answer.command.id == "c1"
 
 
-async def test_a_socket_that_cannot_be_made_is_told(table: RpcTable[str], tmp_path: Path) -> None:
+async def test_a_socket_that_cannot_be_created_is_reported(
+    table: RpcTable[str], tmp_path: Path
+) -> None:
     socket_file = f"unix:{tmp_path / 'none' / 'grpc.sock'}"
     with pytest.raises(UserMistake, match="cannot listen on unix:"):
         async with grpc_server([table], host=socket_file, port=0):

@@ -17,7 +17,7 @@ from pipecd.model.errors import (
     Unsupported,
     UserMistake,
 )
-from pipecd.wire.status import INTERNAL, LONGEST, from_rpc_error, to_status
+from pipecd.wire.status import INTERNAL, MESSAGE_LIMIT, from_rpc_error, to_status
 
 CODE = grpc.StatusCode
 KINDS = [
@@ -101,7 +101,7 @@ def test_what_upstream_retries_is_unavailable(code: grpc.StatusCode) -> None:
 
 def test_a_text_too_long_for_a_header_is_cut() -> None:
     _, text = to_status(UserMistake("x" * 100_000))
-    assert text == "x" * LONGEST + "…"
+    assert text == "x" * MESSAGE_LIMIT + "…"
 
 
 def test_a_text_with_half_a_surrogate_pair_can_be_sent() -> None:

@@ -111,7 +111,7 @@ async def test_who_is_calling_is_asked_before_the_request_is_looked_at(
 class Choosy(RpcTable[str]):
     """A table that lets nobody use one of its RPCs."""
 
-    async def admit(self, rpc: str, caller: str) -> None:
+    async def authorize(self, rpc: str, caller: str) -> None:
         if rpc == "EnablePiped":
             raise Denied(f"{caller} may not")
 
@@ -120,7 +120,7 @@ async def test_whether_the_caller_may_is_asked_before_the_request_is_looked_at(s
     async def authenticate(metadata: Metadata) -> str:
         return credentials.parse_api_key(metadata)
 
-    table = Choosy(SERVICE, [], authenticate, not_yet=EVERY_RPC, observer=seen)
+    table = Choosy(SERVICE, [], authenticate, unimplemented=EVERY_RPC, observer=seen)
     for body in (b"", b"\xff", api_pb2.EnablePipedRequest(piped_id="p").SerializeToString()):
         with pytest.raises(Denied, match="key may not"):
             await table.dispatch("EnablePiped", body, KEY)
@@ -248,7 +248,7 @@ async def test_dispatch_answers_bytes_with_bytes(table: RpcTable[str], method: s
     [
         pytest.param("GetCommand", b"", KEY, UserMistake, id="a broken rule"),
         pytest.param("GetCommand", b"", (), Unauthenticated, id="no credentials"),
-        pytest.param("Encrypt", b"", KEY, Unsupported, id="not offered yet"),
+        pytest.param("Encrypt", b"", KEY, Unsupported, id="not registered yet"),
         pytest.param("/other.Service/GetCommand", b"", KEY, Unsupported, id="another service"),
         pytest.param("Nothing", b"", KEY, Unsupported, id="an unknown method"),
         pytest.param("WatchWakeups", b"", KEY, Unsupported, id="a stream"),
@@ -301,20 +301,25 @@ async def nobody(metadata: credentials.Metadata) -> str:
 
 
 @pytest.mark.parametrize(
-    ("parts", "not_yet", "told"),
+    ("parts", "unimplemented", "told"),
     [
         pytest.param(
             [One()], EVERY_RPC - {"GetCommand", "Encrypt"}, "Encrypt is missing", id="gap"
         ),
         pytest.param(
-            [One(), One()], EVERY_RPC - {"GetCommand"}, "GetCommand is answered twice", id="double"
+            [One(), One()], EVERY_RPC - {"GetCommand"}, "GetCommand has two handlers", id="double"
         ),
         pytest.param(
             [Odd()], EVERY_RPC, "GetComand is not an RPC of the service", id="typing error"
         ),
-        pytest.param([One()], EVERY_RPC, "GetCommand is in not_yet and exists", id="stale not_yet"),
         pytest.param(
-            [], EVERY_RPC | {"Nope"}, "Nope is in not_yet and is no RPC", id="no such RPC"
+            [One()],
+            EVERY_RPC,
+            "GetCommand is in unimplemented and exists",
+            id="stale unimplemented",
+        ),
+        pytest.param(
+            [], EVERY_RPC | {"Nope"}, "Nope is in unimplemented but no RPC", id="no such RPC"
         ),
         pytest.param(
             [Blocking()], EVERY_RPC - {"GetCommand"}, "GetCommand is not an async method", id="sync"
@@ -322,10 +327,10 @@ async def nobody(metadata: credentials.Metadata) -> str:
     ],
 )
 def test_an_incomplete_table_is_refused_at_start(
-    parts: Sequence[object], not_yet: frozenset[str], told: str
+    parts: Sequence[object], unimplemented: frozenset[str], told: str
 ) -> None:
     with pytest.raises(TypeError, match=told):
-        RpcTable(SERVICE, parts, nobody, not_yet=not_yet)
+        RpcTable(SERVICE, parts, nobody, unimplemented=unimplemented)
 
 
 def test_a_streaming_rpc_of_the_service_must_be_given() -> None:
@@ -336,5 +341,5 @@ def test_a_streaming_rpc_of_the_service_must_be_given() -> None:
 
 def test_a_stream_cannot_replace_an_rpc() -> None:
     stream: Any = (api_pb2.GetCommandRequest, None)
-    with pytest.raises(TypeError, match="GetCommand is an RPC with one answer"):
-        RpcTable(SERVICE, [], nobody, not_yet=EVERY_RPC, streams={"GetCommand": stream})
+    with pytest.raises(TypeError, match="GetCommand is a unary RPC"):
+        RpcTable(SERVICE, [], nobody, unimplemented=EVERY_RPC, streams={"GetCommand": stream})

@@ -22,7 +22,7 @@ from pipecd.proto.model import application_pb2, deployment_pb2, logblock_pb2, pi
 from pipecd.proto.plugin import deployment_pb2 as plugin_pb2
 from pipecd.proto.service import api_pb2
 from pipecd.proto.service import piped_pb2 as piped_service_pb2
-from pipecd.wire.validation import check, first_fault, go_name
+from pipecd.wire.validation import check, first_violation, go_name
 
 # Importing the generated modules registers every file of the wire.
 for module in pkgutil.walk_packages(pipecd.proto.__path__, "pipecd.proto."):
@@ -193,7 +193,7 @@ def test_every_rule_of_every_field(row: Mapping[str, str]) -> None:
         message.MergeFrom(type(message)(**{field.name: value}))
         is_lenient = where == "ProjectSSOConfig.SessionTtl" and value == 0
         fault = f"invalid {where}{suffix}: {reason}" if reason and not is_lenient else ""
-        assert first_fault(message) == fault, (value, row["rules"])
+        assert first_violation(message) == fault, (value, row["rules"])
 
 
 def test_all_fields_with_rules_and_all_kinds_of_rules_are_tried() -> None:
@@ -268,15 +268,15 @@ def block(log: str) -> logblock_pb2.LogBlock:
     ],
 )
 def test_where_a_violation_is_found(message: Message, fault: str) -> None:
-    assert first_fault(message) == fault
+    assert first_violation(message) == fault
 
 
 def test_a_message_without_a_rule_of_its_own_is_checked_when_present() -> None:
     application = valid_message(application_pb2.Application.DESCRIPTOR)
     assert isinstance(application, application_pb2.Application)
-    assert first_fault(application) == ""
+    assert first_violation(application) == ""
     application.sync_state.SetInParent()
-    assert first_fault(application) == (
+    assert first_violation(application) == (
         "invalid Application.SyncState: embedded message failed validation"
         " | caused by: invalid ApplicationSyncState.Timestamp: value must be greater than 0"
     )
@@ -289,7 +289,7 @@ def test_declaration_order_beats_number_order() -> None:
     deployment = valid_message(deployment_pb2.Deployment.DESCRIPTOR)
     assert isinstance(deployment, deployment_pb2.Deployment)
     deployment.completed_at, deployment.created_at = -1, -1
-    assert first_fault(deployment).startswith("invalid Deployment.CompletedAt:")
+    assert first_violation(deployment).startswith("invalid Deployment.CompletedAt:")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipecd.model.errors import UserMistake
-from pipecd.wire.cloud.client import open_aws, open_google
+from pipecd.wire.cloud import open_aws, open_google
 
 Read = Callable[[], bytes]
 

@@ -51,8 +51,8 @@ from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.observe.metrics import ServerMetrics, StoreMetrics
 from pipecd.observe.telemetry import Telemetry
-from pipecd.wire.server import UNIX, About, TlsFiles, grpc_server
-from pipecd.wire.splitter import one_port, tls_context
+from pipecd.wire.multiplexer import multiplexed_port, tls_context
+from pipecd.wire.server import UNIX, ServerOptions, TlsFiles, grpc_server
 from pipecd.wire.table import RpcTable
 
 
@@ -246,7 +246,7 @@ class _Servers:
                 port=port,
                 tls=None if host.startswith(UNIX) else settings.tls,
                 grace=settings.grace_period,
-                about=About(settings.reflection, self.readiness.is_ready),
+                options=ServerOptions(settings.reflection, self.readiness.is_ready),
             )
             await stack.enter_async_context(server)
 
@@ -267,7 +267,9 @@ class _Servers:
         socket = Path(directory) / "grpc.sock"
         await serve([piped_rpcs, api_rpcs, web_rpcs, self.traces], f"{UNIX}{socket}", 0)
         tls = tls_context(settings.tls) if settings.tls else None
-        shared = one_port(web.protocol, socket, host=settings.host, port=settings.port, tls=tls)
+        shared = multiplexed_port(
+            web.protocol, socket, host=settings.host, port=settings.port, tls=tls
+        )
         return await stack.enter_async_context(shared)
 
     def create_web_server(

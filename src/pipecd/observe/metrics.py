@@ -116,7 +116,7 @@ class RpcMetrics:
         self._handled = counter("handled", "RPCs completed on the server.", "grpc_code")
         self._counters: dict[tuple[str, str], _RpcCounters] = {}
 
-    def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
+    def registered(self, service: str, rpc: str, *, streaming: bool) -> None:
         """Creates every counter at zero, so that the first call shows up as an increase."""
         labels = ("server_stream" if streaming else "unary", service, rpc)
         self._counters[service, rpc] = _RpcCounters(

@@ -46,9 +46,9 @@ class RpcObservers:
     def __init__(self, observers: "Sequence[RpcMetrics | RpcTracer]") -> None:
         self._observers = tuple(observers)
 
-    def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
+    def registered(self, service: str, rpc: str, *, streaming: bool) -> None:
         for one in self._observers:
-            one.offered(service, rpc, streaming=streaming)
+            one.registered(service, rpc, streaming=streaming)
 
     def started(self, service: str, rpc: str, metadata: Headers) -> None:
         for one in self._observers:

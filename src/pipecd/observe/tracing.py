@@ -111,7 +111,7 @@ class RpcTracer:
         self.tracing = tracing
         self._current: ContextVar[Span | None] = ContextVar("span", default=None)
 
-    def offered(self, service: str, rpc: str, *, streaming: bool) -> None:
+    def registered(self, service: str, rpc: str, *, streaming: bool) -> None:
         """Spans need no preparation."""
 
     def started(self, service: str, rpc: str, metadata: Headers) -> None:

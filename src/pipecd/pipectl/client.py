@@ -26,7 +26,7 @@ else:
     Api = APIServiceStub
 
 T = TypeVar("T")
-_CONNECT_WITHIN = 5.0
+_CONNECT_TIMEOUT = 5.0
 _RECEIVE_LIMIT = 4 * 1024 * 1024
 
 logger = structlog.get_logger()
@@ -80,7 +80,7 @@ async def connect(
         authorization=credentials.api_key(key),
         insecure=insecure,
         cert_file=cert_file,
-        connect_within=_CONNECT_WITHIN,
+        connect_timeout=_CONNECT_TIMEOUT,
         receive_limit=_RECEIVE_LIMIT,
     ) as channel:
         yield APIServiceStub(channel)

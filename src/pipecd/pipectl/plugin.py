@@ -17,10 +17,8 @@ from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.sdk.conformance import Trial, Verdict, try_plugin
 from pipecd.sdk.options import decode_value
-from pipecd.wire.oci.login import docker_login
-from pipecd.wire.oci.manifest import PLUGIN_LAYER, Platform
-from pipecd.wire.oci.reference import Reference, parse_reference
-from pipecd.wire.oci.registry import Registry
+from pipecd.wire.oci import PLUGIN_LAYER, Platform, Reference, parse_reference
+from pipecd.wire.registry import Registry, docker_login
 
 ARTIFACT_TYPE = f"{PLUGIN_LAYER}+type"
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

@@ -168,7 +168,7 @@ class ControlPlaneClient:
             authorization=authorization.authorization,
             insecure=insecure,
             cert_file=cert_file,
-            connect_within=None,
+            connect_timeout=None,
         ) as channel:
             yield cls(channel, authorization)
 

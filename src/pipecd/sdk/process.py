@@ -31,7 +31,7 @@ from pipecd.sdk.options import decode
 from pipecd.sdk.plugin import StagePlugin
 from pipecd.sdk.serving import PluginServer, rpc_handlers
 from pipecd.wire.channel import open_channel
-from pipecd.wire.server import About, TlsFiles, grpc_server
+from pipecd.wire.server import ServerOptions, TlsFiles, grpc_server
 
 logger = structlog.get_logger()
 
@@ -159,7 +159,7 @@ async def run_plugin(plugin: StagePlugin, settings: PluginProcess) -> None:
                 port=settings.spec.port,
                 tls=settings.tls,
                 grace=settings.grace,
-                about=About(reflects=settings.reflects),
+                options=ServerOptions(reflection=settings.reflects),
             )
         )
         logger.info("plugin started", plugin=server.name, port=port, admin_port=admin)

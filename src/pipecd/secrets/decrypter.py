@@ -19,7 +19,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.secrets import hybrid
 from pipecd.secrets.kms import AwsKey, GoogleKey
 from pipecd.secrets.masking import KnownSecrets
-from pipecd.wire.cloud.client import open_aws, open_google
+from pipecd.wire.cloud import open_aws, open_google
 
 # Working copies are made all the time and key services count their calls.
 _REMEMBERED = 10_000

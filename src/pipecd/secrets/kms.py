@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from pipecd.model.errors import UserMistake
 from pipecd.secrets.hybrid import WrongKey
-from pipecd.wire.cloud.client import AwsCall, CloudRefusal, GoogleCall
+from pipecd.wire.cloud import AwsCall, CloudRejection, GoogleCall
 
 _AWS_ALGORITHM = "RSAES_OAEP_SHA_256"
 # What Google calls a key that decrypts as secrets need it, with its size in place of the dots.
@@ -51,7 +51,7 @@ class AwsKey:
                 CiphertextBlob=sealed_key,
                 EncryptionAlgorithm=_AWS_ALGORITHM,
             )
-        except CloudRefusal as e:
+        except CloudRejection as e:
             if e.code != "InvalidCiphertextException":
                 raise
             raise WrongKey from e
@@ -87,7 +87,7 @@ class GoogleKey:
         body = {"ciphertext": base64.b64encode(sealed_key).decode()}
         try:
             answer = self._ask(f"v1/{self._name}:asymmetricDecrypt", about=self._about, body=body)
-        except CloudRefusal as e:
+        except CloudRejection as e:
             if e.code != "INVALID_ARGUMENT":
                 raise
             raise WrongKey from e

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key of a client that may be replaced while it runs.
+"""The key of a client, which may be replaced while the client runs.
 
-A key that never worked is a mistake of the user and is reported at once. A key that worked may have
-been rotated or disabled for a while: it is read again, and calls are retried with backoff.
+If the server never accepted the key, the rejection is reported at once. A key that was accepted may
+have been rotated or disabled: the client reads it again and retries with backoff.
 """
 
 import asyncio
@@ -59,8 +59,17 @@ class RenewableAuthorization:
 
     async def rejected(self, authorization: str) -> Unauthenticated | None:
         """Called when a call was rejected; returns the error, or None if a newer key was read."""
-        if authorization != self._authorization or await self._renewed():
+        if authorization != self._authorization:
             return None
+        try:
+            fresh = await asyncio.to_thread(self._read)
+        except PipecdError as e:
+            log.warning("key cannot be read again", error=str(e))
+        else:
+            if fresh != self._authorization:
+                self._authorization = fresh
+                log.info("key was replaced, using the new one")
+                return None
         if not self._was_accepted:
             return self._rejection()
         if not self._rejections:
@@ -69,14 +78,3 @@ class RenewableAuthorization:
         pause = _BACKOFF.after(self._rejections) * (1 + self._chance()) / 2
         self._closed_until = self._clock() + pause
         return self._rejection()
-
-    async def _renewed(self) -> bool:
-        try:
-            fresh = await asyncio.to_thread(self._read)
-        except PipecdError as e:
-            log.warning("key cannot be read again", error=str(e))
-            return False
-        changed, self._authorization = fresh != self._authorization, fresh
-        if changed:
-            log.info("key was replaced, using the new one")
-        return changed

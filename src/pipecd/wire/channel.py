@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a gRPC channel that is connected when it is handed out and says who is calling."""
+"""Opens gRPC channels that are connected and authorize every call."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -16,13 +16,12 @@ from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-# Who cannot do without the server for longer ends, as upstream's programs do; pipectl asks for 5 s.
-CONNECT_WITHIN = 15.0
-# Who waits as long as it takes says so when the server has not answered after this time.
-_TELL_AFTER = 1.0
-# So long the reason is looked for, in seconds.
-_ASK_WITHIN = 0.5
-# What piped receives at most; the lists of a big project exceed the default of gRPC.
+# In seconds, like upstream's programs; pipectl waits 5.
+CONNECT_TIMEOUT = 15.0
+# A client that waits without a limit logs a warning after so many seconds.
+_WARN_AFTER = 1.0
+_HEALTH_CHECK_TIMEOUT = 0.5
+# The lists of a large project exceed the default limit of gRPC.
 RECEIVE_LIMIT = 10 * 1024 * 1024
 
 Authorization = str | Callable[[], str]
@@ -35,35 +34,46 @@ async def open_channel(
     authorization: Authorization,
     insecure: bool,
     cert_file: str = "",
-    connect_within: float | None = CONNECT_WITHIN,
+    connect_timeout: float | None = CONNECT_TIMEOUT,
     receive_limit: int = RECEIVE_LIMIT,
 ) -> AsyncGenerator[grpc.aio.Channel, None]:
-    """Connects, or raises Unavailable; every call then carries the authorization, if any.
+    """Connects, or raises Unavailable; every call carries the authorization, if there is one.
 
-    A call that brings an authorization of its own keeps it. Without a limit to `connect_within`
-    it goes on trying, and the log says so.
-
-    An authorization that may change is asked for before each call. Plain text only when
-    `insecure`, else TLS with the roots of the system or those of `cert_file`.
+    A call with an authorization of its own keeps it; one that is a function is called before each
+    call. Without a `connect_timeout` the channel retries until it is connected and logs a warning.
+    Uses plain text if `insecure`, else TLS with the root certificates of the system or those of
+    `cert_file`.
     """
-    options = _options(receive_limit)
-    interceptors = _authorizing(authorization) if authorization else []
+    # No keepalive is set: upstream's server closes the connection of a client that pings more often
+    # than every 5 minutes.
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", receive_limit),
+        ("grpc.max_send_message_length", -1),
+        # Reconnects to a restarted server within seconds; the default backs off to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 500),
+        ("grpc.min_reconnect_backoff_ms", 500),
+        ("grpc.max_reconnect_backoff_ms", 10_000),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    interceptors: list[grpc.aio.ClientInterceptor] = []
+    if authorization:
+        interceptors = [_AuthorizedCall(authorization), _AuthorizedStream(authorization)]
     if insecure:
         channel = grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
     else:
-        credentials = await asyncio.to_thread(_credentials, cert_file)
+        credentials = await asyncio.to_thread(_tls_credentials, cert_file)
         channel = grpc.aio.secure_channel(
             address, credentials, options=options, interceptors=interceptors
         )
     async with channel:
-        await _connected(channel, address, insecure, connect_within)
+        await _connect(channel, address, insecure, connect_timeout)
         yield channel
 
 
 def watch_wakeups(
     channel: grpc.aio.Channel,
 ) -> grpc.aio.UnaryStreamMultiCallable[WatchWakeupsRequest, Wakeup]:
-    """The call for wake-ups, which the service of upstream does not have."""
+    """Returns the RPC that streams wake-ups, which upstream's service does not have."""
     return channel.unary_stream(
         "/grpc.service.pipedservice.PipedService/WatchWakeups",
         request_serializer=WatchWakeupsRequest.SerializeToString,
@@ -71,50 +81,37 @@ def watch_wakeups(
     )
 
 
-def _options(receive_limit: int) -> list[tuple[str, Any]]:
-    # No keepalive is set: upstream's server cuts a client that pings oftener than every 5 minutes.
-    return [
-        ("grpc.max_receive_message_length", receive_limit),
-        ("grpc.max_send_message_length", -1),
-        # A restarted server is found again within seconds; the default backs off to two minutes.
-        ("grpc.initial_reconnect_backoff_ms", 500),
-        ("grpc.min_reconnect_backoff_ms", 500),
-        ("grpc.max_reconnect_backoff_ms", 10_000),
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
-
-
-async def _connected(
-    channel: grpc.aio.Channel, address: str, insecure: bool, within: float | None
+async def _connect(
+    channel: grpc.aio.Channel, address: str, insecure: bool, limit: float | None
 ) -> None:
     other = "TLS" if insecure else "plain text (--insecure)"
     hint = f"check the address and that the server runs, or whether it speaks {other}"
     try:
-        async with asyncio.timeout(_TELL_AFTER if within is None else within):
+        async with asyncio.timeout(_WARN_AFTER if limit is None else limit):
             await channel.channel_ready()
     except TimeoutError as e:
-        if within is not None:
-            raise Unavailable(f"cannot connect to {address} within {within:g}s", hint=hint) from e
-        error = Unavailable(await _reason(channel), hint=hint)
-        log.warning("server cannot be reached, trying on", address=address, error=str(error))
+        if limit is not None:
+            raise Unavailable(f"cannot connect to {address} within {limit:g}s", hint=hint) from e
+        error = Unavailable(await _connection_error(channel), hint=hint)
+        log.warning("server unavailable, retrying", address=address, error=str(error))
         await channel.channel_ready()
-        log.info("server reached", address=address)
+        log.info("connected to the server", address=address)
 
 
-async def _reason(channel: grpc.aio.Channel) -> str:
-    """Why a channel is not connected, which only a call tells."""
+async def _connection_error(channel: grpc.aio.Channel) -> str:
+    """Returns why a channel is not connected, which only a failed call reports."""
     check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
         "/grpc.health.v1.Health/Check"
     )
     try:
-        await check(b"", timeout=_ASK_WITHIN)
+        await check(b"", timeout=_HEALTH_CHECK_TIMEOUT)
     except grpc.aio.AioRpcError as e:
         if e.code() is not grpc.StatusCode.DEADLINE_EXCEEDED and e.details():
             return str(e.details())
-    return "no answer"
+    return "no response"
 
 
-def _credentials(cert_file: str) -> grpc.ChannelCredentials:
+def _tls_credentials(cert_file: str) -> grpc.ChannelCredentials:
     if not cert_file:
         return grpc.ssl_channel_credentials()
     try:
@@ -123,10 +120,6 @@ def _credentials(cert_file: str) -> grpc.ChannelCredentials:
         raise UserMistake(
             f"cannot read the certificate file {cert_file}: {e.strerror}", hint="check --cert-file"
         ) from e
-
-
-def _authorizing(authorization: Authorization) -> list[grpc.aio.ClientInterceptor]:
-    return [_AuthorizedCall(authorization), _AuthorizedStream(authorization)]
 
 
 def _with_authorization(
@@ -146,7 +139,7 @@ def _with_authorization(
 
 
 class _AuthorizedCall(grpc.aio.UnaryUnaryClientInterceptor):
-    """Adds the authorization to calls with one answer."""
+    """Adds the authorization to unary calls."""
 
     def __init__(self, authorization: Authorization) -> None:
         self._authorization = authorization
@@ -163,7 +156,7 @@ class _AuthorizedCall(grpc.aio.UnaryUnaryClientInterceptor):
 
 
 class _AuthorizedStream(grpc.aio.UnaryStreamClientInterceptor):
-    """Adds the authorization to calls with many answers."""
+    """Adds the authorization to calls with a stream of responses."""
 
     def __init__(self, authorization: Authorization) -> None:
         self._authorization = authorization

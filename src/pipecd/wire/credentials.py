@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How callers say who they are: the values of the `authorization` and `cookie` metadata."""
+"""Credentials of callers: the values of the `authorization` and `cookie` metadata."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipecd.model.errors import Unauthenticated, UserMistake
 
-# Pairs of lower-case name and value, as gRPC hands them over; gRPC-Web passes its headers likewise.
+# Pairs of lower-case name and value; the metadata of gRPC or the headers of gRPC-Web.
 Metadata = Sequence[tuple[str, str | bytes]]
 
 PIPED_SCHEME = "PIPED-TOKEN"
 API_KEY_SCHEME = "API-KEY"
-# Upstream's parser also knows the scheme of ID tokens, but no server accepts it.
+# Upstream's parser also accepts the scheme of ID tokens, but none of its servers does.
 KNOWN_SCHEMES = (PIPED_SCHEME, API_KEY_SCHEME, "ID-TOKEN")
 
 SESSION_COOKIE = "token"
@@ -19,7 +19,7 @@ SESSION_COOKIE = "token"
 
 @dataclass(frozen=True)
 class PipedToken:
-    """What a piped presents; the key stays out of logs."""
+    """The credentials of a piped; `repr` omits the key, so that it is never logged."""
 
     project: str
     piped: str
@@ -32,7 +32,7 @@ def piped_token(project: str, piped: str, key: str) -> str:
 
 
 def bearer(piped_authorization: str) -> str:
-    """The `authorization` value of a piped where bearers are asked for, as for traces."""
+    """The bearer `authorization` value of a piped, for the OTLP endpoint of traces."""
     return f"Bearer {piped_authorization.removeprefix(PIPED_SCHEME).strip()}"
 
 
@@ -57,18 +57,18 @@ def parse_api_key(metadata: Metadata) -> str:
 def session_cookie(metadata: Metadata) -> str:
     """Reads the session token from the cookies of a call."""
     cookies = _first(metadata, "cookie") or ""
-    found = ""
+    token = ""
     for part in cookies.split(";"):
         name, equals, value = part.strip().partition("=")
-        # A part without "=" says nothing; upstream's server ends on it.
+        # A part without "=" is ignored; upstream's server crashes on it.
         if equals and name == SESSION_COOKIE:
-            found = value
-    if not found:
+            token = value
+    if not token:
         raise Unauthenticated("Unauthenticated")
-    return found
+    return token
 
 
-def _credential(metadata: Metadata, wanted: str) -> str:
+def _credential(metadata: Metadata, scheme: str) -> str:
     if not metadata:
         raise Unauthenticated("missing credentials")
     value = _first(metadata, "authorization")
@@ -77,7 +77,7 @@ def _credential(metadata: Metadata, wanted: str) -> str:
     parts = value.split(" ")
     if len(parts) != 2 or not parts[1] or parts[0] not in KNOWN_SCHEMES:
         raise Unauthenticated("credentials is malformed")
-    if parts[0] != wanted:
+    if parts[0] != scheme:
         raise Unauthenticated("Unauthenticated")
     return parts[1]
 

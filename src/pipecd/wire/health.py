@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The standard health service, so that load balancers and piped know when a server is ready."""
+"""The standard gRPC health service, for load balancers and piped."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -15,36 +15,40 @@ from pipecd.wire.table import RpcTable
 
 Request = health_pb2.HealthCheckRequest
 Response = health_pb2.HealthCheckResponse
-Ready = Callable[[], Awaitable[bool]]
+ReadinessCheck = Callable[[], Awaitable[bool]]
 
-# How soon whoever watches hears that a server has become ready or has ceased to be.
-LOOK_SECONDS = 1.0
+# How often Watch polls the readiness check, in seconds.
+POLL_SECONDS = 1.0
 
 
 class Health:
-    """Whether a server takes calls; the empty name means all of it, others name one service.
+    """Reports whether a server takes calls; the empty service name means the whole server.
 
-    A server that is up may still lack what it needs to answer; `ready` tells.
+    A server is ready when it is up and the check `ready`, if there is one, succeeds.
     """
 
     NAME = "grpc.health.v1.Health"
 
-    def __init__(self, services: Sequence[str], ready: Ready | None = None) -> None:
+    def __init__(self, services: Sequence[str], ready: ReadinessCheck | None = None) -> None:
         self._services = frozenset(("", *services))
         self._ready = ready
-        self._leaving = asyncio.Event()
+        self._stopping = asyncio.Event()
 
     def rpcs(self) -> RpcTable[None]:
-        """What a server adds to answer Check and Watch, to anybody."""
+        """Returns the handlers of Check and Watch, which need no credentials."""
         service = cast("ServiceDescriptor", health_pb2.DESCRIPTOR.services_by_name["Health"])
-        # Newer versions of the service know a List, which nobody needs here.
+
+        async def allow_any(metadata: Metadata) -> None:
+            del metadata
+
+        # Newer versions of the service have a List, which no client of ours uses.
         others = frozenset(rpc.name for rpc in service.methods) - {"Check", "Watch"}
         streams = {"Watch": (Request, self._watch)}
-        return RpcTable(service, [self], _anybody, not_yet=others, streams=streams)
+        return RpcTable(service, [self], allow_any, unimplemented=others, streams=streams)
 
-    def leave(self) -> None:
-        """Tells everyone who watches that the server is about to stop."""
-        self._leaving.set()
+    def stop(self) -> None:
+        """Reports NOT_SERVING to every watcher, before the server stops."""
+        self._stopping.set()
 
     async def Check(self, request: health_pb2.HealthCheckRequest, caller: None) -> Response:
         if request.service not in self._services:
@@ -56,23 +60,19 @@ class Health:
     ) -> AsyncIterator[Response]:
         if request.service not in self._services:
             yield Response(status=Response.SERVICE_UNKNOWN)
-            await self._leaving.wait()
-        told: Response | None = None
-        while not self._leaving.is_set():
+            await self._stopping.wait()
+        reported: Response | None = None
+        while not self._stopping.is_set():
             state = await self._state()
-            if state != told:
+            if state != reported:
                 yield state
-                told = state
+                reported = state
             with suppress(TimeoutError):
-                # Without anything to ask, only the end is news.
-                async with asyncio.timeout(LOOK_SECONDS if self._ready else None):
-                    await self._leaving.wait()
+                # Without a readiness check the state changes only when the server stops.
+                async with asyncio.timeout(POLL_SECONDS if self._ready else None):
+                    await self._stopping.wait()
         yield await self._state()
 
     async def _state(self) -> Response:
-        serves = not self._leaving.is_set() and (self._ready is None or await self._ready())
-        return Response(status=Response.SERVING if serves else Response.NOT_SERVING)
-
-
-async def _anybody(metadata: Metadata) -> None:
-    """Health is asked without credentials."""
+        is_serving = not self._stopping.is_set() and (self._ready is None or await self._ready())
+        return Response(status=Response.SERVING if is_serving else Response.NOT_SERVING)

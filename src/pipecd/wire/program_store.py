@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs from elsewhere: fetched once, checked, and kept under their address."""
+"""Downloads programs once, verifies them and caches them by URL."""
 
 import asyncio
 import hashlib
@@ -9,8 +9,6 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -21,22 +19,21 @@ import httpx2
 import structlog
 
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.wire.oci.login import docker_login
-from pipecd.wire.oci.manifest import Platform
-from pipecd.wire.oci.reference import parse_reference
-from pipecd.wire.oci.registry import Registry
+from pipecd.wire.oci import Platform, parse_reference
+from pipecd.wire.registry import Registry, docker_login
 
 logger = structlog.get_logger()
 
-_ATTEMPTS, _PAUSE = 3, 1.0
-_WITHIN = 600.0
-_LARGEST = 2 << 30
+_ATTEMPTS, _RETRY_SECONDS = 3, 1.0
+_TIMEOUT = 600.0
+_SIZE_LIMIT = 2 << 30
 _CHUNK = 1 << 20
 _SHA256 = re.compile(r"\s*([0-9A-Fa-f]{64})(?:\s|$)")
+# Partial downloads older than so many seconds are deleted.
 _PARTIAL, _STALE = ".partial-", 3600.0
-# The machine that an ELF file is for, by Go's names.
-_ELF = {"amd64": 62, "arm64": 183}
-_NO_PROGRAMS = {
+# The machine number of ELF files by Go's name of the architecture.
+_ELF_MACHINES = {"amd64": 62, "arm64": 183}
+_OTHER_FILES = {
     b"\x1f\x8b": "an archive",
     b"PK": "an archive",
     b"\xfd7zXZ": "an archive",
@@ -46,10 +43,10 @@ _NO_PROGRAMS = {
 
 @dataclass(frozen=True)
 class Download:
-    """A program that is wanted, and where the wish stands, for those who have to correct it.
+    """A program to download, and the settings that errors name.
 
-    From a registry the layers of `layer_type` are taken. The checksum may be known beforehand, or
-    be published at `checksum_url`; one that is not published is done without.
+    From a registry the layers of `layer_type` are pulled. The checksum is configured or published
+    at `checksum_url`; without either the download is not verified.
     """
 
     kind: str
@@ -62,199 +59,199 @@ class Download:
     checksum_setting: str = ""
 
     @property
-    def what(self) -> str:
-        """What people call it, such as `plugin web`."""
+    def label(self) -> str:
+        """The name in errors and logs, such as `plugin web`."""
         return f"{self.kind} {self.name}"
 
 
 class ProgramStore:
-    """The directory of downloaded programs; another address is another file."""
+    """The directory of downloaded programs, one file for each URL."""
 
     def __init__(self, directory: Path, *, redownload: bool = False) -> None:
         self._directory, self._redownload = directory, redownload
 
-    async def program(self, wanted: Download) -> Path:
-        """The path of a program, which is fetched first when it is not there."""
-        parts = urlsplit(wanted.url)
+    async def program(self, download: Download) -> Path:
+        """Returns the path of a program and downloads it first if it is not cached."""
+        parts = urlsplit(download.url)
         if parts.scheme == "file":
             path = Path(unquote(parts.path))
-            await asyncio.to_thread(_check_local, wanted, path)
+            await asyncio.to_thread(_check_local, download, path)
         else:
-            path = self._directory / _file_name(wanted)
-            if self._redownload or not await asyncio.to_thread(_is_kept, wanted, path):
-                await self._fetch(wanted, path)
+            # The name for people, and a hash of the URL so that another version is another file.
+            name = re.sub(r"[^A-Za-z0-9._-]", "_", download.name).lstrip(".")
+            url_hash = hashlib.sha256(download.url.encode()).hexdigest()[:16]
+            path = self._directory / f"{name}-{url_hash}"
+            if self._redownload or not await asyncio.to_thread(_is_cached, download, path):
+                await self._download_with_retries(download, path)
         if problem := await asyncio.to_thread(_problem, path):
             raise UserMistake(
-                f"{wanted.what}: what {_shown(wanted.url)} gives is {problem}",
-                hint=f"{wanted.url_setting} must name the program itself, for this machine",
+                f"{download.label}: the content of {_without_secrets(download.url)} is {problem}",
+                hint=f"{download.url_setting} must name the program itself, for this machine",
             )
         return path
 
-    async def _fetch(self, wanted: Download, path: Path) -> None:
+    async def _download_with_retries(self, download: Download, path: Path) -> None:
+        url = _without_secrets(download.url)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                async with asyncio.timeout(_WITHIN):
-                    checksum = wanted.checksum or await _published(wanted)
-                    async with self._written(replace(wanted, checksum=checksum), path) as file:
-                        await _download(wanted, file)
+                async with asyncio.timeout(_TIMEOUT):
+                    await self._download(download, path)
             except (Unavailable, TimeoutError) as e:
-                told = str(e) or f"it took longer than {_WITHIN:g}s"
+                error = str(e) or f"it took longer than {_TIMEOUT:g}s"
                 logger.warning(
-                    "a program was not fetched", program=wanted.what, attempt=attempt, why=told
+                    "download failed", program=download.label, attempt=attempt, error=error
                 )
                 if attempt == _ATTEMPTS:
                     raise Unavailable(
-                        f"{wanted.what} cannot be fetched from {_shown(wanted.url)}: {told}"
+                        f"{download.label} cannot be downloaded from {url}: {error}"
                     ) from e
-                await asyncio.sleep(_PAUSE * attempt)
+                await asyncio.sleep(_RETRY_SECONDS * attempt)
             except PipecdError as e:
-                raise UserMistake(f"{wanted.what}: {e.message}", hint=e.hint) from e
+                raise UserMistake(f"{download.label}: {e.message}", hint=e.hint) from e
             else:
-                logger.info("program fetched", program=wanted.what, url=_shown(wanted.url))
+                logger.info("program downloaded", program=download.label, url=url)
                 return
 
-    @asynccontextmanager
-    async def _written(self, wanted: Download, path: Path) -> AsyncGenerator[IO[bytes], None]:
-        """A file that takes its place in one step, and only when it is whole and right."""
-        file = await asyncio.to_thread(self._new_file)
+    async def _download(self, download: Download, path: Path) -> None:
+        checksum = download.checksum or await _published_checksum(download)
+        file = await asyncio.to_thread(self._create_partial_file)
         try:
-            yield file
-            await asyncio.to_thread(_place, wanted, file, path)
+            await _write_content(download, file)
+            await asyncio.to_thread(_install, replace(download, checksum=checksum), file, path)
         finally:
-            await asyncio.to_thread(_discard, file)
+            file.close()
+            await asyncio.to_thread(Path(file.name).unlink, missing_ok=True)
 
-    def _new_file(self) -> IO[bytes]:
+    def _create_partial_file(self) -> IO[bytes]:
         self._directory.mkdir(parents=True, exist_ok=True)
-        for left in self._directory.glob(f"{_PARTIAL}*"):
-            # One who was killed amid a download could not clean up.
-            if time.time() - left.stat().st_mtime > _STALE:
-                left.unlink(missing_ok=True)
+        for partial in self._directory.glob(f"{_PARTIAL}*"):
+            # A process that was killed during a download could not delete it.
+            if time.time() - partial.stat().st_mtime > _STALE:
+                partial.unlink(missing_ok=True)
         return tempfile.NamedTemporaryFile(dir=self._directory, prefix=_PARTIAL, delete=False)
 
 
-async def _published(wanted: Download) -> str:
-    """The checksum that stands beside a program: its digest and perhaps a file name."""
-    if not wanted.checksum_url:
+async def _published_checksum(download: Download) -> str:
+    """Reads the checksum file of a program: a digest and perhaps a file name."""
+    if not download.checksum_url:
         return ""
     try:
         async with httpx2.AsyncClient(timeout=60, follow_redirects=True) as client:
-            answer = await client.get(wanted.checksum_url)
+            response = await client.get(download.checksum_url)
     except httpx2.HTTPError as e:
         raise Unavailable(str(e) or type(e).__name__) from e
-    if answer.status_code == HTTPStatus.NOT_FOUND:
+    if response.status_code == HTTPStatus.NOT_FOUND:
         return ""
-    _refuse(answer, wanted)
-    found = _SHA256.match(answer.text)
-    if found is None:
-        raise UserMistake(f"{_shown(wanted.checksum_url)} is no checksum of SHA-256")
-    return f"sha256:{found[1].lower()}"
+    _check_response(response, download)
+    match = _SHA256.match(response.text)
+    if match is None:
+        raise UserMistake(f"{_without_secrets(download.checksum_url)} is not a SHA-256 checksum")
+    return f"sha256:{match[1].lower()}"
 
 
-async def _download(wanted: Download, file: IO[bytes]) -> None:
-    if urlsplit(wanted.url).scheme == "oci":
-        reference = parse_reference(wanted.url)
+async def _write_content(download: Download, file: IO[bytes]) -> None:
+    if urlsplit(download.url).scheme == "oci":
+        reference = parse_reference(download.url)
         login = await asyncio.to_thread(docker_login, reference.host)
         async with Registry.open(reference, login=login) as registry:
-            await registry.pull(Platform(*host_platform()), layer_type=wanted.layer_type, into=file)
+            await registry.pull(
+                Platform(*host_platform()), layer_type=download.layer_type, into=file
+            )
         return
     try:
         async with (
             httpx2.AsyncClient(timeout=60, follow_redirects=True) as client,
-            client.stream("GET", wanted.url) as answer,
+            client.stream("GET", download.url) as response,
         ):
-            _refuse(answer, wanted)
+            _check_response(response, download)
             size = 0
-            async for chunk in answer.aiter_bytes(_CHUNK):
-                if (size := size + len(chunk)) > _LARGEST:
-                    raise UserMistake(f"{_shown(wanted.url)} is larger than any program should be")
+            async for chunk in response.aiter_bytes(_CHUNK):
+                if (size := size + len(chunk)) > _SIZE_LIMIT:
+                    raise UserMistake(
+                        f"{_without_secrets(download.url)} is larger than {_SIZE_LIMIT >> 30} GiB"
+                    )
                 await asyncio.to_thread(file.write, chunk)
     except httpx2.HTTPError as e:
         raise Unavailable(str(e) or type(e).__name__) from e
 
 
-def _refuse(answer: httpx2.Response, wanted: Download) -> None:
-    url = _shown(wanted.url)
-    if answer.url.scheme != "https":
-        raise UserMistake(f"{url} leads to an address without TLS", hint="use its last address")
-    if answer.is_server_error or answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
-        raise Unavailable(f"the server answered {answer.status_code}")
-    if answer.status_code != HTTPStatus.OK:
+def _check_response(response: httpx2.Response, download: Download) -> None:
+    url = _without_secrets(download.url)
+    if response.url.scheme != "https":
         raise UserMistake(
-            f"{url} answered {answer.status_code}", hint=f"correct {wanted.url_setting}"
+            f"{url} redirects to a URL without TLS", hint="use the URL that it redirects to"
+        )
+    if response.is_server_error or response.status_code == HTTPStatus.TOO_MANY_REQUESTS:
+        raise Unavailable(f"the server answered {response.status_code}")
+    if response.status_code != HTTPStatus.OK:
+        raise UserMistake(
+            f"{url} answered {response.status_code}", hint=f"correct {download.url_setting}"
         )
 
 
-def _check_local(wanted: Download, path: Path) -> None:
+def _check_local(download: Download, path: Path) -> None:
     if not path.is_file():
         raise UserMistake(
-            f"{wanted.what}: there is no file {path}", hint=f"correct {wanted.url_setting}"
+            f"{download.label}: there is no file {path}", hint=f"correct {download.url_setting}"
         )
     if not os.access(path, os.X_OK):
-        raise UserMistake(f"{wanted.what}: {path} is not a program", hint=f"run chmod +x {path}")
-    _check_sum(wanted, path)
+        raise UserMistake(
+            f"{download.label}: {path} is not executable", hint=f"run chmod +x {path}"
+        )
+    _verify_checksum(download, path)
 
 
-def _is_kept(wanted: Download, path: Path) -> bool:
+def _is_cached(download: Download, path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        _check_sum(wanted, path)
+        _verify_checksum(download, path)
     except UserMistake:
-        # The configuration wants another content of the same address by now.
+        # The configuration has a new checksum for the same URL.
         return False
     return True
 
 
-def _check_sum(wanted: Download, path: Path) -> None:
-    if not wanted.checksum:
+def _verify_checksum(download: Download, path: Path) -> None:
+    if not download.checksum:
         return
     with path.open("rb") as file:
-        found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-    if found != wanted.checksum:
+        actual = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    if actual != download.checksum:
         raise UserMistake(
-            f"the checksum of {_shown(wanted.url)} is {found} and should be {wanted.checksum}",
-            hint=f"do not run it before you know why; then correct {wanted.checksum_setting}",
+            f"the checksum of {_without_secrets(download.url)} is {actual} "
+            f"and should be {download.checksum}",
+            hint=f"find out why before you run it; then correct {download.checksum_setting}",
         )
 
 
-def _place(wanted: Download, file: IO[bytes], path: Path) -> None:
+def _install(download: Download, file: IO[bytes], path: Path) -> None:
     file.flush()
     os.fsync(file.fileno())
     file.close()
-    _check_sum(wanted, Path(file.name))
+    _verify_checksum(download, Path(file.name))
     Path(file.name).chmod(0o755)
     os.replace(file.name, path)  # noqa: PTH105 - the same file system, in one step
 
 
-def _discard(file: IO[bytes]) -> None:
-    file.close()
-    Path(file.name).unlink(missing_ok=True)
-
-
 def _problem(path: Path) -> str:
-    """What a file is instead of a program for this host_platform, or nothing."""
+    """Returns what a file is instead of a program for this platform, or an empty text."""
     with path.open("rb") as file:
-        head = file.read(20)
+        header = file.read(20)
     system, architecture = host_platform()
-    if head.startswith(b"\x7fELF"):
-        wanted = _ELF.get(architecture)
-        is_other = wanted is not None and int.from_bytes(head[18:20], "little") != wanted
+    if header.startswith(b"\x7fELF"):
+        machine = _ELF_MACHINES.get(architecture)
+        is_other = machine is not None and int.from_bytes(header[18:20], "little") != machine
         return f"a program for another machine than {system}/{architecture}" if is_other else ""
-    for start, what in _NO_PROGRAMS.items():
-        if head.startswith(start):
-            return f"{what} and not a program"
-    is_script = head.startswith(b"#!")
+    for magic, kind in _OTHER_FILES.items():
+        if header.startswith(magic):
+            return f"{kind} and not a program"
+    is_script = header.startswith(b"#!")
     return "" if is_script or sys.platform != "linux" else "neither a program nor a script"
 
 
-def _file_name(wanted: Download) -> str:
-    """The name for people, and the address so that another version is another file."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", wanted.name).lstrip(".")
-    return f"{name}-{hashlib.sha256(wanted.url.encode()).hexdigest()[:16]}"
-
-
-def _shown(url: str) -> str:
-    """The address without what may be secret in it."""
+def _without_secrets(url: str) -> str:
+    """Returns the URL without user, password and query."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
@@ -263,6 +260,6 @@ _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm6
 
 
 def host_platform() -> tuple[str, str]:
-    """The operating system and the architecture of this host_platform, in the words of Go."""
+    """Returns the operating system and the architecture of this machine, by their names in Go."""
     name = platform.machine().lower()
     return platform.system().lower(), _ARCHITECTURES.get(name, name)

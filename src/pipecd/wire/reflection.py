@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server reflection: lets tools like grpcurl learn what a server offers.
+"""gRPC server reflection, for tools like grpcurl.
 
-Only this module needs the extra `reflection`; it is imported when reflection is asked for.
+Only this module needs the extra `reflection`; it is imported when reflection is enabled.
 """
 
 from collections.abc import Iterable
@@ -13,17 +13,17 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 
 _METHOD = "ServerReflectionInfo"
 _DESCRIBED = "grpc.reflection.v1alpha.ServerReflection"
-# Both versions have the same messages, and newer tools begin with the second one.
+# Both versions have the same messages; newer tools try the second one first.
 SERVICES = (_DESCRIBED, "grpc.reflection.v1.ServerReflection")
 
 
 def reflection(services: Iterable[str]) -> grpc.GenericRpcHandler:
-    """What a server adds to describe these services and reflection itself."""
-    answering: Any = ReflectionServicer([*services, _DESCRIBED])
+    """Returns the handler that describes these services and reflection itself."""
+    servicer: Any = ReflectionServicer([*services, _DESCRIBED])
     request: Any = reflection_pb2.ServerReflectionRequest
     response: Any = reflection_pb2.ServerReflectionResponse
     method: Any = grpc.stream_stream_rpc_method_handler(
-        answering.ServerReflectionInfo,
+        servicer.ServerReflectionInfo,
         request_deserializer=request.FromString,
         response_serializer=response.SerializeToString,
     )

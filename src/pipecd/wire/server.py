@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a gRPC server: binds its port or says why not, tells its health, and stops without haste."""
+"""Runs a gRPC server with health checks, optional TLS and reflection, and a graceful stop."""
 
 import asyncio
 import errno
@@ -16,10 +16,10 @@ import grpc
 import grpc.aio
 
 from pipecd.model.errors import UserMistake
-from pipecd.wire.health import Health, Ready
+from pipecd.wire.health import Health, ReadinessCheck
 from pipecd.wire.table import RpcTable
 
-# What upstream's control plane accepts: the default of gRPC in Go.
+# The default of gRPC in Go, which upstream's control plane uses.
 RECEIVE_LIMIT = 4 * 1024 * 1024
 UNIX = "unix:"
 # How long running calls may take to finish when the server stops.
@@ -35,17 +35,14 @@ class TlsFiles:
 
 
 @dataclass(frozen=True)
-class About:
-    """What a server tells of itself: one that `reflects` describes its services to anyone who asks.
+class ServerOptions:
+    """Whether a server offers reflection, and the readiness check of its health service."""
 
-    `ready` is what its health service asks; without it a server that is up is ready.
-    """
-
-    reflects: bool = False
-    ready: Ready | None = None
+    reflection: bool = False
+    ready: ReadinessCheck | None = None
 
 
-UP = About()
+_DEFAULT_OPTIONS = ServerOptions()
 
 
 @asynccontextmanager
@@ -56,16 +53,16 @@ async def grpc_server(
     port: int,
     tls: TlsFiles | None = None,
     grace: float = GRACE,
-    about: About = UP,
+    options: ServerOptions = _DEFAULT_OPTIONS,
 ) -> AsyncGenerator[int, None]:
     """Serves until the block ends and yields the bound port; port 0 takes any free one.
 
-    A host `unix:<path>` is a socket in the file system; its port means nothing.
+    A host `unix:<path>` is a socket in the file system; its port is ignored.
     """
     credentials = await asyncio.to_thread(_read_tls, tls) if tls else None
     if not host.startswith(UNIX):
-        await refuse_busy(host, port)
-    # Without SO_REUSEPORT a second server on the port fails instead of stealing half of the calls.
+        await check_port_free(host, port)
+    # Without SO_REUSEPORT a second server on the port fails instead of taking half of the calls.
     server = grpc.aio.server(
         options=[
             ("grpc.so_reuseport", 0),
@@ -74,73 +71,60 @@ async def grpc_server(
         ]
     )
     tables: list[RpcTable[Any]] = [h for h in handlers if isinstance(h, RpcTable)]
-    health = Health([table.service_name for table in tables], about.ready)
+    health = Health([table.service_name for table in tables], options.ready)
     server.add_generic_rpc_handlers((*handlers, health.rpcs()))
-    if about.reflects:
+    if options.reflection:
         names = [*(table.service_name for table in tables), health.NAME]
-        server.add_generic_rpc_handlers((_reflection(names),))
-    bound = _bind(server, host, port, credentials)
+        try:
+            module = importlib.import_module("pipecd.wire.reflection")
+        except ModuleNotFoundError as e:
+            raise UserMistake(
+                "gRPC reflection needs the package grpcio-reflection",
+                hint="install pipecd[reflection] or leave out --enable-grpc-reflection",
+            ) from e
+        server.add_generic_rpc_handlers((module.reflection(names),))
+    address = _address(host, port)
+    try:
+        if credentials is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, credentials)
+    except RuntimeError as e:
+        raise _cannot_listen(host, port, str(e)) from e
     await server.start()
     try:
         yield bound
     finally:
-        health.leave()
-        await _stop(server, tables, grace)
+        health.stop()
+        stopping = asyncio.ensure_future(server.stop(grace))
+        while not stopping.done():
+            # A stream that was accepted just now may open after the first pass.
+            for table in tables:
+                table.drain()
+            await asyncio.wait({stopping}, timeout=0.05)
+        await stopping
 
 
-def _reflection(services: Sequence[str]) -> grpc.GenericRpcHandler:
-    try:
-        module = importlib.import_module("pipecd.wire.reflection")
-    except ModuleNotFoundError as e:
-        raise UserMistake(
-            "gRPC reflection needs the package grpcio-reflection",
-            hint="install pipecd[reflection] or leave out --enable-grpc-reflection",
-        ) from e
-    return module.reflection(services)
-
-
-async def _stop(server: grpc.aio.Server, tables: Sequence[RpcTable[Any]], grace: float) -> None:
-    stopping = asyncio.ensure_future(server.stop(grace))
-    while not stopping.done():
-        # A stream that was accepted a moment ago may open after the first round.
-        for table in tables:
-            table.drain()
-        await asyncio.wait({stopping}, timeout=0.05)
-    await stopping
-
-
-def _bind(
-    server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None
-) -> int:
-    address = _address(host, port)
-    try:
-        if credentials is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, credentials)
-    except RuntimeError as e:
-        raise _cannot_listen(host, port, str(e)) from e
-
-
-async def refuse_busy(host: str, port: int) -> None:
+async def check_port_free(host: str, port: int) -> None:
     """Raises `UserMistake` unless the port is free at every address of the host.
 
-    gRPC is content when one of several addresses could be bound, so that "localhost" would come up
-    on ::1 only while another program answers on 127.0.0.1.
+    gRPC succeeds when it can bind one of several addresses, so that "localhost" would listen on ::1
+    only while another program listens on 127.0.0.1.
     """
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(
+        candidates = await loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as e:
         raise UserMistake(
-            f"cannot listen on {_address(host, port)}: the host is not known ({e.strerror})",
+            f"cannot listen on {_address(host, port)}: unknown host ({e.strerror})",
             hint="use the name or address of this machine, or leave the host empty",
         ) from e
-    # One bindable address suffices, since a name may have an address that the machine lacks.
-    absent: OSError | None = None
+    # One bindable address suffices: a name may have an address that the machine lacks.
+    missing: OSError | None = None
     usable = 0
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in candidates:
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -152,9 +136,9 @@ async def refuse_busy(host: str, port: int) -> None:
         except OSError as e:
             if e.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise _cannot_listen(host, port, os.strerror(e.errno or 0), e.errno) from e
-            absent = e
-    if not usable and absent is not None:
-        raise _cannot_listen(host, port, os.strerror(absent.errno or 0)) from absent
+            missing = e
+    if not usable and missing is not None:
+        raise _cannot_listen(host, port, os.strerror(missing.errno or 0)) from missing
 
 
 def _cannot_listen(host: str, port: int, why: str, code: int | None = None) -> UserMistake:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one edge where our errors become gRPC statuses, and statuses of others our errors."""
+"""Maps errors to gRPC statuses, and statuses of failed calls to errors."""
 
 import grpc
 import grpc.aio
@@ -17,11 +17,11 @@ from pipecd.model.errors import (
     UserMistake,
 )
 
-# What a caller learns about a fault of ours; the log of the server has the traceback.
+# The message of a bug; the log of the server has the traceback.
 INTERNAL = "internal error, the log of the server says more"
 
-# Statuses travel in headers, whose total size peers limit to 8 KiB or so.
-LONGEST = 2000
+# Statuses are sent in headers, whose total size peers limit to about 8 KiB.
+MESSAGE_LIMIT = 2000
 
 _CODES: tuple[tuple[type[PipecdError], grpc.StatusCode], ...] = (
     (UserMistake, grpc.StatusCode.INVALID_ARGUMENT),
@@ -32,7 +32,7 @@ _CODES: tuple[tuple[type[PipecdError], grpc.StatusCode], ...] = (
     (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
     (Unavailable, grpc.StatusCode.UNAVAILABLE),
     (Unsupported, grpc.StatusCode.UNIMPLEMENTED),
-    # An expected failure of no particular kind keeps its text.
+    # Other expected errors keep their text.
     (PipecdError, grpc.StatusCode.INTERNAL),
 )
 
@@ -49,26 +49,23 @@ _ERRORS: dict[grpc.StatusCode, type[PipecdError]] = {
 
 
 def to_status(error: BaseException) -> tuple[grpc.StatusCode, str]:
-    """The status a caller gets; what we did not expect is told without details."""
+    """Returns the status for a caller; unexpected errors are reported without details."""
     if isinstance(error, StorageUnavailable):
         return grpc.StatusCode.UNAVAILABLE, StorageUnavailable.PUBLIC_MESSAGE
     for kind, code in _CODES:
         if isinstance(error, kind):
-            return code, _sendable(str(error))
+            text = str(error)
+            if len(text) > MESSAGE_LIMIT:
+                text = text[:MESSAGE_LIMIT] + "…"
+            return code, text.encode("utf-8", "replace").decode()
     return grpc.StatusCode.INTERNAL, INTERNAL
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> PipecdError:
-    """The error of ours that a failed call means.
+    """Returns the error for a failed call.
 
     Every code that upstream retries becomes `Unavailable`, also INTERNAL and UNKNOWN.
     """
     code = error.code()
     details = error.details() or f"the call ended with {code.name}"
     return _ERRORS.get(code, Unavailable)(details)
-
-
-def _sendable(text: str) -> str:
-    if len(text) > LONGEST:
-        text = text[:LONGEST] + "…"
-    return text.encode("utf-8", "replace").decode()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a request against the rules written beside its fields in the .proto files.
+"""Validates requests against the rules that the .proto files declare for their fields.
 
-Every message type is compiled once into a tuple of checks in declaration order; the first violation
-is told in upstream's words, because clients show them and tests of others compare them.
+Every message type is compiled once into a tuple of checks in declaration order. The error names the
+first violation in upstream's words, because clients show it and compare it.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,60 +17,59 @@ from pipecd.model.errors import UserMistake
 from pipecd.proto import rules_pb2
 from pipecd.proto.rules_pb2 import FieldRules
 
-# Given a value, the reason why it is refused, or nothing.
+# Returns the reason why a value is invalid, or an empty text.
 Reason = Callable[[Any], str]
-# Given a message, its first violation as "invalid Msg.Field: reason", or nothing.
+# Returns the first violation of a message as "invalid Msg.Field: reason", or an empty text.
 Check = Callable[[Message], str]
 
 EMBEDDED = "embedded message failed validation"
 
-# Upstream's rule is > 0, but its own console never fills this in, so nobody could ever save it.
+# Upstream's rule is > 0, but its own console never sets this field and could not save the message.
 _MAY_BE_ZERO = frozenset({"model.ProjectSSOConfig.session_ttl"})
 
 
 def check(message: Message) -> None:
-    """Refuses a request that breaks a rule of its fields or of any message inside it."""
-    if fault := first_fault(message):
-        raise UserMistake(f"invalid request: {fault}")
+    """Raises UserMistake if a field of the request or of a message inside it breaks a rule."""
+    if violation := first_violation(message):
+        raise UserMistake(f"invalid request: {violation}")
 
 
-def first_fault(message: Message) -> str:
-    """The first violation in declaration order, or an empty text."""
+def first_violation(message: Message) -> str:
+    """Returns the first violation in declaration order, or an empty text."""
     for check_field in _checks(message.DESCRIPTOR):
-        if fault := check_field(message):
-            return fault
+        if violation := check_field(message):
+            return violation
     return ""
 
 
 @cache
 def _checks(descriptor: Descriptor) -> tuple[Check, ...]:
-    found = (_field_check(field) for field in descriptor.fields)
-    return tuple(c for c in found if c is not None)
-
-
-def _field_check(field: FieldDescriptor) -> Check | None:
-    rules = rules_of(field)
-    if is_map(field):
-        return _map_check(field, rules)
-    if field.is_repeated:
-        return _list_check(field, rules)
-    if field.message_type is not None:
-        return _message_check(field, rules)
-    return _scalar_check(field, rules)
+    checks: list[Check | None] = []
+    for field in descriptor.fields:
+        rules = field.GetOptions().Extensions[rules_pb2.rules]
+        if is_map(field):
+            checks.append(_map_check(field, rules))
+        elif field.is_repeated:
+            checks.append(_list_check(field, rules))
+        elif field.message_type is not None:
+            checks.append(_message_check(field, rules))
+        else:
+            checks.append(_scalar_check(field, rules))
+    return tuple(check for check in checks if check is not None)
 
 
 def _scalar_check(field: FieldDescriptor, rules: FieldRules) -> Check | None:
     reason_of = _value_reason(field, rules)
     if reason_of is None:
         return None
-    name, where, may_be_zero = field.name, _where(field), field.full_name in _MAY_BE_ZERO
+    name, path, may_be_zero = field.name, _go_path(field), field.full_name in _MAY_BE_ZERO
 
     def scalar(message: Message) -> str:
         value = getattr(message, name)
         if may_be_zero and value == 0:
             return ""
         reason = reason_of(value)
-        return f"invalid {where}: {reason}" if reason else ""
+        return f"invalid {path}: {reason}" if reason else ""
 
     return scalar
 
@@ -79,57 +78,63 @@ def _message_check(field: FieldDescriptor, rules: FieldRules) -> Check | None:
     embedded = _has_checks(field.message_type)
     if not (rules.required or embedded):
         return None
-    name, where, required = field.name, _where(field), rules.required
+    name, path, required = field.name, _go_path(field), rules.required
 
     def message_field(message: Message) -> str:
         if not message.HasField(name):
-            return f"invalid {where}: value is required" if required else ""
-        if embedded and (cause := first_fault(getattr(message, name))):
-            return f"invalid {where}: {EMBEDDED} | caused by: {cause}"
+            return f"invalid {path}: value is required" if required else ""
+        if embedded and (cause := first_violation(getattr(message, name))):
+            return f"invalid {path}: {EMBEDDED} | caused by: {cause}"
         return ""
 
     return message_field
 
 
 def _list_check(field: FieldDescriptor, rules: FieldRules) -> Check | None:
-    size_reason = _size_reason(rules)
     element_reason = _element_reason(field, rules.items)
-    if size_reason is None and element_reason is None:
+    least, most = rules.min_items, rules.max_items if rules.HasField("max_items") else None
+    if not least and most is None and element_reason is None:
         return None
-    name, where = field.name, _where(field)
+    size_violation = f"value must contain at least {least} item(s)"
+    if most is not None:
+        size_violation = f"value must contain between {least} and {most} items, inclusive"
+    name, path = field.name, _go_path(field)
 
     def list_field(message: Message) -> str:
         elements = getattr(message, name)
-        if size_reason and (reason := size_reason(len(elements))):
-            return f"invalid {where}: {reason}"
+        size = len(elements)
+        if size < least or (most is not None and size > most):
+            return f"invalid {path}: {size_violation}"
         if element_reason:
             for index, element in enumerate(elements):
                 if reason := element_reason(element):
-                    return f"invalid {where}[{index}]: {reason}"
+                    return f"invalid {path}[{index}]: {reason}"
         return ""
 
     return list_field
 
 
 def _map_check(field: FieldDescriptor, rules: FieldRules) -> Check | None:
-    key, value = entry_of(field)
-    fewest = rules.min_pairs
-    key_reason = _value_reason(key, rules.keys)
-    value_reason = _element_reason(value, rules.values)
-    if not (fewest or key_reason or value_reason):
+    if field.message_type is None:
+        raise TypeError(f"{field.full_name} is not a map")
+    entry = field.message_type.fields_by_name
+    least = rules.min_pairs
+    key_reason = _value_reason(entry["key"], rules.keys)
+    value_reason = _element_reason(entry["value"], rules.values)
+    if not (least or key_reason or value_reason):
         return None
-    name, where = field.name, _where(field)
+    name, path = field.name, _go_path(field)
 
     def map_field(message: Message) -> str:
         entries = getattr(message, name)
-        if len(entries) < fewest:
-            return f"invalid {where}: value must contain at least {fewest} pair(s)"
+        if len(entries) < least:
+            return f"invalid {path}: value must contain at least {least} pair(s)"
         for key in sorted(entries):
             reason = key_reason(key) if key_reason else ""
             if not reason and value_reason:
                 reason = value_reason(entries[key])
             if reason:
-                return f"invalid {where}[{key}]: {reason}"
+                return f"invalid {path}[{key}]: {reason}"
         return ""
 
     return map_field
@@ -142,89 +147,48 @@ def _element_reason(field: FieldDescriptor, rules: FieldRules) -> Reason | None:
         return None
 
     def embedded(element: Message) -> str:
-        cause = first_fault(element)
+        cause = first_violation(element)
         return f"{EMBEDDED} | caused by: {cause}" if cause else ""
 
     return embedded
 
 
-def _size_reason(rules: FieldRules) -> Reason | None:
-    fewest = rules.min_items
-    if rules.HasField("max_items"):
-        most = rules.max_items
-        told = f"value must contain between {fewest} and {most} items, inclusive"
-        return lambda size: "" if fewest <= size <= most else told
-    if fewest:
-        return lambda size: (
-            "" if size >= fewest else f"value must contain at least {fewest} item(s)"
-        )
-    return None
-
-
 def _value_reason(field: FieldDescriptor, rules: FieldRules) -> Reason | None:
-    """The rules of one scalar value, in the order in which upstream applies them."""
-    reasons = [*_choice_reasons(field, rules), *_text_reasons(rules), *_number_reasons(rules)]
-    if not reasons:
-        return None
-    if len(reasons) == 1:
-        return reasons[0]
-
-    def first(value: Any) -> str:
-        return next((told for r in reasons if (told := r(value))), "")
-
-    return first
-
-
-def _choice_reasons(field: FieldDescriptor, rules: FieldRules) -> Sequence[Reason]:
+    """Combines the rules of one scalar value, in the order in which upstream applies them."""
     reasons: list[Reason] = []
-    choices = frozenset([*getattr(rules, "in"), *rules.in_number])
-    if choices:
-        listed = " ".join(str(c) for c in [*getattr(rules, "in"), *rules.in_number])
-        told = f"value must be in list [{listed}]"
-        reasons.append(lambda value: "" if value in choices else told)
+    if choices := [*getattr(rules, "in"), *rules.in_number]:
+        allowed = frozenset(choices)
+        not_listed = f"value must be in list [{' '.join(str(choice) for choice in choices)}]"
+        reasons.append(lambda value: "" if value in allowed else not_listed)
     if rules.defined_only and field.enum_type is not None:
         defined = frozenset(field.enum_type.values_by_number)
-        reasons.append(
-            lambda value: "" if value in defined else "value must be one of the defined enum values"
-        )
-    return reasons
-
-
-def _text_reasons(rules: FieldRules) -> Sequence[Reason]:
-    reasons: list[Reason] = []
-    if fewest := rules.min_len:
-        told_length = f"value length must be at least {fewest} runes"
-        reasons.append(lambda value: "" if len(value) >= fewest else told_length)
+        undefined = "value must be one of the defined enum values"
+        reasons.append(lambda value: "" if value in defined else undefined)
+    if least := rules.min_len:
+        too_short = f"value length must be at least {least} runes"
+        reasons.append(lambda value: "" if len(value) >= least else too_short)
     if prefix := rules.prefix:
-        told_prefix = f'value does not have prefix "{prefix}"'
-        reasons.append(lambda value: "" if value.startswith(prefix) else told_prefix)
+        no_prefix = f'value does not have prefix "{prefix}"'
+        reasons.append(lambda value: "" if value.startswith(prefix) else no_prefix)
     if rules.pattern:
-        expression = _go_expression(rules.pattern)
-        told_pattern = f'value does not match regex pattern "{rules.pattern}"'
-        reasons.append(lambda value: "" if expression.search(value) else told_pattern)
-    return reasons
-
-
-def _number_reasons(rules: FieldRules) -> Sequence[Reason]:
-    reasons: list[Reason] = []
+        # In Go `$` means the end of the text, while Python also allows a newline after it.
+        expression = re.compile(re.sub(r"\$$", r"\\Z", rules.pattern))
+        no_match = f'value does not match regex pattern "{rules.pattern}"'
+        reasons.append(lambda value: "" if expression.search(value) else no_match)
     if rules.HasField("gt"):
-        above = rules.gt
-        reasons.append(lambda n: "" if n > above else f"value must be greater than {above:g}")
+        bound, too_small = rules.gt, f"value must be greater than {rules.gt:g}"
+        reasons.append(lambda value: "" if value > bound else too_small)
     if rules.HasField("gte"):
-        least = rules.gte
-        told = f"value must be greater than or equal to {least:g}"
-        reasons.append(lambda n: "" if n >= least else told)
-    return reasons
+        least_number = rules.gte
+        below = f"value must be greater than or equal to {least_number:g}"
+        reasons.append(lambda value: "" if value >= least_number else below)
+    if len(reasons) < 2:
+        return reasons[0] if reasons else None
 
+    def first_reason(value: Any) -> str:
+        return next((text for reason in reasons if (text := reason(value))), "")
 
-def _go_expression(pattern: str) -> re.Pattern[str]:
-    # In Go `$` means the end of the text, while Python lets a final newline slip through.
-    return re.compile(re.sub(r"\$$", r"\\Z", pattern))
-
-
-def rules_of(field: FieldDescriptor) -> FieldRules:
-    """The rules written beside a field, empty when there are none."""
-    return field.GetOptions().Extensions[rules_pb2.rules]
+    return first_reason
 
 
 def is_map(field: FieldDescriptor) -> bool:
@@ -235,40 +199,28 @@ def is_map(field: FieldDescriptor) -> bool:
     )
 
 
-def entry_of(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
-    """The key and the value of a map field."""
-    if field.message_type is None:
-        raise TypeError(f"{field.full_name} is not a map")
-    entry = field.message_type.fields_by_name
-    return entry["key"], entry["value"]
-
-
 @cache
 def _has_checks(descriptor: Descriptor) -> bool:
-    """Whether the message or one it can contain has a rule; others need not be walked."""
-    seen, waiting = {descriptor}, [descriptor]
-    while waiting:
-        for field in waiting.pop().fields:
+    """Whether the message or one it can contain has a rule; others are not traversed."""
+    seen, pending = {descriptor}, [descriptor]
+    while pending:
+        for field in pending.pop().fields:
             if field.GetOptions().HasExtension(rules_pb2.rules):
                 return True
             inner = field.message_type
             if inner is not None and inner not in seen:
                 seen.add(inner)
-                waiting.append(inner)
+                pending.append(inner)
     return False
 
 
-def _where(field: FieldDescriptor) -> str:
-    return f"{_go_type(field.containing_type)}.{go_name(field.name)}"
-
-
-def _go_type(descriptor: Descriptor | None) -> str:
+def _go_path(field: FieldDescriptor) -> str:
     names: list[str] = []
-    current = descriptor
-    while current is not None:
-        names.append(go_name(current.name))
-        current = current.containing_type
-    return "_".join(reversed(names))
+    message = field.containing_type
+    while message is not None:
+        names.insert(0, go_name(message.name))
+        message = message.containing_type
+    return f"{'_'.join(names)}.{go_name(field.name)}"
 
 
 def go_name(name: str) -> str:

@@ -11,10 +11,9 @@ from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.piped.pluginhost.host import PluginDownloads
 from pipecd.wire import program_store as store_module
-from pipecd.wire.oci.manifest import PLUGIN_LAYER, Platform
-from pipecd.wire.oci.reference import parse_reference
-from pipecd.wire.oci.registry import Registry
+from pipecd.wire.oci import PLUGIN_LAYER, Platform, parse_reference
 from pipecd.wire.program_store import host_platform
+from pipecd.wire.registry import Registry
 from servers.registry import OciRegistry
 
 SCRIPT = b"#!/bin/sh\nexit 0\n"
@@ -30,7 +29,7 @@ def spec(url: str, checksum: str = "") -> PluginSpec:
 
 @pytest.fixture(autouse=True)
 def _short_retry_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_PAUSE", 0.01)
+    monkeypatch.setattr(store_module, "_RETRY_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -102,7 +101,7 @@ async def test_a_short_outage_is_retried_and_a_long_one_is_an_error(
     wanted_spec = spec(f"{site.address}/files/tool?token=secret")
     assert await PluginDownloads(directory).program(wanted_spec)
     site.outages = 3
-    with pytest.raises(Unavailable, match=r"plugin tool cannot be fetched from \S+/files/tool: the server answered 503"):  # fmt: skip
+    with pytest.raises(Unavailable, match=r"plugin tool cannot be downloaded from \S+/files/tool: the server answered 503"):  # fmt: skip
         await PluginDownloads(directory, redownload=True).program(wanted_spec)
     assert len(files_in(directory)) == 1
 
@@ -131,7 +130,7 @@ async def test_a_missing_file_or_an_unsafe_redirect_is_an_error(
         await PluginDownloads(directory).program(spec(f"{site.address}/files/other"))
     registry.files["tool"] = SCRIPT
     site.redirects["/files/moved"] = f"{registry.address}/files/tool"
-    with pytest.raises(UserMistake, match=r"leads to an address without TLS"):
+    with pytest.raises(UserMistake, match=r"redirects to a URL without TLS"):
         await PluginDownloads(directory).program(spec(f"{site.address}/files/moved"))
 
 
@@ -144,7 +143,7 @@ async def test_a_local_program_is_used_in_place(tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match=r"the checksum of .* and should be"):
         await unused.program(spec(path.as_uri(), sum_of(b"")))
     path.chmod(0o644)
-    with pytest.raises(UserMistake, match=r"is not a program; run chmod \+x"):
+    with pytest.raises(UserMistake, match=r"is not executable; run chmod \+x"):
         await unused.program(spec(path.as_uri()))
     with pytest.raises(UserMistake, match=r"there is no file /nowhere/tool"):
         await unused.program(spec("file:///nowhere/tool"))
@@ -175,7 +174,7 @@ async def test_a_program_is_pulled_from_an_oci_registry(
     ("url", "told"),
     [
         pytest.param("team/plugin:v2", "plugin tool: the registry has no .*team/plugin:v2", id="a tag that is not there"),
-        pytest.param("Team/plugin", "plugin tool: .* is not the address of anything in a registry", id="a name that cannot be"),
+        pytest.param("Team/plugin", "plugin tool: .* is not a valid OCI reference", id="a name that cannot be"),
     ],
 )  # fmt: skip
 async def test_an_artifact_that_the_registry_does_not_have(

@@ -15,7 +15,7 @@ from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
 from pipecd.controlplane.auth.request_origin import is_cross_site
 from pipecd.controlplane.auth.subject import User
 from pipecd.model.errors import Denied, PipecdError
-from pipecd.wire.frames import HEAD_BYTES, data_frame, only_message, trailer_frame
+from pipecd.wire.frames import HEADER_BYTES, data_frame, only_message, trailer_frame
 from pipecd.wire.server import RECEIVE_LIMIT
 from pipecd.wire.status import to_status
 from pipecd.wire.table import FORMER_PREFIX, PREFIX, RpcTable
@@ -76,7 +76,7 @@ class GrpcWeb:
 
 async def _read_body(headers: Headers, receive: Receive) -> bytes | None:
     """The whole body, or None if it is too large."""
-    most = RECEIVE_LIMIT + HEAD_BYTES
+    most = RECEIVE_LIMIT + HEADER_BYTES
     # uvicorn has checked that the length is a number, but not how long the number is.
     announced = headers.get("content-length", "0").lstrip("0") or "0"
     if len(announced) > len(str(most)) or int(announced) > most:

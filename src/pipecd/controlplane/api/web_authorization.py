@@ -54,7 +54,7 @@ class WebRpcTable(RpcTable[User]):
 
         super().__init__(SERVICE, parts, authenticate, observer=observer)
 
-    async def admit(self, rpc: str, caller: User) -> None:
+    async def authorize(self, rpc: str, caller: User) -> None:
         match self._required.get(rpc):
             case Permission() as permission:
                 await self._access.scope(caller, permission)

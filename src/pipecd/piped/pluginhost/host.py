@@ -25,7 +25,7 @@ from pipecd.sdk.host import program_variables
 from pipecd.sdk.plugin import DeploymentPlugin, StagePlugin
 from pipecd.sdk.process import entry_of
 from pipecd.sdk.serving import PluginServer, rpc_handlers
-from pipecd.wire.oci.manifest import PLUGIN_LAYER
+from pipecd.wire.oci import PLUGIN_LAYER
 from pipecd.wire.program_store import Download, ProgramStore
 from pipecd.wire.server import grpc_server
 

@@ -20,7 +20,7 @@ from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.program import die_with_parent, output
 from pipecd.program.port import free_port
 from pipecd.sdk.serving import is_serving, loopback_channel, start_arguments
-from pipecd.wire.server import refuse_busy
+from pipecd.wire.server import check_port_free
 
 logger = structlog.get_logger()
 
@@ -172,7 +172,7 @@ class PluginInstance:
         if not port:
             return free_port()
         try:
-            await refuse_busy("localhost", port)
+            await check_port_free("localhost", port)
         except UserMistake as e:
             raise UserMistake(
                 f"plugin {self._launch.name} cannot start: {e.message}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One service of AWS; needs boto3."""
+"""A client of one AWS service; needs boto3."""
 
 import os
 from typing import Any
@@ -15,7 +15,7 @@ from botocore.exceptions import (
 )
 
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
-from pipecd.wire.cloud.client import CloudRefusal
+from pipecd.wire.cloud import CloudRejection
 
 # A thread cannot be cancelled, so every call needs timeouts.
 _CONFIG = Config(connect_timeout=3, read_timeout=10, retries={"max_attempts": 3})
@@ -34,13 +34,13 @@ _BUSY = frozenset({"ThrottlingException", "Throttling", "TooManyRequestsExceptio
 
 
 class AwsApi:
-    """Calls operations of a service; errors say who must act: user, operator or nobody."""
+    """Calls operations of a service; maps errors of AWS to those of `pipecd.model.errors`."""
 
     def __init__(self, service: str, region: str) -> None:
         self._name = service
         try:
             session: Any = boto3.Session()
-            # Every other SDK knows this variable, and boto3 does not.
+            # Every other AWS SDK reads this variable, and boto3 does not.
             region = region or os.environ.get("AWS_REGION", "")
             self._client = session.client(service, region_name=region or None, config=_CONFIG)
         except NoRegionError as e:
@@ -66,15 +66,15 @@ class AwsApi:
 
 
 def _to_error(error: ClientError, about: str) -> PipecdError:
-    answer: Any = error.response
-    code, why = answer["Error"].get("Code", ""), answer["Error"].get("Message", "")
+    response: Any = error.response
+    code, reason = response["Error"].get("Code", ""), response["Error"].get("Message", "")
     if code in _MISSING:
         return NotFound(f"{about} does not exist", hint="check its name and the region")
     if code in _DENIED:
         return Denied(
-            f"AWS does not allow the use of {about}: {why or code}",
+            f"AWS denies access to {about}: {reason or code}",
             hint="check the credentials and the policies of their role",
         )
-    if code in _BUSY or answer["ResponseMetadata"]["HTTPStatusCode"] >= 500:
-        return Unavailable(f"AWS cannot answer about {about} now: {why or code}")
-    return CloudRefusal(f"AWS refused {about}: {why or code}", code=code)
+    if code in _BUSY or response["ResponseMetadata"]["HTTPStatusCode"] >= 500:
+        return Unavailable(f"AWS is unavailable for {about}: {reason or code}")
+    return CloudRejection(f"AWS rejected the request for {about}: {reason or code}", code=code)

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from pipecd.model.errors import NoDriver, UserMistake
 
 
-class CloudRefusal(UserMistake):
-    """The cloud understood the request and refused it; `code` is the error code of the cloud."""
+class CloudRejection(UserMistake):
+    """The cloud rejected a valid request; `code` is its error code."""
 
     def __init__(self, message: str, *, code: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -32,7 +32,7 @@ class GoogleCall(Protocol):
 def open_aws(service: str, *, region: str = "") -> AwsCall:
     """Returns a client with the default credentials and region of the AWS SDKs."""
     try:
-        from pipecd.wire.cloud.aws import AwsApi  # noqa: PLC0415
+        from pipecd.wire.aws import AwsApi  # noqa: PLC0415
     except ModuleNotFoundError as e:
         raise NoDriver("AWS", extra="aws") from e
     return AwsApi(service, region)
@@ -42,9 +42,9 @@ def open_google(service: str, *, credentials_file: str = "") -> GoogleCall:
     """Returns a client with a service account, or with application default credentials."""
     try:
         with warnings.catch_warnings():
-            # The driver asks for a package that would only help it with gRPC.
+            # google-auth warns about an optional package that it needs only for gRPC.
             warnings.simplefilter("ignore", ImportWarning)
-            from pipecd.wire.cloud.google import GoogleApi  # noqa: PLC0415
+            from pipecd.wire.google_cloud import GoogleApi  # noqa: PLC0415
     except ModuleNotFoundError as e:
         raise NoDriver("Google Cloud", extra="gcp") from e
     return GoogleApi(service, credentials_file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One API of Google Cloud over REST; needs google-auth and requests."""
+"""A client of one Google Cloud API over REST; needs google-auth and requests."""
 
 import os
 from typing import Any
@@ -13,18 +13,18 @@ from requests import Response
 from requests.exceptions import RequestException
 
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
-from pipecd.wire.cloud.client import CloudRefusal
+from pipecd.wire.cloud import CloudRejection
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 # A thread cannot be cancelled, so every call needs timeouts.
-_CONNECT_SECONDS, _ANSWER_SECONDS = 3, 10
+_CONNECT_TIMEOUT, _READ_TIMEOUT = 3, 10
 
 
 class GoogleApi:
-    """Calls an API; errors say who must act: user, operator or nobody."""
+    """Calls an API; maps errors of Google Cloud to those of `pipecd.model.errors`."""
 
     def __init__(self, service: str, credentials_file: str) -> None:
-        # The variable by which Google's own command line is told of another endpoint.
+        # The variable by which gcloud overrides an endpoint.
         override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service.upper()}", "")
         self._root = override or f"https://{service}.googleapis.com/"
         self._session: Any = AuthorizedSession(_credentials(credentials_file))
@@ -33,42 +33,39 @@ class GoogleApi:
         self, path: str, *, about: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         try:
-            reply: Response = self._session.request(
+            response: Response = self._session.request(
                 "GET" if body is None else "POST",
                 urljoin(self._root, path),
                 json=body,
-                timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS),
+                timeout=(_CONNECT_TIMEOUT, _READ_TIMEOUT),
             )
-            answer: dict[str, Any] = reply.json() if reply.content else {}
+            content: dict[str, Any] = response.json() if response.content else {}
         except (RequestException, TransportError) as e:
             raise Unavailable(
                 f"Google Cloud did not respond to the request for {about}: {e}"
             ) from e
         except GoogleAuthError as e:
             raise Denied(
-                f"Google does not accept the credentials to ask for {about}: {e}",
+                f"Google Cloud rejected the credentials for {about}: {e}",
                 hint="check the service account and its key",
             ) from e
-        if not reply.ok:
-            raise _to_error(reply.status_code, answer.get("error", {}), about)
-        return answer
+        if not response.ok:
+            raise _to_error(response.status_code, content.get("error", {}), about)
+        return content
 
 
 def _credentials(file: str) -> Any:
-    if file:
-        return _service_account(file)
     auth: Any = google.auth
-    try:
-        found, _ = auth.default(scopes=_SCOPES)
-    except GoogleAuthError as e:
-        raise UserMistake(
-            f"there are no credentials for Google Cloud: {e}",
-            hint="give the machine or pod a service account, or set GOOGLE_APPLICATION_CREDENTIALS",
-        ) from e
-    return found
-
-
-def _service_account(file: str) -> Any:
+    if not file:
+        try:
+            credentials, _ = auth.default(scopes=_SCOPES)
+        except GoogleAuthError as e:
+            raise UserMistake(
+                f"there are no credentials for Google Cloud: {e}",
+                hint="give the machine or pod a service account, or set "
+                "GOOGLE_APPLICATION_CREDENTIALS",
+            ) from e
+        return credentials
     account: Any = service_account.Credentials
     try:
         return account.from_service_account_file(file, scopes=_SCOPES)
@@ -82,14 +79,14 @@ def _service_account(file: str) -> Any:
 
 
 def _to_error(status: int, error: dict[str, Any], about: str) -> PipecdError:
-    code, why = error.get("status", str(status)), error.get("message", f"HTTP {status}")
+    code, reason = error.get("status", str(status)), error.get("message", f"HTTP {status}")
     if status == 404:
         return NotFound(f"{about} does not exist", hint="check its full resource name")
     if status in (401, 403):
         return Denied(
-            f"Google Cloud does not allow the use of {about}: {why}",
+            f"Google Cloud denies access to {about}: {reason}",
             hint="check the service account and its roles",
         )
     if status == 429 or status >= 500:
-        return Unavailable(f"Google Cloud cannot answer about {about} now: {why}")
-    return CloudRefusal(f"Google Cloud refused {about}: {why}", code=code)
+        return Unavailable(f"Google Cloud is unavailable for {about}: {reason}")
+    return CloudRejection(f"Google Cloud rejected the request for {about}: {reason}", code=code)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs go into a registry and come out of it, by whoever may, and only as they went in."""
+"""Programs are pushed to a registry and pulled from it, with credentials and verified digests."""
 
 import base64
 import io
@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
-from pipecd.wire.oci.login import Login, docker_login, login_of, parse_challenge
-from pipecd.wire.oci.manifest import Platform
-from pipecd.wire.oci.reference import Reference, parse_reference
-from pipecd.wire.oci.registry import Registry
+from pipecd.wire.oci import Platform, Reference, parse_reference
+from pipecd.wire.registry import Login, Registry, docker_login, login_of, parse_challenge
 from servers.registry import OciRegistry, digest_of
 
 LINUX, ARM = Platform("linux", "amd64"), Platform("linux", "arm64")
@@ -34,26 +32,28 @@ async def pushed(registry: OciRegistry, tmp_path: Path) -> str:
 
 
 async def pull(
-    wanted: Reference, platform: Platform = LINUX, login: Login | None = None, layer: str = LAYER
+    target: Reference, platform: Platform = LINUX, login: Login | None = None, layer: str = LAYER
 ) -> bytes:
     into = io.BytesIO()
-    async with Registry.open(wanted, login=login) as opened:
+    async with Registry.open(target, login=login) as opened:
         await opened.pull(platform, layer_type=layer, into=into)
     return into.getvalue()
 
 
-async def test_each_platform_gets_its_own(registry: OciRegistry, pushed: str) -> None:
+async def test_each_platform_gets_its_own_program(registry: OciRegistry, pushed: str) -> None:
     assert await pull(reference(registry)) == b"program for linux/amd64"
     assert await pull(reference(registry), ARM) == b"program for linux/arm64"
     by_digest = reference(registry, f"team/plugin@{pushed}")
     assert await pull(by_digest) == b"program for linux/amd64"
     with pytest.raises(
-        UserMistake, match=r"has nothing for windows/386; it is there for linux/amd"
+        UserMistake, match=r"has no manifest for windows/386; it supports linux/amd"
     ):
         await pull(reference(registry), Platform("windows", "386"))
 
 
-async def test_it_is_laid_out_as_upstream_does(registry: OciRegistry, pushed: str) -> None:
+async def test_the_index_and_manifests_are_those_of_upstream(
+    registry: OciRegistry, pushed: str
+) -> None:
     index = json.loads(registry.manifests[("team/plugin", "v1")][1])
     assert [m["platform"] for m in index["manifests"]] == [
         {"os": "linux", "architecture": "amd64"},
@@ -65,7 +65,7 @@ async def test_it_is_laid_out_as_upstream_does(registry: OciRegistry, pushed: st
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_what_is_there_already_is_not_sent_again(
+async def test_a_blob_that_exists_is_not_uploaded_again(
     registry: OciRegistry, tmp_path: Path
 ) -> None:
     registry.requests.clear()
@@ -76,52 +76,56 @@ async def test_what_is_there_already_is_not_sent_again(
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_a_token_is_fetched_where_the_registry_says(registry: OciRegistry) -> None:
+async def test_a_token_is_fetched_from_the_realm_of_the_challenge(registry: OciRegistry) -> None:
     registry.wants_token = True
     assert await pull(reference(registry)) == b"program for linux/amd64"
     assert registry.scopes == ["repository:team/plugin:pull,push"]
     registry.login = "ann:secret"
-    with pytest.raises(Denied, match=r"does not give .*: .*/token gave no token; run docker login"):
+    with pytest.raises(
+        Denied, match=r"denies access to .*: .*/token issued no token; run docker login"
+    ):
         await pull(reference(registry))
     assert await pull(reference(registry), login=Login("ann", "secret"))
 
 
 @pytest.mark.usefixtures("pushed")
-async def test_what_was_tampered_with_is_refused(registry: OciRegistry, pushed: str) -> None:
+async def test_modified_content_is_rejected(registry: OciRegistry, pushed: str) -> None:
     registry.blobs = dict.fromkeys(registry.blobs, b"something else...........")
-    with pytest.raises(Unavailable, match=r"sent something without the digest sha256:"):
+    with pytest.raises(Unavailable, match=r"does not match its digest sha256:"):
         await pull(reference(registry))
     media_type, content = registry.manifests[("team/plugin", pushed)]
     registry.manifests[("team/plugin", pushed)] = (media_type, content + b" ")
-    with pytest.raises(PipecdError, match=f"has not the digest {pushed}"):
+    with pytest.raises(PipecdError, match=f"does not match its digest {pushed}"):
         await pull(reference(registry, f"team/plugin@{pushed}"))
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "error"),
     [
         pytest.param(b"<html>", "a manifest that is not JSON", id="a web page"),
         pytest.param(b"[]", "a manifest that is not an object", id="a list"),
         pytest.param(b'{"layers": [{"mediaType": "x"}]}', "a manifest that lacks 'digest'", id="half a layer"),
         pytest.param(b'{"layers": {}}', "has no layer of type application/vnd.test.layer", id="no layers"),
         pytest.param(b'{"layers": "x"}', "whose layers are not a list", id="layers that are a text"),
-        pytest.param(b'{"manifests": []}', "has nothing for linux/amd64; it is there for no platform", id="an empty index"),
+        pytest.param(b'{"manifests": []}', "has no manifest for linux/amd64; it supports no platform", id="an empty index"),
         pytest.param(b'{"layers": [{"mediaType": "application/vnd.test.layer", "digest": "md5:1", "size": 1}]}', "uses the digest md5:1", id="a weak digest"),
     ],
 )  # fmt: skip
-async def test_nonsense_is_told(registry: OciRegistry, content: bytes, told: str) -> None:
+async def test_an_invalid_manifest_is_reported(
+    registry: OciRegistry, content: bytes, error: str
+) -> None:
     registry.manifests[("team/plugin", "v1")] = ("application/json", content)
-    with pytest.raises(PipecdError, match=told):
+    with pytest.raises(PipecdError, match=error):
         await pull(reference(registry))
 
 
-async def test_what_is_not_there_or_away_is_told(registry: OciRegistry) -> None:
+async def test_a_missing_reference_and_an_outage_are_reported(registry: OciRegistry) -> None:
     with pytest.raises(NotFound, match=r"the registry has no .*team/plugin:v1; check its name"):
         await pull(reference(registry))
     registry.outages = 1
     with pytest.raises(Unavailable, match=r"answered 503"):
         await pull(reference(registry))
-    with pytest.raises(Unavailable, match=r"the registry 127.0.0.1:1 did not answer"):
+    with pytest.raises(Unavailable, match=r"the registry 127.0.0.1:1 is unavailable"):
         await pull(parse_reference("oci://127.0.0.1:1/team/plugin"))
 
 
@@ -135,8 +139,8 @@ async def test_over_tls_the_certificate_counts(
     )
     digest = digest_of(b"ok")
     tls_registry.blobs[digest] = b"ok"
-    kept = ("application/json", content % digest.encode())
-    tls_registry.manifests[("team/plugin", "v1")] = kept
+    manifest = ("application/json", content % digest.encode())
+    tls_registry.manifests[("team/plugin", "v1")] = manifest
     with pytest.raises(Unavailable):
         await pull(reference(tls_registry))
     monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
@@ -144,7 +148,7 @@ async def test_over_tls_the_certificate_counts(
 
 
 @pytest.mark.parametrize(
-    ("url", "read"),
+    ("url", "expected"),
     [
         pytest.param("oci://registry.example.com/a/b", Reference("registry.example.com", "a/b", "latest"), id="without a tag it is the latest"),
         pytest.param("oci://h:5000/a-b.c/d:v1.0_2", Reference("h:5000", "a-b.c/d", "v1.0_2"), id="a port and a tag"),
@@ -153,23 +157,25 @@ async def test_over_tls_the_certificate_counts(
         *(pytest.param(url, None, id=url) for url in ("oci://", "oci://h", "oci://h/", "oci://h/A", "oci://h/a:", "oci://h/a:!", "oci://h/a@", "oci://h/a@sha256:1", "oci://h/a//b", "oci:///a")),
     ],
 )  # fmt: skip
-def test_addresses(url: str, read: Reference | None) -> None:
-    if read is None:
-        with pytest.raises(UserMistake, match=r"is not the address of anything in a registry"):
+def test_references_are_parsed(url: str, expected: Reference | None) -> None:
+    if expected is None:
+        with pytest.raises(UserMistake, match=r"is not a valid OCI reference"):
             parse_reference(url)
     else:
-        assert parse_reference(url) == read
+        assert parse_reference(url) == expected
 
 
 @pytest.mark.parametrize(
-    ("host", "is_ours"),
+    ("host", "is_loopback"),
     [("127.0.0.1:5000", True), ("localhost", True), ("[::1]:1", True), ("localhost.example.com", False), ("10.0.0.1", False)],
 )  # fmt: skip
-def test_only_this_machine_may_do_without_tls(host: str, is_ours: bool) -> None:
-    assert Reference(host, "a").is_on_loopback is is_ours
+def test_only_loopback_may_do_without_tls(host: str, is_loopback: bool) -> None:
+    assert Reference(host, "a").is_on_loopback is is_loopback
 
 
-def test_logins_of_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_come_from_the_docker_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair = base64.b64encode(b"ann:se:cret").decode()
     content = json.dumps(
         {
@@ -187,13 +193,11 @@ def test_logins_of_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "config.json").write_bytes(content)
     assert docker_login("h:5000") == Login("bob", "p")
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(
-        UserMistake, match=r"cannot read the logins of registries in .*config\.json"
-    ):
+    with pytest.raises(UserMistake, match=r"cannot read registry credentials from .*config\.json"):
         docker_login("h:5000")
 
 
-def test_challenges() -> None:
+def test_challenges_are_parsed() -> None:
     read = parse_challenge('Bearer realm="https://a/t",service="s",scope="repository:a:pull"')
     assert read.scheme == "bearer"
     assert read.parameters == {

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from pipecd.model.errors import UserMistake
-from pipecd.wire.splitter import one_port
+from pipecd.wire.multiplexer import multiplexed_port
 
 
 class Hello(asyncio.Protocol):
@@ -38,7 +38,7 @@ async def both(tmp_path: Path) -> AsyncGenerator[int, None]:
     server.add_insecure_port(f"unix:{socket}")
     await server.start()
     try:
-        async with one_port(Hello, socket, host="127.0.0.1", port=0) as port:
+        async with multiplexed_port(Hello, socket, host="127.0.0.1", port=0) as port:
             yield port
     finally:
         await server.stop(None)
@@ -78,7 +78,7 @@ async def test_the_first_bytes_may_come_one_by_one(tmp_path: Path) -> None:
 
 
 async def test_a_connection_to_a_backend_that_is_gone_is_dropped(tmp_path: Path) -> None:
-    async with one_port(Hello, tmp_path / "nobody.sock", host="127.0.0.1", port=0) as port:
+    async with multiplexed_port(Hello, tmp_path / "nobody.sock", host="127.0.0.1", port=0) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
@@ -90,7 +90,7 @@ async def test_a_connection_to_a_backend_that_is_gone_is_dropped(tmp_path: Path)
 async def test_a_busy_port_is_refused_in_words(tmp_path: Path) -> None:
     async with both(tmp_path) as port:
         with pytest.raises(UserMistake, match=f"port {port}"):
-            async with one_port(Hello, tmp_path / "x", host="127.0.0.1", port=port):
+            async with multiplexed_port(Hello, tmp_path / "x", host="127.0.0.1", port=port):
                 pass
 
 
@@ -106,7 +106,7 @@ async def test_a_large_answer_reaches_a_slow_reader_whole(tmp_path: Path) -> Non
 
     socket = tmp_path / "flood.sock"
     server = await asyncio.start_unix_server(flood, socket)
-    async with server, one_port(Hello, socket, host="127.0.0.1", port=0) as port:
+    async with server, multiplexed_port(Hello, socket, host="127.0.0.1", port=0) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(b"PRI * HTTP/2.0\r\n\r\n")
         await asyncio.sleep(0.05)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One address for pages and gRPC: looks at the first bytes of a connection and hands it on.
+"""Serves HTTP/1.1 and gRPC on one port, by the first bytes of each connection.
 
-An HTTP/2 connection opens with `PRI`; grpcio cannot share a listener, so such a connection is
-relayed to its socket, with back-pressure and half-close. Everything else is HTTP/1.1 and goes to
-the web server's own protocol in this process, which therefore sees the real client address.
+An HTTP/2 connection starts with `PRI`; grpcio cannot share a listener, so such a connection is
+relayed to its Unix socket, with back-pressure and half-close. Everything else is HTTP/1.1 and goes
+to the web server's own protocol in this process, which therefore sees the real client address.
 """
 
 import asyncio
@@ -17,15 +17,16 @@ from pipecd.model.errors import UserMistake
 from pipecd.wire.server import TlsFiles
 
 _PREFACE = b"PRI * HTTP/2.0"
-_ENOUGH = 3
-_PATIENCE_SECONDS = 10.0
-_MOST_AT_ONCE = 64 * 1024
+_DETECTION_BYTES = 3
+# In seconds.
+_DETECTION_TIMEOUT = 10.0
+_BUFFER_BYTES = 64 * 1024
 
 HttpProtocol = Callable[[], asyncio.Protocol]
 
 
 @asynccontextmanager
-async def one_port(
+async def multiplexed_port(
     http: HttpProtocol,
     grpc_socket: Path,
     *,
@@ -33,14 +34,14 @@ async def one_port(
     port: int,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[int, None]:
-    """Listens until the block ends; yields the port that was bound."""
+    """Listens until the block ends; yields the bound port."""
     connections = Connections()
     if tls is not None:
-        # Browsers offer both and get HTTP/1.1; gRPC clients offer only h2.
+        # Browsers offer both and use HTTP/1.1; gRPC clients offer only h2.
         tls.set_alpn_protocols(["http/1.1", "h2"])
     try:
         server = await asyncio.get_running_loop().create_server(
-            lambda: Undecided(http, grpc_socket, connections), host, port, ssl=tls
+            lambda: ProtocolDetector(http, grpc_socket, connections), host, port, ssl=tls
         )
     except OSError as e:
         raise UserMistake(
@@ -51,11 +52,11 @@ async def one_port(
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        await connections.drop()
+        await connections.close()
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """The server side of TLS with this certificate and key."""
+    """Returns the TLS context of a server with this certificate and key."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(files.cert_file, files.key_file)
@@ -68,72 +69,72 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 class Connections:
-    """The connections that are not in the hands of the web server."""
+    """The open connections that the web server does not own."""
 
     def __init__(self) -> None:
-        self._open: set[Undecided | Relay] = set()
-        # What arrives is passed on at once, so that one place serves all of them.
-        self.buffer = memoryview(bytearray(_MOST_AT_ONCE))
-        self._none_left = asyncio.Event()
+        self._open: set[ProtocolDetector | Relay] = set()
+        # Received bytes are written to the other end at once, so all connections share one buffer.
+        self.buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._all_closed = asyncio.Event()
 
-    def add(self, connection: "Undecided | Relay") -> None:
+    def add(self, connection: "ProtocolDetector | Relay") -> None:
         self._open.add(connection)
 
-    def discard(self, connection: "Undecided | Relay") -> None:
+    def discard(self, connection: "ProtocolDetector | Relay") -> None:
         self._open.discard(connection)
         if not self._open:
-            self._none_left.set()
+            self._all_closed.set()
 
-    async def drop(self) -> None:
-        """Ends every connection and waits until each knows it."""
+    async def close(self) -> None:
+        """Aborts every connection and waits until all are closed."""
         if self._open:
-            self._none_left.clear()
+            self._all_closed.clear()
             for connection in list(self._open):
                 connection.close()
-            await self._none_left.wait()
+            await self._all_closed.wait()
 
 
-class Undecided(asyncio.Protocol):
-    """A new connection, until its first bytes say what it speaks."""
+class ProtocolDetector(asyncio.Protocol):
+    """A new connection, until its first bytes show its protocol."""
 
     def __init__(self, http: HttpProtocol, grpc_socket: Path, connections: "Connections") -> None:
         self._http, self._grpc_socket, self._connections = http, grpc_socket, connections
-        self._seen = b""
+        self._received = b""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._dialling: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(_PATIENCE_SECONDS, self._transport.close)
+        self._deadline = loop.call_later(_DETECTION_TIMEOUT, self._transport.close)
 
     def data_received(self, data: bytes) -> None:
         if (transport := self._transport) is None:
             return
-        self._seen += data
-        if len(self._seen) < _ENOUGH and _PREFACE.startswith(self._seen):
+        self._received += data
+        if len(self._received) < _DETECTION_BYTES and _PREFACE.startswith(self._received):
             return
         self._cancel_deadline()
-        if self._seen.startswith(_PREFACE[:_ENOUGH]):
+        if self._received.startswith(_PREFACE[:_DETECTION_BYTES]):
             transport.pause_reading()
-            self._dialling = asyncio.create_task(self._relay(transport))
+            self._connecting = asyncio.create_task(self._relay(transport))
             return
         self._connections.discard(self)
         protocol = self._http()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        protocol.data_received(self._seen)
+        protocol.data_received(self._received)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
         self._connections.discard(self)
-        if self._dialling is not None:
-            self._dialling.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
 
     def close(self) -> None:
-        """Drops the connection at once."""
+        """Aborts the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -155,12 +156,12 @@ class Undecided(asyncio.Protocol):
         self._connections.discard(self)
         client.set_protocol(outward)
         outward.connection_made(client)
-        inward.write(self._seen)
+        inward.write(self._received)
         client.resume_reading()
 
 
 class Relay(asyncio.BufferedProtocol):
-    """One end of a relayed connection; what it hears goes to the other end."""
+    """One end of a relayed connection; writes what it receives to the other end."""
 
     def __init__(self, connections: "Connections") -> None:
         self._connections = connections
@@ -176,7 +177,7 @@ class Relay(asyncio.BufferedProtocol):
         self._connections.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to put what arrives: a new place each time would cost more than the copy."""
+        """Returns the shared buffer; allocating one for each read would cost more than the copy."""
         del sizehint
         return self._buffer
 
@@ -189,7 +190,7 @@ class Relay(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def eof_received(self) -> bool:
-        """Passes a half-close on and keeps the other direction open where the transport can."""
+        """Forwards a half-close and keeps the other direction open if the transport can."""
         other = self._other._transport if self._other is not None else None
         if other is not None and other.can_write_eof():
             other.write_eof()
@@ -197,7 +198,7 @@ class Relay(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        """This end is slow: the other one stops reading."""
+        """Stops reading from the other end while this one is slow."""
         if self._other is not None and self._other._transport is not None:
             self._other._transport.pause_reading()
 
@@ -211,6 +212,6 @@ class Relay(asyncio.BufferedProtocol):
             self._other._transport.close()
 
     def close(self) -> None:
-        """Drops the connection at once."""
+        """Aborts the connection."""
         if self._transport is not None:
             self._transport.abort()

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Clients of the clouds that store secrets and keys, with common errors."""
