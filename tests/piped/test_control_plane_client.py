@@ -156,7 +156,7 @@ async def test_a_control_plane_that_is_unavailable_at_the_start_is_retried_and_l
         assert (warning["event"], warning["address"]) == ("server unavailable, retrying", address)
         assert "Connection refused" in warning["error"]
         assert "whether it speaks TLS" in warning["error"]
-        assert "s3cret" not in str(told)
+        assert "s3cret" not in str(warning)
         assert not entering.done()
         async with grpc_server([], host="127.0.0.1", port=port, grace=0):
             await entering
