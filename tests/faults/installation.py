@@ -216,7 +216,7 @@ class FaultyInstallation:
         address = f"127.0.0.1:{self.ports[replica]['api']}"
         authorization = credentials.api_key(self.api_key)
         async with open_channel(
-            address, authorization=authorization, insecure=True, connect_within=3
+            address, authorization=authorization, insecure=True, connect_timeout=3
         ) as channel:
             yield APIServiceStub(channel)
 
