@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of plugins share."""
+"""Reads configuration files of the first generation for the tests of plugins."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import pytest
 import yaml
@@ -13,8 +13,16 @@ from pipecd.config.envelope import Generation
 from pipecd.config.read import read_application
 
 
+class ReadV0(Protocol):
+    """Reads an application of a v0 kind with these fields and stages."""
+
+    def __call__(
+        self, kind: str, spec: dict[str, Any], stages: Sequence[object] = ()
+    ) -> ApplicationSpec: ...
+
+
 @pytest.fixture(scope="session")
-def read_v0() -> Callable[..., ApplicationSpec]:
+def read_v0() -> ReadV0:
     """Reads an application of a v0 kind strictly, as a v0 piped does."""
     catalog = load_catalog()
 

@@ -1,112 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A web server that answers as a test says, and a bench for the plugin that asks it."""
+"""A web server with scripted responses, and a bench for the plugin that queries it."""
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, Protocol
+from urllib.parse import parse_qsl
 
 import httpx2
 import pytest
 
-from pipecd.plugins.analysis.plugin import PLUGIN
+from pipecd.plugins.analysis.plugin import AnalysisPlugin
 from pipecd.sdk import PluginEntry
-from pipecd.sdk.testing import StageBench
+from pipecd.sdk.testing import APPLICATION, MemoryHost, StageBench
+from servers.web import Answer, Request, WebServer
+
+Respond = Callable[[Request], tuple[int, Any]]
+"""Returns the status code and the body: text, a value for JSON, or None to never respond."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request."""
+class ScriptedServer(WebServer):
+    """Responds with the results of a function and records the requests."""
 
-    method: str
-    target: str
-    headers: dict[str, str]
-    body: bytes
+    def __init__(self, respond: Respond) -> None:
+        self.requests: list[Request] = []
+        self._respond, self._closing = respond, threading.Event()
+        super().__init__()
 
-    @property
-    def path(self) -> str:
-        return urlsplit(self.target).path
+    def answer(self, request: Request) -> Answer | None:
+        self.requests.append(request)
+        code, body = self._respond(request)
+        if body is None:
+            self._closing.wait()
+            return None
+        content = body if isinstance(body, str) else json.dumps(body)
+        return Answer(code, content.encode(), {"Location": content} if code == 302 else {})
 
-    @property
-    def query(self) -> dict[str, str]:
-        return {k: v[0] for k, v in parse_qs(urlsplit(self.target).query).items()}
-
-    @property
-    def form(self) -> dict[str, str]:
-        return {k: v[0] for k, v in parse_qs(self.body.decode()).items()}
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
+    def close(self) -> None:
+        self._closing.set()
+        super().close()
 
 
-Answer = Callable[[Asked], tuple[int, Any]]
+Serve = Callable[[Respond], AbstractContextManager[ScriptedServer]]
 
 
-@dataclass
-class Web:
-    """The server; an answer of no words is one that never comes."""
-
-    answer: Answer
-    url: str = ""
-    asked: list[Asked] = field(default_factory=list[Asked])
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            first, *lines = head.rstrip().split("\r\n")
-            headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines)}
-            body = await reader.readexactly(int(headers.get("content-length", 0)))
-            method, target, _ = first.split()
-            asked = Asked(method, target, headers, body)
-            self.asked.append(asked)
-            code, content = self.answer(asked)
-            if content is None:
-                await reader.read()
-                return
-            data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-            more = f"Location: {content}\r\n" if code == 302 else ""
-            description = f"Content-Length: {len(data)}\r\nConnection: close\r\n{more}"
-            writer.write(f"HTTP/1.1 {code} told\r\n{description}\r\n".encode() + data)
-            await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            """A stopped stage hangs up at any time."""
-        finally:
-            writer.close()
+def form(request: Request) -> dict[str, str]:
+    """Returns the fields of a form in the body."""
+    return dict(parse_qsl(request.body.decode()))
 
 
 @pytest.fixture
-def web() -> Callable[[Answer], AbstractAsyncContextManager[Web]]:
-    """Opens a server for a block."""
+def serve() -> Serve:
+    """Starts a server: `with serve(respond) as server`."""
 
-    @asynccontextmanager
-    async def opened(answer: Answer) -> AsyncGenerator[Web, None]:
-        made = Web(answer)
-        server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-        made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    @contextmanager
+    def serving(respond: Respond) -> Iterator[ScriptedServer]:
+        server = ScriptedServer(respond)
         try:
-            yield made
+            yield server
         finally:
             server.close()
 
-    return opened
+    return serving
 
 
 @pytest.fixture
 async def client() -> AsyncGenerator[httpx2.AsyncClient, None]:
-    async with httpx2.AsyncClient() as made:
-        yield made
+    async with httpx2.AsyncClient() as opened:
+        yield opened
+
+
+class MakeBench(Protocol):
+    """Creates a bench whose provider `prom` is at an address."""
+
+    def __call__(
+        self,
+        url: str = "http://127.0.0.1:1",
+        *,
+        plugin: AnalysisPlugin | None = None,
+        host: MemoryHost | None = None,
+        config: str = APPLICATION,
+    ) -> StageBench: ...
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Callable[..., StageBench]:
-    def made(url: str = "http://127.0.0.1:1", **changes: Any) -> StageBench:
+def make_bench(tmp_path: Path) -> MakeBench:
+    def make(
+        url: str = "http://127.0.0.1:1",
+        *,
+        plugin: AnalysisPlugin | None = None,
+        host: MemoryHost | None = None,
+        config: str = APPLICATION,
+    ) -> StageBench:
         provider = {"name": "prom", "type": "PROMETHEUS", "config": {"address": url}}
         entry = PluginEntry("analysis", {"analysisProviders": [provider]})
-        return StageBench(changes.pop("plugin", None) or PLUGIN(), tmp_path, entry, **changes)
+        return StageBench(
+            plugin or AnalysisPlugin(), tmp_path, entry, host=host or MemoryHost(), config=config
+        )
 
-    return made
+    return make
+
+
+def metric(**changes: Any) -> dict[str, Any]:
+    """Returns a check of the query `errors`, which must be at most 1."""
+    return {
+        "provider": "prom", "query": "errors", "interval": "20ms", "expected": {"max": 1}, **changes
+    }  # fmt: skip

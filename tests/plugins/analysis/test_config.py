@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured and by whom, in both generations."""
+"""The configuration of the analysis plugin, in both generations."""
 
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
 import pytest
 
-from pipecd.config.application import ApplicationSpec, SkipOn
+from pipecd.config.application import SkipOn
 from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
 from pipecd.config.units import Duration
@@ -18,6 +17,7 @@ from pipecd.plugins.analysis.config import (
     AnalysisSettings,
     AnalysisTemplate,
 )
+from plugins.conftest import ReadV0
 
 METRIC = {"provider": "p", "query": "q", "interval": "1m"}
 
@@ -64,46 +64,50 @@ def test_a_stage_has(path: str, expected: object) -> None:
     assert options == expected
 
 
-def stage(**changes: Any) -> dict[str, Any]:
+def analysis(**changes: Any) -> dict[str, Any]:
     return {"duration": "10m", "metrics": [{**METRIC, **changes}]}
 
 
 REFUSED = [
     pytest.param({}, "the ANALYSIS stage requires duration field", id="no duration"),
     pytest.param({"duration": "0s"}, "the ANALYSIS stage requires duration field", id="no time"),
-    pytest.param(stage(provider=""), 'missing "provider" field', id="a metric of no provider"),
-    pytest.param(stage(query=""), 'missing "query" field', id="a metric without a query"),
-    pytest.param(stage(interval="0s"), 'missing "interval" field', id="a metric without a period"),
-    pytest.param(stage(interval="-1s"), "must be longer than 0s", id="a negative period"),
+    pytest.param(analysis(provider=""), 'missing "provider" field', id="a metric of no provider"),
+    pytest.param(analysis(query=""), 'missing "query" field', id="a metric without a query"),
     pytest.param(
-        stage(deviation="UP"),
+        analysis(interval="0s"), 'missing "interval" field', id="a metric without an interval"
+    ),
+    pytest.param(analysis(interval="-1s"), "must be longer than 0s", id="a negative interval"),
+    pytest.param(
+        analysis(deviation="UP"),
         '"deviation" have to be one of EITHER, HIGH or LOW',
         id="a deviation that does not exist",
     ),
     pytest.param(
         {"duration": "1m", "logs": [{"query": "q"}]},
         'missing "interval" field',
-        id="a log check without a period, which upstream dies of",
+        id="a log check without an interval, which crashes upstream",
     ),
     pytest.param(
         {"duration": "1m", "https": [{"url": "u"}]},
         'missing "interval" field',
-        id="an HTTP check without a period, which upstream dies of",
+        id="an HTTP check without an interval, which crashes upstream",
     ),
 ]
 
 
-@pytest.mark.parametrize(("options", "told"), REFUSED)
-def test_a_stage_is_refused_with(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigMistake, match=told):
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_a_stage_is_refused_with(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigMistake, match=message):
         read(options)
 
 
 ACCEPTED = [
-    pytest.param(stage(template={"name": "t"}, query="", interval="0s"), id="a template instead"),
-    pytest.param(stage(strategy="FOO"), id="a strategy that does not exist, found out later"),
-    pytest.param(stage(expected={"min": 1, "max": 2.5}), id="a range"),
-    pytest.param(stage(expected={"max": 0}), id="a range that ends at nothing"),
+    pytest.param(
+        analysis(template={"name": "t"}, query="", interval="0s"), id="a template instead"
+    ),
+    pytest.param(analysis(strategy="FOO"), id="an unknown strategy, which the stage refuses"),
+    pytest.param(analysis(expected={"min": 1, "max": 2.5}), id="a range"),
+    pytest.param(analysis(expected={"max": 0}), id="a range that ends at nothing"),
 ]
 
 
@@ -113,7 +117,7 @@ def test_a_stage_is_read_with(options: dict[str, Any]) -> None:
 
 
 def test_a_bound_of_zero_is_a_bound() -> None:
-    assert read(stage(expected={"max": 0})).metrics[0].expected.max == 0
+    assert read(analysis(expected={"max": 0})).metrics[0].expected.max == 0
 
 
 def test_the_section_holds_arguments_for_every_query() -> None:
@@ -163,9 +167,9 @@ PROVIDERS_REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "told"), PROVIDERS_REFUSED)
-def test_a_provider_is_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigMistake, match=told):
+@pytest.mark.parametrize(("settings", "message"), PROVIDERS_REFUSED)
+def test_a_provider_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigMistake, match=message):
         decode_plain(settings, AnalysisSettings, what="analysis")
 
 
@@ -186,19 +190,19 @@ def test_a_provider_is_refused(settings: dict[str, Any], told: str) -> None:
         pytest.param(provider("STACKDRIVER"), "", id="Stackdriver"),
     ],
 )
-def test_a_provider_is_asked_at(settings: dict[str, Any], address: str) -> None:
-    [found] = decode_plain(settings, AnalysisSettings, what="analysis").analysis_providers
-    assert found.address == address
+def test_the_address_of_a_provider(settings: dict[str, Any], address: str) -> None:
+    [provider] = decode_plain(settings, AnalysisSettings, what="analysis").analysis_providers
+    assert provider.address == address
 
 
-def test_a_v0_stage_keeps_its_checks(read_v0: Callable[..., ApplicationSpec]) -> None:
-    options = {**stage(), "skipOn": {"paths": ["docs/**"]}}
-    [found] = read_v0("ECSApp", {}, [{"name": "ANALYSIS", "with": options}]).pipeline.stages
-    assert found.skip_on == SkipOn(paths=("docs/**",))
-    assert "skipOn" not in found.with_
-    assert read(found.with_) == read(options)
+def test_a_v0_stage_has_the_same_checks(read_v0: ReadV0) -> None:
+    options = {**analysis(), "skipOn": {"paths": ["docs/**"]}}
+    [stage] = read_v0("ECSApp", {}, [{"name": "ANALYSIS", "with": options}]).pipeline.stages
+    assert stage.skip_on == SkipOn(paths=("docs/**",))
+    assert "skipOn" not in stage.with_
+    assert read(stage.with_) == read(options)
 
 
-def test_a_v0_stage_without_a_duration_is_refused(read_v0: Callable[..., ApplicationSpec]) -> None:
+def test_a_v0_stage_without_a_duration_is_refused(read_v0: ReadV0) -> None:
     with pytest.raises(ConfigMistake, match="the ANALYSIS stage requires duration field"):
         read_v0("ECSApp", {}, [{"name": "ANALYSIS", "with": {}}])

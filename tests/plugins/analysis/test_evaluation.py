@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What measurements mean, and the words a person reads about them."""
+"""Whether measurements are as expected, and the reasons in the stage log."""
 
 import pytest
 
@@ -23,8 +23,8 @@ RANGES = [
     pytest.param((None, 1.0), points(-9), True, "1 point, -9, is at most 1", id="no lower bound"),
     pytest.param((1.0, None), points(1, 1e9), True, "2 points, 1 to 1e+09, is at least 1", id="no upper bound"),
     pytest.param((None, 0.0), points(0.1), False, "0.1 at 22:13:20 is above 0", id="a bound of zero is a bound"),
-    pytest.param((0.5, 1.0), points(0.6, 0.4, 2), False, "0.4 at 22:14:20 is below 0.5", id="the first bad point is told"),
-    pytest.param((None, 1.0), points(float("inf")), False, "inf at 22:13:20 is above 1", id="an endless value"),
+    pytest.param((0.5, 1.0), points(0.6, 0.4, 2), False, "0.4 at 22:14:20 is below 0.5", id="the first bad point is the reason"),
+    pytest.param((None, 1.0), points(float("inf")), False, "inf at 22:13:20 is above 1", id="an infinite value"),
     pytest.param((0.0, 1.0), [], True, "nothing was measured, expected is between 0 and 1", id="no points"),
 ]  # fmt: skip
 
@@ -33,8 +33,8 @@ RANGES = [
 def test_a_threshold_with(
     bounds: tuple[float | None, float | None], measured: list[Point], expected: bool, reason: str
 ) -> None:
-    verdict = evaluate_threshold(measured, ExpectedRange(min=bounds[0], max=bounds[1]))
-    assert (verdict.is_expected, verdict.reason) == (expected, reason)
+    result = evaluate_threshold(measured, ExpectedRange(min=bounds[0], max=bounds[1]))
+    assert (result.is_expected, result.reason) == (expected, reason)
 
 
 LOW, MIDDLE, HIGH = (1, 2, 3, 4, 5), (5.5, 6, 6.5, 7, 7.5), (8, 9, 10, 11, 12)
@@ -63,7 +63,7 @@ def test_a_comparison_with(
     assert evaluate_deviation(canary, baseline, deviation).is_expected is expected
 
 
-def test_a_comparison_is_told_in_words() -> None:
+def test_the_reason_of_a_comparison() -> None:
     canary, baseline = Sample("canary", points(*HIGH)), Sample("baseline", points(*LOW))
     assert evaluate_deviation(canary, baseline, "EITHER").reason == (
         "canary (median 10 of 5 points) is different from baseline (median 3 of 5 points): "
@@ -72,13 +72,13 @@ def test_a_comparison_is_told_in_words() -> None:
     assert evaluate_deviation(canary, baseline, "LOW").reason == (
         "canary (median 10 of 5 points) is not lower than baseline (median 3 of 5 points): p = 1"
     )
-    nothing = Sample("baseline", [])
-    assert evaluate_deviation(canary, nothing, "LOW").reason == (
+    empty = Sample("baseline", [])
+    assert evaluate_deviation(canary, empty, "LOW").reason == (
         "nothing was measured of baseline to compare with canary (median 10 of 5 points)"
     )
 
 
-def test_answers_and_findings() -> None:
+def test_status_codes_and_log_entries() -> None:
     assert evaluate_status_code(200, 200).is_expected
     assert evaluate_status_code(503, 200).reason == "answered with 503 instead of 200"
     assert evaluate_log_entries([]).is_expected

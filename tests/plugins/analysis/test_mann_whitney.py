@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The U test agrees with a statistics library and, with ties, with trying every arrangement."""
+"""The p-values equal those of a statistics library and, with ties, of a count of all draws."""
 
 import math
 from collections.abc import Sequence
@@ -40,14 +40,16 @@ LIBRARY = [
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), LIBRARY)
-def test_the_library_agrees_on(
+def test_p_values_equal_those_of_the_library(
     first: list[float], second: list[float], expected: tuple[float, float, float]
 ) -> None:
-    found = [p_value(first, second, alternative) for alternative in (DIFFERS, LESS, GREATER)]
-    assert found == pytest.approx(expected, abs=1e-12)
+    p_values = [p_value(first, second, alternative) for alternative in (DIFFERS, LESS, GREATER)]
+    assert p_values == pytest.approx(expected, abs=1e-12)
 
 
-def by_trying(first: Sequence[float], second: Sequence[float], alternative: Alternative) -> float:
+def p_value_by_counting(
+    first: Sequence[float], second: Sequence[float], alternative: Alternative
+) -> float:
     """The same p, by comparing all pairs of values in all arrangements."""
     values, n1, n2 = [*first, *second], len(first), len(second)
 
@@ -79,7 +81,7 @@ def test_small_samples_with_ties_are_counted_out(
     first: list[float], second: list[float], alternative: Alternative
 ) -> None:
     if len({*first, *second}) > 1:
-        expected = by_trying(first, second, alternative)
+        expected = p_value_by_counting(first, second, alternative)
         assert p_value(first, second, alternative) == pytest.approx(expected, abs=1e-12)
 
 
@@ -93,11 +95,11 @@ def test_only_the_order_of_values_counts(
 
 
 @given(st.lists(st.floats(-9, 9), min_size=2, max_size=12, unique=True), st.integers(1, 11))
-def test_without_ties_neither_sample_comes_first(values: list[float], cut: int) -> None:
+def test_without_ties_the_samples_may_be_exchanged(values: list[float], cut: int) -> None:
     first, second = values[: min(cut, len(values) - 1)], values[min(cut, len(values) - 1) :]
     assert p_value(first, second, DIFFERS) == p_value(second, first, DIFFERS)
     assert p_value(first, second, LESS) == pytest.approx(p_value(second, first, GREATER))
 
 
-def test_an_endless_value_is_only_the_largest() -> None:
+def test_infinity_counts_as_the_largest_value() -> None:
     assert p_value([math.inf, 2], [1, 3], LESS) == p_value([9, 2], [1, 3], LESS)

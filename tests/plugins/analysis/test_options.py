@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ANALYSIS is told: by its options, the repository and the file of the application."""
+"""The options of ANALYSIS: of the stage, of analysis templates and of the application."""
 
 import asyncio
 import re
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +17,10 @@ from pipecd.sdk import (
     UserMistake,
 )
 from pipecd.sdk.testing import StageBench
-
-OpenWeb = Callable[..., AbstractAsyncContextManager[Any]]
+from plugins.analysis.conftest import MakeBench, Serve, form, metric
+from servers.web import Request
 
 SUCCESS, FAILURE = StageStatus.SUCCESS, StageStatus.FAILURE
-
-
-def metric(**changes: Any) -> dict[str, Any]:
-    return {
-        "provider": "prom", "query": "errors", "interval": "20ms", "expected": {"max": 1}, **changes
-    }  # fmt: skip
 
 
 async def run(bench: StageBench, duration: str, *metrics: Any, **more: Any) -> StageResult:
@@ -36,16 +28,16 @@ async def run(bench: StageBench, duration: str, *metrics: Any, **more: Any) -> S
         return await bench.run("ANALYSIS", {"duration": duration, "metrics": metrics, **more})
 
 
-class Only:
-    """A Prometheus that has an answer to one query."""
+class OneQuery:
+    """A Prometheus that responds to one query."""
 
     def __init__(self, query: str, value: float) -> None:
-        self.query, self.value, self.times = query, value, 0
+        self.query, self.value, self.count = query, value, 0
 
-    def __call__(self, asked: Any) -> tuple[int, Any]:
-        if asked.form["query"] != self.query:
+    def __call__(self, request: Request) -> tuple[int, Any]:
+        if form(request)["query"] != self.query:
             return 400, {"status": "error", "error": "no such query"}
-        self.times += 1
+        self.count += 1
         result = [{"values": [[0, str(self.value)]]}]
         return 200, {"status": "success", "data": {"result": result}}
 
@@ -66,24 +58,24 @@ spec:
 """
 
 
-async def test_checks_may_be_shared_by_the_repository(
-    web: OpenWeb, bench: Callable[..., StageBench], tmp_path: Path
+async def test_checks_may_refer_to_analysis_templates(
+    serve: Serve, make_bench: MakeBench, tmp_path: Path
 ) -> None:
     (tmp_path / ".pipe").mkdir()
     (tmp_path / ".pipe" / "analysis.yaml").write_text(TEMPLATE)
     arguments = "{appCustomArgs: {job: web, zone: eu, k8sNamespace: prod}}"
     config = f"{{apiVersion: pipecd.dev/v1beta1, kind: Application, spec: {{plugins: {{analysis: {arguments}}}}}}}"
-    async with web(Only("rate(api, eu, prod)", 3)) as server:
-        tested = bench(server.url, config=config)
+    with serve(OneQuery("rate(api, eu, prod)", 3)) as server:
+        tested = make_bench(server.address, config=config)
         check = {"template": {"name": "error-rate", "appArgs": {"job": "api"}}}
         result = await run(tested, "1h", check)
         assert result.message.endswith("is above 1")
-        result = await run(bench(), "1h", https=[{"template": {"name": "health"}}])
+        result = await run(make_bench(), "1h", https=[{"template": {"name": "health"}}])
         assert "http-0 failed once" in result.message
 
 
-async def test_an_older_file_tells_its_namespace(
-    web: OpenWeb, bench: Callable[..., StageBench]
+async def test_a_query_has_the_namespace_of_a_v0_application(
+    serve: Serve, make_bench: MakeBench
 ) -> None:
     query = "up({{ .K8s.Namespace }}{{ .App.Env }})"
     config = f"""\
@@ -97,10 +89,10 @@ spec:
       - name: ANALYSIS
         with: {{duration: 1h, metrics: [{{provider: prom, interval: 1m, query: '{query}'}}]}}
 """
-    async with web(answers := Only("up(shop)", 0)) as server:
-        tested = bench(server.url, config=config)
+    with serve(responses := OneQuery("up(shop)", 0)) as server:
+        tested = make_bench(server.address, config=config)
         assert (await run(tested, "20ms", metric(query=query))).status is SUCCESS
-    assert answers.times == 1
+    assert responses.count == 1
 
 
 MISTAKES = [
@@ -113,24 +105,24 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("check", "told"), MISTAKES)
-async def test_a_mistake_is_told_before_anything_is_measured(
-    bench: Callable[..., StageBench], tmp_path: Path, check: dict[str, Any], told: str
+@pytest.mark.parametrize(("check", "message"), MISTAKES)
+async def test_a_mistake_fails_the_stage_before_its_first_query(
+    make_bench: MakeBench, tmp_path: Path, check: dict[str, Any], message: str
 ) -> None:
     (tmp_path / ".pipe").mkdir()
     (tmp_path / ".pipe" / "analysis.yaml").write_text(TEMPLATE)
-    result = await run(bench(), "1h", check)
+    result = await run(make_bench(), "1h", check)
     assert result.status is FAILURE
-    assert re.match(told, result.message), result.message
+    assert re.match(message, result.message), result.message
 
 
-async def test_an_address_without_a_code_is_a_mistake(bench: Callable[..., StageBench]) -> None:
-    result = await run(bench(), "1h", https=[{"url": "http://x", "interval": "1s"}])
+async def test_an_http_check_requires_a_status_code(make_bench: MakeBench) -> None:
+    result = await run(make_bench(), "1h", https=[{"url": "http://x", "interval": "1s"}])
     assert result.message == "http-0: expectedCode must be set; write the status code of success"
 
 
-async def test_the_plan_lets_people_skip_it() -> None:
-    requested = RequestedStage("ANALYSIS", 3, "look", b'{"duration": "1m"}')
+async def test_a_planned_stage_can_be_skipped() -> None:
+    requested = RequestedStage("ANALYSIS", 3, "analyse", b'{"duration": "1m"}')
     (planned,) = await PLUGIN().plan_stage(requested, rollback=True)
     assert (planned.index, planned.operation) == (3, ManualOperation.SKIP)
     with pytest.raises(UserMistake, match="the ANALYSIS stage requires duration field"):

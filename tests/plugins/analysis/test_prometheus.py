@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real Prometheus answers becomes points, and what it refuses an error."""
+"""Range queries to a Prometheus server, and its errors."""
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,8 @@ from pipecd.plugins.analysis.config import ProviderConfig
 from pipecd.plugins.analysis.prometheus import PrometheusProvider
 from pipecd.plugins.analysis.provider_client import NoData, Point, Window
 from pipecd.sdk import Unavailable, UserMistake
+from plugins.analysis.conftest import Serve
 from servers.prometheus import GuardedPrometheus, Prometheus
-
-OpenWeb = Callable[..., AbstractAsyncContextManager[Any]]
 
 
 async def test_every_point_of_every_series(
@@ -26,8 +23,8 @@ async def test_every_point_of_every_series(
     prometheus.write("errors", {"pod": "a"}, [(now - 120, 1.0), (now - 60, 2.0), (now, 3.0)])
     prometheus.write("errors", {"pod": "b"}, [(now, 0.25)])
     provider = PrometheusProvider(client, ProviderConfig(address=f"{prometheus.url}/"))
-    found = await provider.points("errors", Window(now - 120, now))
-    assert found == [
+    points = await provider.points("errors", Window(now - 120, now))
+    assert points == [
         Point(now - 120, 1.0), Point(now - 60, 2.0), Point(now, 3.0), Point(now, 0.25)
     ]  # fmt: skip
     assert await provider.points("missing", Window(now - 120, now)) == []
@@ -39,13 +36,11 @@ async def test_a_short_window_has_its_two_ends(
     now = int(time.time())
     prometheus.write("short", {}, [(now - 2, 1.0), (now, 2.0)])
     provider = PrometheusProvider(client, ProviderConfig(address=prometheus.url))
-    found = await provider.points("short", Window(now - 2, now))
-    assert [point.value for point in found] == [1.0, 2.0]
+    points = await provider.points("short", Window(now - 2, now))
+    assert [point.value for point in points] == [1.0, 2.0]
 
 
-async def test_a_number_that_is_none_is_no_data(
-    prometheus: Prometheus, client: httpx2.AsyncClient
-) -> None:
+async def test_nan_is_no_data(prometheus: Prometheus, client: httpx2.AsyncClient) -> None:
     now = time.time()
     provider = PrometheusProvider(client, ProviderConfig(address=prometheus.url))
     with pytest.raises(NoData, match="not a number"):
@@ -53,7 +48,7 @@ async def test_a_number_that_is_none_is_no_data(
     assert (await provider.points("vector(1) / 0", Window(now - 1, now)))[0].value == float("inf")
 
 
-async def test_a_query_that_is_wrong_is_told(
+async def test_a_refused_query_raises_the_reason(
     prometheus: Prometheus, client: httpx2.AsyncClient
 ) -> None:
     provider = PrometheusProvider(client, ProviderConfig(address=prometheus.url))
@@ -83,19 +78,19 @@ def test_a_file_that_is_missing_is_named(client: httpx2.AsyncClient, tmp_path: P
         PrometheusProvider(client, config)
 
 
-async def test_a_proxy_that_refuses_post_is_asked_with_get(
-    web: OpenWeb, client: httpx2.AsyncClient
+async def test_a_proxy_that_refuses_post_receives_get(
+    serve: Serve, client: httpx2.AsyncClient
 ) -> None:
     data = {"status": "success", "data": {"result": [{"values": [[1, "2"]]}]}}
-    async with web(lambda asked: (405, {}) if asked.method == "POST" else (200, data)) as server:
-        provider = PrometheusProvider(client, ProviderConfig(address=server.url))
+    with serve(lambda request: (405, {}) if request.method == "POST" else (200, data)) as server:
+        provider = PrometheusProvider(client, ProviderConfig(address=server.address))
         assert await provider.points("up", Window(10, 70.5)) == [Point(1, 2.0)]
-    assert server.asked[1].query == {
-        "query": "up", "start": "10.000", "end": "70.500", "step": "60.000"
+    assert server.requests[1].fields == {
+        "query": ["up"], "start": ["10.000"], "end": ["70.500"], "step": ["60.000"]
     }  # fmt: skip
 
 
-TROUBLE = [
+ERRORS = [
     pytest.param((200, "<html>"), "status 200: it is not a JSON object", id="a page of a proxy"),
     pytest.param((502, "bad gateway"), "status 502", id="a proxy without a server"),
     pytest.param((200, {"status": "success", "data": {"result": [{}]}}), "not a range of points", id="a series without values"),
@@ -104,20 +99,20 @@ TROUBLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("answer", "told"), TROUBLE)
-async def test_trouble_is_told(
-    web: OpenWeb, client: httpx2.AsyncClient, answer: tuple[int, Any], told: str
+@pytest.mark.parametrize(("response", "message"), ERRORS)
+async def test_an_invalid_response_raises(
+    serve: Serve, client: httpx2.AsyncClient, response: tuple[int, Any], message: str
 ) -> None:
-    async with web(lambda _: answer) as server:
-        provider = PrometheusProvider(client, ProviderConfig(address=server.url))
-        with pytest.raises((Unavailable, NoData), match=told):
+    with serve(lambda _: response) as server:
+        provider = PrometheusProvider(client, ProviderConfig(address=server.address))
+        with pytest.raises((Unavailable, NoData), match=message):
             await provider.points("up", Window(0, 1))
 
 
-async def test_a_server_that_is_away_is_named_without_its_password(
+async def test_an_unreachable_server_is_named_without_its_password(
     client: httpx2.AsyncClient,
 ) -> None:
     provider = PrometheusProvider(client, ProviderConfig(address="http://ann:sesame@127.0.0.1:1"))
-    with pytest.raises(Unavailable, match=r"cannot reach 127\.0\.0\.1:1: ") as told:
+    with pytest.raises(Unavailable, match=r"cannot reach 127\.0\.0\.1:1: ") as raised:
         await provider.points("up", Window(0, 1))
-    assert "sesame" not in str(told.value)
+    assert "sesame" not in str(raised.value)

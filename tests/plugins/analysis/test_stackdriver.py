@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Google's metrics and logs are asked with a token of a service account."""
+"""Queries to Google Cloud Monitoring and Logging with a token of a service account."""
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ from pipecd.plugins.analysis.config import ProviderConfig
 from pipecd.plugins.analysis.provider_client import Point, Window
 from pipecd.plugins.analysis.stackdriver import StackdriverProvider
 from pipecd.sdk import Unavailable, UserMistake
-
-OpenWeb = Callable[..., AbstractAsyncContextManager[Any]]
+from plugins.analysis.conftest import Serve, form
+from servers.web import Request
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 PEM = KEY.private_bytes(
@@ -28,9 +26,9 @@ POINTS = {"status": "success", "data": {"result": [{"values": [[5, "0.5"]]}]}}
 TOKEN = {"access_token": "tok", "expires_in": 3600}
 
 
-def google(asked: Any) -> tuple[int, Any]:
-    """Enough of Google to be asked for metrics and logs."""
-    match asked.path:
+def google(request: Request) -> tuple[int, Any]:
+    """Responds as Google does to requests for tokens, metrics and logs."""
+    match request.path:
         case "/token":
             return 200, TOKEN
         case "/computeMetadata/v1/project/project-id":
@@ -60,19 +58,19 @@ def key_file(tmp_path: Path, url: str, **changes: str) -> str:
     return str(path)
 
 
-async def test_metrics_are_asked_in_promql(
-    web: OpenWeb, client: httpx2.AsyncClient, tmp_path: Path
+async def test_metrics_are_queried_in_promql(
+    serve: Serve, client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
-    async with web(google) as server:
-        file = key_file(tmp_path, server.url)
-        config = ProviderConfig(address=server.url, service_account_file=file)
+    with serve(google) as server:
+        file = key_file(tmp_path, server.address)
+        config = ProviderConfig(address=server.address, service_account_file=file)
         provider = StackdriverProvider(client, config)
         assert await provider.points("up", Window(0, 60)) == [Point(5, 0.5)]
         assert await provider.points("up", Window(60, 120)) == [Point(5, 0.5)]
-    signing, first, second = server.asked
-    assert signing.form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
+    signing, first, second = server.requests
+    assert form(signing)["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
     claims = jwt.decode(
-        signing.form["assertion"], KEY.public_key(), ["RS256"], audience=f"{server.url}/token"
+        form(signing)["assertion"], KEY.public_key(), ["RS256"], audience=f"{server.address}/token"
     )
     assert claims["iss"] == "piped@shop-prod.example"
     assert first.path == "/v1/projects/shop-prod/location/global/prometheus/api/v1/query_range"
@@ -80,29 +78,29 @@ async def test_metrics_are_asked_in_promql(
     assert second.headers["authorization"] == "Bearer tok", "the token is used again"
 
 
-async def test_a_machine_of_google_needs_no_file(
-    web: OpenWeb, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+async def test_credentials_come_from_the_metadata_server(
+    serve: Serve, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
-    async with web(google) as server:
-        monkeypatch.setenv("GCE_METADATA_HOST", server.url.removeprefix("http://"))
-        provider = StackdriverProvider(client, ProviderConfig(address=server.url))
+    with serve(google) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.address.removeprefix("http://"))
+        provider = StackdriverProvider(client, ProviderConfig(address=server.address))
         assert await provider.points("up", Window(0, 60)) == [Point(5, 0.5)]
-    assert server.asked[0].headers["metadata-flavor"] == "Google"
-    assert server.asked[-1].path.startswith("/v1/projects/of-the-machine/")
+    assert server.requests[0].headers["metadata-flavor"] == "Google"
+    assert server.requests[-1].path.startswith("/v1/projects/of-the-machine/")
 
 
-async def test_log_entries_are_told_as_people_read_them(
-    web: OpenWeb, client: httpx2.AsyncClient, tmp_path: Path
+async def test_log_entries_are_returned_as_text(
+    serve: Serve, client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
-    async with web(google) as server:
-        file = key_file(tmp_path, server.url)
-        config = ProviderConfig(address=server.url, service_account_file=file)
-        found = await StackdriverProvider(client, config).entries(
+    with serve(google) as server:
+        file = key_file(tmp_path, server.address)
+        config = ProviderConfig(address=server.address, service_account_file=file)
+        entries = await StackdriverProvider(client, config).entries(
             'severity>=ERROR OR textPayload:"x"', Window(1_700_000_000, 1_700_000_060.5)
         )
-    assert found == ["2026-01-01T00:00:00Z ERROR boom", "bang", '{"code": 7}']
-    assert server.asked[-1].json == {
+    assert entries == ["2026-01-01T00:00:00Z ERROR boom", "bang", '{"code": 7}']
+    assert json.loads(server.requests[-1].body) == {
         "resourceNames": ["projects/shop-prod"],
         "filter": 'timestamp>="2023-11-14T22:13:20.000Z" timestamp<"2023-11-14T22:14:20.500Z"'
         ' (severity>=ERROR OR textPayload:"x")',
@@ -111,18 +109,18 @@ async def test_log_entries_are_told_as_people_read_them(
     }
 
 
-async def test_what_google_refuses_is_told(
-    web: OpenWeb, client: httpx2.AsyncClient, tmp_path: Path
+async def test_a_refused_request_raises_the_reason(
+    serve: Serve, client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
-    def refuse(asked: Any) -> tuple[int, Any]:
-        if asked.path == "/token":
+    def refuse(request: Request) -> tuple[int, Any]:
+        if request.path == "/token":
             return 200, TOKEN
         return 403, {"error": {"message": "the caller may not", "code": 403}}
 
-    async with web(refuse) as server:
-        file = key_file(tmp_path, server.url)
+    with serve(refuse) as server:
+        file = key_file(tmp_path, server.address)
         provider = StackdriverProvider(
-            client, ProviderConfig(address=server.url, service_account_file=file)
+            client, ProviderConfig(address=server.address, service_account_file=file)
         )
         with pytest.raises(Unavailable, match="status 403: the caller may not"):
             await provider.entries("", Window(0, 1))
@@ -130,12 +128,12 @@ async def test_what_google_refuses_is_told(
             await provider.points("up", Window(0, 1))
 
 
-async def test_a_token_that_is_refused_is_told(
-    web: OpenWeb, client: httpx2.AsyncClient, tmp_path: Path
+async def test_a_refused_token_raises_the_reason(
+    serve: Serve, client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     refusal = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
-    async with web(lambda _: (400, refusal)) as server:
-        file = key_file(tmp_path, server.url)
+    with serve(lambda _: (400, refusal)) as server:
+        file = key_file(tmp_path, server.address)
         provider = StackdriverProvider(client, ProviderConfig(service_account_file=file))
         with pytest.raises(Unavailable, match=r"status 400: Invalid JWT Signature\."):
             await provider.points("up", Window(0, 1))
@@ -151,7 +149,9 @@ def test_a_file_that_is_no_key_is_not_quoted(
         StackdriverProvider(client, config)
 
 
-async def test_a_key_that_cannot_sign_is_told(client: httpx2.AsyncClient, tmp_path: Path) -> None:
+async def test_an_invalid_private_key_is_refused(
+    client: httpx2.AsyncClient, tmp_path: Path
+) -> None:
     file = key_file(tmp_path, "http://127.0.0.1:1", private_key="nonsense")
     provider = StackdriverProvider(client, ProviderConfig(service_account_file=file))
     with pytest.raises(UserMistake, match=r"private_key .* cannot be used"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A check that is shared replaces the one that names it, down to its timeout."""
+"""A template replaces the check that refers to it."""
 
 from typing import Any
 
@@ -28,21 +28,21 @@ SHARED = decode_plain(
 )
 
 
-def test_the_whole_check_is_taken_and_the_arguments_are_kept() -> None:
+def test_a_template_replaces_all_fields_but_the_arguments() -> None:
     named = {"template": {"name": "m", "appArgs": {"a": "b"}}, "failureLimit": 9, "query": "mine"}
-    [found] = with_templates(options(metrics=[named]), SHARED).metrics
-    assert (found.query, found.failure_limit) == ("q", 0)
-    assert found.timeout == Duration(3), "upstream takes that of the stage"
-    assert found.template.app_args == {"a": "b"}
+    [check] = with_templates(options(metrics=[named]), SHARED).metrics
+    assert (check.query, check.failure_limit) == ("q", 0)
+    assert check.timeout == Duration(3), "upstream takes that of the stage"
+    assert check.template.app_args == {"a": "b"}
 
 
-def test_every_kind_of_check_may_be_shared() -> None:
+def test_every_kind_of_check_may_refer_to_a_template() -> None:
     named = options(logs=[{"template": {"name": "l"}}], https=[{"template": {"name": "h"}}])
-    found = with_templates(named, SHARED)
-    assert (found.logs[0].query, found.https[0].url) == ("panic", "http://x")
+    resolved = with_templates(named, SHARED)
+    assert (resolved.logs[0].query, resolved.https[0].url) == ("panic", "http://x")
 
 
-def test_a_stage_that_writes_its_checks_needs_none() -> None:
+def test_inline_checks_need_no_templates() -> None:
     plain = options(https=[{"url": "u", "interval": "1s"}])
     assert not needs_templates(plain)
     assert needs_templates(options(logs=[{"template": {"name": "l"}}]))

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ECS plugin is told, in both generations."""
+"""The configuration of the ECS plugin, in both generations."""
 
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
 import pytest
 
-from pipecd.config.application import ApplicationSpec
 from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
 from pipecd.plugins.ecs.config import (
@@ -17,6 +15,7 @@ from pipecd.plugins.ecs.config import (
     EcsTarget,
     TrafficRoutingOptions,
 )
+from plugins.conftest import ReadV0
 
 
 def app(section: dict[str, Any]) -> EcsApplication:
@@ -41,7 +40,7 @@ DEFAULTS = [
 
 @pytest.mark.parametrize("section", [{}, {"input": None}, {"input": {}}], ids=str)
 @pytest.mark.parametrize(("attribute", "expected"), DEFAULTS, ids=[name for name, _ in DEFAULTS])
-def test_an_empty_section_has(section: dict[str, Any], attribute: str, expected: object) -> None:
+def test_the_default_of(section: dict[str, Any], attribute: str, expected: object) -> None:
     assert attrgetter(attribute)(app(section)) == expected
 
 
@@ -74,22 +73,22 @@ def test_every_key_of_a_section_is_read() -> None:
     assert app(WHOLE).model_dump(mode="json", by_alias=True) == WHOLE
 
 
-def test_a_v0_application_becomes_a_section(read_v0: Callable[..., ApplicationSpec]) -> None:
+def test_a_v0_application_becomes_a_section(read_v0: ReadV0) -> None:
     spec = {**WHOLE, "input": {**WHOLE["input"], "autoRollback": False}}
     read = read_v0("ECSApp", spec)
     assert read.plugins == {"ecs": WHOLE}
     assert read.planner.auto_rollback is False
 
 
-def test_a_v0_application_runs_a_standalone_task_and_rolls_back_unless_told(
-    read_v0: Callable[..., ApplicationSpec],
+def test_a_v0_application_runs_a_standalone_task_and_rolls_back_by_default(
+    read_v0: ReadV0,
 ) -> None:
     read = read_v0("ECSApp", {})
     assert app(dict(read.plugins["ecs"])).input.run_standalone_task is True
     assert read.planner.auto_rollback is True
 
 
-def test_an_access_type_is_written_as_it_is(read_v0: Callable[..., ApplicationSpec]) -> None:
+def test_access_types_are_case_sensitive(read_v0: ReadV0) -> None:
     with pytest.raises(ConfigMistake, match="invalid accessType: elb"):
         read_v0("ECSApp", {"input": {"accessType": "elb"}})
 
@@ -106,7 +105,7 @@ STAGES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "options", "expected"), STAGES)
 def test_a_v0_stage_has_plain_numbers(
-    read_v0: Callable[..., ApplicationSpec],
+    read_v0: ReadV0,
     name: str,
     options: dict[str, Any],
     expected: dict[str, Any],
@@ -121,13 +120,13 @@ def test_a_v0_stage_has_plain_numbers(
     [(12.5, 12.5), (0, 0), ("30%", 30), ("30", 30)],
     ids=["a fraction", "nothing", "a percentage", "text"],
 )
-def test_a_canary_is_scaled_to(scale: object, expected: float) -> None:
+def test_the_scale_of_a_canary(scale: object, expected: float) -> None:
     options = decode_plain({"scale": scale}, CanaryRolloutOptions, what="stage")
     assert options.scale == expected
 
 
 @pytest.mark.parametrize("scale", [-1, 101, "x", True])
-def test_a_canary_cannot_be_scaled_to(scale: object) -> None:
+def test_an_invalid_scale_is_refused(scale: object) -> None:
     with pytest.raises(ConfigMistake):
         decode_plain({"scale": scale}, CanaryRolloutOptions, what="stage")
 
@@ -137,23 +136,25 @@ def test_a_canary_cannot_be_scaled_to(scale: object) -> None:
     [
         pytest.param({"primary": 70}, (70, 30), id="by the share of primary"),
         pytest.param({"canary": "20%"}, (80, 20), id="by the share of canary"),
-        pytest.param({"primary": 60, "canary": 10}, (60, 40), id="by primary when both are told"),
-        pytest.param({"primary": 101, "canary": 10}, (90, 10), id="by what makes sense"),
-        pytest.param({}, (100, 0), id="all to primary when nothing is told"),
+        pytest.param({"primary": 60, "canary": 10}, (60, 40), id="by primary if both are set"),
+        pytest.param(
+            {"primary": 101, "canary": 10}, (90, 10), id="by canary if primary is invalid"
+        ),
+        pytest.param({}, (100, 0), id="all to primary by default"),
         pytest.param({"canary": 100}, (0, 100), id="all to canary"),
     ],
 )
-def test_traffic_is_divided(options: dict[str, Any], shares: tuple[int, int]) -> None:
+def test_the_traffic_split(options: dict[str, Any], shares: tuple[int, int]) -> None:
     assert decode_plain(options, TrafficRoutingOptions, what="stage").shares() == shares
 
 
-def test_an_account_uses_the_default_credentials_unless_told() -> None:
+def test_the_default_credentials_are_used_without_settings() -> None:
     target = decode_plain({"region": "r"}, EcsTarget, what="target")
     rest = target.model_dump(exclude={"region"})
     assert set(rest) == {"profile", "credentials_file", "role_arn", "token_file"}
     assert not any(rest.values())
 
 
-def test_an_account_needs_a_region() -> None:
+def test_a_target_requires_a_region() -> None:
     with pytest.raises(ConfigMistake, match="region must be set"):
         decode_plain({}, EcsTarget, what="target")

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Kubernetes plugin is told, for one and for several clusters, in both generations."""
 
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
 import pytest
 
-from pipecd.config.application import ApplicationSpec
 from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
 from pipecd.config.units import Duration, Replicas
@@ -23,6 +21,7 @@ from pipecd.plugins.kubernetes.config import (
     PrimaryRolloutOptions,
     TrafficRoutingOptions,
 )
+from plugins.conftest import ReadV0
 
 
 def app(section: dict[str, Any]) -> KubernetesApplication:
@@ -119,7 +118,7 @@ def test_a_workload_without_a_kind_is_a_deployment() -> None:
     assert app({"workloads": [{"name": "web"}]}).workloads[0].kind == "Deployment"
 
 
-def test_a_v0_application_becomes_a_section(read_v0: Callable[..., ApplicationSpec]) -> None:
+def test_a_v0_application_becomes_a_section(read_v0: ReadV0) -> None:
     spec = {**WHOLE, "input": {**WHOLE["input"], "autoRollback": False}}
     read = read_v0("KubernetesApp", spec)
     assert read.plugins["kubernetes"] == {**WHOLE, "suffixFromVariantLabel": True}
@@ -127,7 +126,7 @@ def test_a_v0_application_becomes_a_section(read_v0: Callable[..., ApplicationSp
     assert read.planner.auto_rollback is False
 
 
-def test_a_v0_application_rolls_back_unless_told(read_v0: Callable[..., ApplicationSpec]) -> None:
+def test_a_v0_application_rolls_back_unless_told(read_v0: ReadV0) -> None:
     assert read_v0("KubernetesApp", {}).planner.auto_rollback is True
 
 
@@ -139,7 +138,7 @@ def test_a_v0_application_rolls_back_unless_told(read_v0: Callable[..., Applicat
     ],
 )
 def test_the_queries_of_a_v0_application_know(
-    read_v0: Callable[..., ApplicationSpec], given: dict[str, Any], namespace: str
+    read_v0: ReadV0, given: dict[str, Any], namespace: str
 ) -> None:
     stages = [{"name": "ANALYSIS", "with": {"duration": "5m"}}]
     sections = read_v0("KubernetesApp", {"input": given}, stages).plugins
@@ -155,9 +154,7 @@ def test_the_queries_of_a_v0_application_know(
         pytest.param({"suffixFromVariantLabel": True}, id="what only plugins know"),
     ],
 )
-def test_a_v0_file_is_refused_for_an_unknown_key_of(
-    read_v0: Callable[..., ApplicationSpec], spec: dict[str, Any]
-) -> None:
+def test_a_v0_file_is_refused_for_an_unknown_key_of(read_v0: ReadV0, spec: dict[str, Any]) -> None:
     with pytest.raises(ConfigMistake, match="unknown field"):
         read_v0("KubernetesApp", spec)
 
@@ -202,14 +199,12 @@ STAGES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), STAGES, ids=[name for name, _ in STAGES])
-def test_a_v0_stage_keeps_its_options(
-    read_v0: Callable[..., ApplicationSpec], name: str, options: dict[str, Any]
-) -> None:
+def test_a_v0_stage_keeps_its_options(read_v0: ReadV0, name: str, options: dict[str, Any]) -> None:
     [stage] = read_v0("KubernetesApp", {}, [{"name": name, "with": options}]).pipeline.stages
     assert (stage.name, stage.with_) == (name, options)
 
 
-def test_a_v0_pipeline_cannot_name_the_quick_sync(read_v0: Callable[..., ApplicationSpec]) -> None:
+def test_a_v0_pipeline_cannot_name_the_quick_sync(read_v0: ReadV0) -> None:
     with pytest.raises(ConfigMistake, match="unsupported stage name: K8S_SYNC"):
         read_v0("KubernetesApp", {}, [{"name": "K8S_SYNC"}])
 
@@ -266,15 +261,15 @@ def test_traffic_is_divided(options: dict[str, Any], shares: tuple[int, int, int
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         pytest.param({"canary": 10.5}, "invalid percentage", id="a fraction"),
         pytest.param({"canary": None}, "invalid percentage", id="null"),
         pytest.param({"canary": ""}, "invalid percentage", id="nothing"),
     ],
 )
-def test_a_share_is_refused_that_is(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigMistake, match=told):
+def test_a_share_is_refused_that_is(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigMistake, match=message):
         decode_plain(options, TrafficRoutingOptions, what="stage")
 
 
@@ -341,8 +336,8 @@ def test_a_target_may_differ_from_the_rest() -> None:
         ),
     ],
 )
-def test_several_clusters_are_refused_with(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigMistake, match=told):
+def test_several_clusters_are_refused_with(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigMistake, match=message):
         multi({"input": given})
 
 

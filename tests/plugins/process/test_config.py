@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the process plugin is told."""
+"""The configuration of the process plugin."""
 
 from operator import attrgetter
 from typing import Any
@@ -37,18 +37,20 @@ DEFAULTS = [
 
 
 @pytest.mark.parametrize(("attribute", "expected"), DEFAULTS, ids=[name for name, _ in DEFAULTS])
-def test_a_program_has(attribute: str, expected: object) -> None:
+def test_the_default_of(attribute: str, expected: object) -> None:
     assert attrgetter(attribute)(app()) == expected
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
-        pytest.param({}, "input: must be set", id="nothing to run"),
+        pytest.param({}, "input: must be set", id="no input"),
         pytest.param({"input": {}}, "command must be set", id="no command"),
-        pytest.param({"input": {"command": "a", "port": 65536}}, "65535", id="no such port"),
+        pytest.param(
+            {"input": {"command": "a", "port": 65536}}, "65535", id="a port that does not exist"
+        ),
         pytest.param({"input": {"command": "a", "port": -1}}, "0", id="a negative port"),
-        pytest.param({"input": {"command": "a", "replicas": -1}}, "1", id="less than no copies"),
+        pytest.param({"input": {"command": "a", "replicas": -1}}, "1", id="negative replicas"),
         pytest.param(
             {"input": {"command": "a", "gracePeriod": "-1s"}},
             "must be greater than or equal to 0",
@@ -57,7 +59,7 @@ def test_a_program_has(attribute: str, expected: object) -> None:
         pytest.param(
             {"input": {"command": "a", "healthCheck": {"path": "healthz"}}},
             "'healthz' must begin with /",
-            id="a path that is none",
+            id="a relative path",
         ),
         pytest.param(
             {"input": {"command": "a", "healthCheck": {"timeout": "-1s"}}},
@@ -71,13 +73,13 @@ def test_a_program_has(attribute: str, expected: object) -> None:
         ),
     ],
 )
-def test_an_application_is_refused_with(section: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigMistake, match=told):
+def test_an_application_is_refused_with(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigMistake, match=message):
         decode_plain(section, ProcessApplication, what="process")
 
 
-def test_every_key_of_a_program_is_read() -> None:
-    given: dict[str, Any] = {
+def test_every_key_of_the_input_is_read() -> None:
+    fields: dict[str, Any] = {
         "command": "./serve",
         "args": ["-v"],
         "env": {"A": "b"},
@@ -87,10 +89,10 @@ def test_every_key_of_a_program_is_read() -> None:
         "replicas": 3,
         "gracePeriod": "5s",
     }
-    assert app(**given).input.model_dump(mode="json", by_alias=True) == given
+    assert app(**fields).input.model_dump(mode="json", by_alias=True) == fields
 
 
-def test_a_canary_is_one_copy_unless_told() -> None:
+def test_a_canary_has_one_replica_by_default() -> None:
     assert decode_plain({}, CanaryRolloutOptions, what="stage").replicas == Replicas(1)
 
 
@@ -101,35 +103,35 @@ def test_a_canary_is_one_copy_unless_told() -> None:
         pytest.param({"canary": "20%"}, (80, 20), id="by the share of canary"),
         pytest.param({"canary": 0}, (100, 0), id="nothing to canary"),
         pytest.param({"primary": 0}, (0, 100), id="nothing to primary"),
-        pytest.param({"primary": 60, "canary": 40}, (60, 40), id="by both when they add up"),
-        pytest.param({}, (100, 0), id="all to primary when nothing is told"),
+        pytest.param({"primary": 60, "canary": 40}, (60, 40), id="by both if they add up"),
+        pytest.param({}, (100, 0), id="all to primary by default"),
     ],
 )
-def test_traffic_is_divided(options: dict[str, Any], shares: tuple[int, int]) -> None:
+def test_the_traffic_split(options: dict[str, Any], shares: tuple[int, int]) -> None:
     assert decode_plain(options, TrafficRoutingOptions, what="stage").shares() == shares
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        pytest.param({"canary": 101}, "must be from 0 to 100", id="more than all"),
-        pytest.param({"primary": -1}, "must be from 0 to 100", id="less than nothing"),
+        pytest.param({"canary": 101}, "must be from 0 to 100", id="more than 100"),
+        pytest.param({"primary": -1}, "must be from 0 to 100", id="a negative share"),
         pytest.param(
             {"primary": 60, "canary": 60}, "must add up to 100", id="shares that do not add up"
         ),
     ],
 )
-def test_traffic_cannot_be_divided_with(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigMistake, match=told):
+def test_an_invalid_traffic_split_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigMistake, match=message):
         decode_plain(options, TrafficRoutingOptions, what="stage")
 
 
-def test_only_this_machine_is_listened_to_unless_told() -> None:
+def test_the_router_listens_on_loopback_by_default() -> None:
     target = decode_plain({}, ProcessTarget, what="target")
     assert (target.host, target.directory) == ("127.0.0.1", "")
 
 
-def test_a_pipeline_may_name_every_stage_but_the_rollback() -> None:
+def test_the_stages_of_a_pipeline() -> None:
     assert set(CONFIG.stages) == {
         "PROCESS_SYNC",
         "PROCESS_CANARY_ROLLOUT",

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a script stage is told, in both generations."""
+"""The configuration of the scriptrun plugin, in both generations."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pipecd.config.application import ApplicationSpec
 from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
 from pipecd.config.units import Duration
 from pipecd.plugins.scriptrun.config import CONFIG, ScriptRunOptions
+from plugins.conftest import ReadV0
 
 
-def test_a_script_has_no_environment_and_nothing_to_undo_unless_told() -> None:
+def test_env_and_on_rollback_are_optional() -> None:
     options = decode_plain({"run": "make"}, ScriptRunOptions, what="SCRIPT_RUN")
     assert (options.run, options.env, options.on_rollback) == ("make", {}, "")
 
@@ -23,7 +22,7 @@ def test_a_stage_without_a_script_is_refused() -> None:
         decode_plain({}, ScriptRunOptions, what="SCRIPT_RUN")
 
 
-def test_an_environment_holds_text() -> None:
+def test_env_values_must_be_text() -> None:
     with pytest.raises(ConfigMistake, match="must be a string, not a number"):
         decode_plain({"run": "make", "env": {"A": 1}}, ScriptRunOptions, what="SCRIPT_RUN")
 
@@ -39,14 +38,14 @@ SIX_HOURS = Duration(6 * 3600)
             {"run": "make", "env": {"A": "1"}, "timeout": "5m", "onRollback": "undo"},
             {"run": "make", "env": {"A": "1"}, "onRollback": "undo"},
             Duration(300),
-            id="SCRIPT_RUN keeps its script and gets its limit beside the options",
+            id="SCRIPT_RUN, whose timeout moves to the stage",
         ),
         pytest.param(
             "SCRIPT_RUN",
             {},
             {"run": ":", "env": {}},
             SIX_HOURS,
-            id="SCRIPT_RUN without a script succeeds without doing anything",
+            id="SCRIPT_RUN without a script, which does nothing",
         ),
         pytest.param(
             "CUSTOM_SYNC",
@@ -57,8 +56,8 @@ SIX_HOURS = Duration(6 * 3600)
         ),
     ],
 )
-def test_in_a_v0_pipeline(
-    read_v0: Callable[..., ApplicationSpec],
+def test_the_stage_of_a_v0_pipeline(
+    read_v0: ReadV0,
     name: str,
     options: dict[str, Any],
     expected: dict[str, Any],
@@ -69,6 +68,6 @@ def test_in_a_v0_pipeline(
     assert decode_plain(stage.with_, CONFIG.stages["SCRIPT_RUN"], what="SCRIPT_RUN")
 
 
-def test_a_custom_sync_without_a_script_is_refused(read_v0: Callable[..., ApplicationSpec]) -> None:
+def test_a_custom_sync_without_a_script_is_refused(read_v0: ReadV0) -> None:
     with pytest.raises(ConfigMistake, match="the CUSTOM_SYNC stage requires run field"):
         read_v0("LambdaApp", {}, [{"name": "CUSTOM_SYNC"}])

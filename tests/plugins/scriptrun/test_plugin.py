@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SCRIPT_RUN runs a script with the facts of the deployment, and takes it along when stopped."""
+"""The stage SCRIPT_RUN: environment, log lines, rollback and cancellation."""
 
 import asyncio
 import json
@@ -22,17 +22,17 @@ async def test_a_script_runs_in_the_directory_of_the_application(tmp_path: Path)
     assert bench.host.plugin_metadata == {"started-0": "_"}
 
 
-async def test_git_of_a_script_takes_the_way_of_piped_over_ssh(
+async def test_a_script_has_the_ssh_command_of_piped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = StageBench(PLUGIN(), tmp_path)
-    way = {"GIT_SSH_COMMAND": "ssh -F of-piped", "PASSWORD": "of-piped"}
-    monkeypatch.setattr(bench.host, "git_variables", lambda _: way)
+    variables = {"GIT_SSH_COMMAND": "ssh -F of-piped", "PASSWORD": "of-piped"}
+    monkeypatch.setattr(bench.host, "git_variables", lambda _: variables)
     await bench.run("SCRIPT_RUN", {"run": "echo $GIT_SSH_COMMAND, $PASSWORD"})
     assert bench.host.lines[0] == "ssh -F of-piped,"
 
 
-async def test_a_script_that_fails_says_how(tmp_path: Path) -> None:
+async def test_a_failed_script_fails_the_stage_with_its_last_line(tmp_path: Path) -> None:
     result = await StageBench(PLUGIN(), tmp_path).run(
         "SCRIPT_RUN", {"run": "echo no luck >&2; exit 7"}
     )
@@ -40,14 +40,14 @@ async def test_a_script_that_fails_says_how(tmp_path: Path) -> None:
     assert result.message == "The script exited with code 7: no luck"
 
 
-async def test_a_script_knows_what_is_deployed(tmp_path: Path) -> None:
+async def test_a_script_has_variables_of_the_deployment(tmp_path: Path) -> None:
     bench = StageBench(PLUGIN(), tmp_path, labels={"env": "prod"}, commander="")
     script = "env | grep ^SR_ | grep -v RAW | sort; echo $SR_CONTEXT_RAW > raw; echo $WHO $HOME"
     await bench.run("SCRIPT_RUN", {"run": script, "env": {"WHO": "me", "SR_SUMMARY": "mine"}})
     deployment = bench.deployment()
-    known = dict(line.split("=", 1) for line in bench.host.lines if line.startswith("SR_"))
-    assert int(known.pop("SR_TRIGGERED_AT")) <= deployment.created_at
-    assert known == {
+    variables = dict(line.split("=", 1) for line in bench.host.lines if line.startswith("SR_"))
+    assert int(variables.pop("SR_TRIGGERED_AT")) <= deployment.created_at
+    assert variables == {
         "SR_DEPLOYMENT_ID": "deployment-1",
         "SR_APPLICATION_ID": "application-1",
         "SR_APPLICATION_NAME": "tested",
@@ -65,7 +65,7 @@ async def test_a_script_knows_what_is_deployed(tmp_path: Path) -> None:
     assert any(line.startswith("me /") for line in bench.host.lines), "piped's own environment too"
 
 
-async def test_lines_are_there_while_the_script_runs(tmp_path: Path) -> None:
+async def test_log_lines_arrive_while_the_script_runs(tmp_path: Path) -> None:
     bench = StageBench(PLUGIN(), tmp_path)
     script = "echo one; while [ ! -e go ]; do sleep 0.01; done; printf 'two, unfinished'"
     running = asyncio.ensure_future(bench.run("SCRIPT_RUN", {"run": script}))
@@ -76,7 +76,7 @@ async def test_lines_are_there_while_the_script_runs(tmp_path: Path) -> None:
     assert bench.host.lines == ["one", "two, unfinished", "The script succeeded"]
 
 
-async def test_bytes_that_are_no_text_and_endless_lines_do_no_harm(tmp_path: Path) -> None:
+async def test_binary_output_and_long_lines_are_logged(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)) * 4 + b"\n" + b"x" * 1_000_000 + b"\nend\n")
     bench = StageBench(PLUGIN(), tmp_path)
     result = await bench.run("SCRIPT_RUN", {"run": "cat binary"})
@@ -86,14 +86,14 @@ async def test_bytes_that_are_no_text_and_endless_lines_do_no_harm(tmp_path: Pat
     assert bench.host.lines[-2] == "end"
 
 
-async def test_a_script_that_asks_gets_no_answer(tmp_path: Path) -> None:
+async def test_the_standard_input_of_a_script_is_empty(tmp_path: Path) -> None:
     bench = StageBench(PLUGIN(), tmp_path)
     async with asyncio.timeout(10):
-        await bench.run("SCRIPT_RUN", {"run": 'read answer; echo "[$answer]"'})
+        await bench.run("SCRIPT_RUN", {"run": 'read line; echo "[$line]"'})
     assert bench.host.lines[0] == "[]"
 
 
-async def test_a_script_is_undone_only_if_it_was_started(tmp_path: Path) -> None:
+async def test_on_rollback_runs_only_if_the_script_was_started(tmp_path: Path) -> None:
     options = {"run": "true", "onRollback": "echo $SR_IS_ROLLBACK > undone"}
     bench = StageBench(PLUGIN(), tmp_path)
     result = await bench.run("SCRIPT_RUN_ROLLBACK", options, index=2, is_rollback=True)
@@ -107,12 +107,12 @@ async def test_a_script_is_undone_only_if_it_was_started(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("config", "rollback", "names"),
     [
-        pytest.param(b'{"run": "a", "onRollback": "b"}', True, ["SCRIPT_RUN", "SCRIPT_RUN_ROLLBACK"], id="what undoes it comes along"),
-        pytest.param(b'{"run": "a", "onRollback": "b"}', False, ["SCRIPT_RUN"], id="unless rollbacks are off"),
-        pytest.param(b'{"run": "a"}', True, ["SCRIPT_RUN"], id="or there is nothing to run"),
+        pytest.param(b'{"run": "a", "onRollback": "b"}', True, ["SCRIPT_RUN", "SCRIPT_RUN_ROLLBACK"], id="with a rollback stage"),
+        pytest.param(b'{"run": "a", "onRollback": "b"}', False, ["SCRIPT_RUN"], id="without rollback"),
+        pytest.param(b'{"run": "a"}', True, ["SCRIPT_RUN"], id="without onRollback"),
     ],
 )  # fmt: skip
-async def test_the_plan(config: bytes, rollback: bool, names: list[str]) -> None:
+async def test_the_planned_stages(config: bytes, rollback: bool, names: list[str]) -> None:
     requested = RequestedStage("SCRIPT_RUN", 4, "", config)
     planned = await PLUGIN().plan_stage(requested, rollback=rollback)
     assert [(p.name, p.index, p.is_rollback) for p in planned] == [
@@ -126,7 +126,7 @@ async def test_a_stage_without_a_script_is_not_planned() -> None:
 
 
 @pytest.mark.slow
-async def test_a_stopped_stage_takes_its_whole_script_along(tmp_path: Path) -> None:
+async def test_a_cancelled_stage_kills_the_script_and_its_children(tmp_path: Path) -> None:
     bench = StageBench(PLUGIN(), tmp_path)
     script = "(sleep 60; echo late > late) & echo $! $$; wait"
     running = asyncio.ensure_future(bench.run("SCRIPT_RUN", {"run": script}))
@@ -135,4 +135,4 @@ async def test_a_stopped_stage_takes_its_whole_script_along(tmp_path: Path) -> N
     await asyncio.wait({running})
     assert running.cancelled()
     for pid in bench.host.lines[0].split():
-        assert not is_running(int(pid)), "nothing is left running"
+        assert not is_running(int(pid)), "no process is left"

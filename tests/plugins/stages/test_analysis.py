@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ANALYSIS asks a real Prometheus, on behalf of a real piped of either generation."""
+"""The stage ANALYSIS of a piped process queries a Prometheus server, in both generations."""
 
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
 from pipecd.model.deployment import DeploymentStatus
+from plugins.stages.conftest import OpenScene
+from servers.control_plane import stage_statuses
 from servers.prometheus import Prometheus
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def v0(url: str) -> str:
 
 @pytest.fixture(scope="module")
 def measured(prometheus: Prometheus) -> Iterator[Prometheus]:
-    """Good values of two pods, some minutes around now."""
+    """A Prometheus server with good values of two pods, some minutes around now."""
     now = int(time.time())
     for pod, value in (("web-1", 0.1), ("web-2", 0.108)):
         samples = [(now + i, value) for i in range(-30, 400)]
@@ -63,15 +63,15 @@ def measured(prometheus: Prometheus) -> Iterator[Prometheus]:
     yield prometheus
 
 
-async def test_good_measurements_let_the_pipeline_go_on(
-    installation: Any, measured: Prometheus
+async def test_the_stage_succeeds_if_all_values_are_expected(
+    open_scene: OpenScene, measured: Prometheus
 ) -> None:
-    async with installation() as own, own.piped(v1(measured.url)):
+    async with open_scene() as scene, scene.piped(v1(measured.url)):
         began = time.time()
         app = APP.format(duration="2s", metrics=LATENCY)
-        done = await own.finished(own.push(app, **SHARED))
+        done = await scene.completed(scene.push(app, **SHARED))
         assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS
-        lines = await own.lines(done, done.stages[0])
+        lines = await scene.log_lines(done, done.stages[0])
         assert lines[:4] == [
             "Analysing for 2s",
             "[metrics-0] every 1s, 0 failures allowed",
@@ -81,51 +81,48 @@ async def test_good_measurements_let_the_pipeline_go_on(
         fine = [line for line in lines if line.startswith("[metrics-0] fine: 4 points, ")]
         assert len(fine) == 2, lines
         assert lines[-1] == "The analysis found nothing unexpected"
-        name = SharedObjectKey(own.application_id, "analysis", "latest-analysis-result")
-        kept = await own.cases.objects.get(name, by=PipedCaller("demo", own.piped_id))
-        assert json.loads(kept)["start_time"] >= int(began)
+        name = SharedObjectKey(scene.application_id, "analysis", "latest-analysis-result")
+        stored = await scene.plane.cases.objects.get(name, by=scene.registered.caller)
+        assert json.loads(stored)["start_time"] >= int(began)
         assert done.stages[0].metadata["elapsedTime"].startswith("2")
 
         previous = "{strategy: PREVIOUS, provider: prom, interval: 1s, query: latency}"
-        again = await own.finished(own.push(APP.format(duration="1s", metrics=previous)))
+        again = await scene.completed(scene.push(APP.format(duration="1s", metrics=previous)))
         assert DeploymentStatus(again.status) is DeploymentStatus.SUCCESS
-        told = (await own.lines(again, again.stages[0]))[-2]
-        assert "this deployment (median 0.104 of 4 points)" in told
-        assert "the previous one (median 0.104 of 4 points)" in told
+        line = (await scene.log_lines(again, again.stages[0]))[-2]
+        assert "this deployment (median 0.104 of 4 points)" in line
+        assert "the previous one (median 0.104 of 4 points)" in line
 
 
-async def test_bad_measurements_end_the_deployment(installation: Any, measured: Prometheus) -> None:
-    async with installation() as own, own.piped(v0(measured.url)):
+async def test_unexpected_values_fail_the_deployment(
+    open_scene: OpenScene, measured: Prometheus
+) -> None:
+    async with open_scene() as scene, scene.piped(v0(measured.url)):
         bad = (
             "{provider: prom, interval: 1s, query: vector(9), expected: {max: 1}, failureLimit: 1}"
         )
-        done = await own.finished(own.push(APP.format(duration="1h", metrics=bad)))
+        done = await scene.completed(scene.push(APP.format(duration="1h", metrics=bad)))
         assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
-        told = (await own.lines(done, done.stages[0]))[-1]
-        assert told.startswith("metrics-0 failed 2 times, 1 allowed; the last time: 9 at ")
+        line = (await scene.log_lines(done, done.stages[0]))[-1]
+        assert line.startswith("metrics-0 failed 2 times, 1 allowed; the last time: 9 at ")
 
 
-async def test_a_killed_piped_goes_on_and_a_person_may_skip_the_rest(
-    installation: Any, measured: Prometheus
+async def test_an_analysis_resumes_after_piped_was_killed_and_a_user_skips_it(
+    open_scene: OpenScene, measured: Prometheus
 ) -> None:
-    async with installation() as own:
-        async with own.piped(v1(measured.url)) as piped:
-            commit = own.push(APP.format(duration="1h", metrics=LATENCY), **SHARED)
-            found, stage = await own.running(commit, "ANALYSIS")
-            await own.deployment(commit, lambda d: "elapsedTime" in d.stages[0].metadata)
-            await piped.end()
-        async with own.piped(v1(measured.url)):
-
-            async def lines() -> list[str]:
-                return await own.lines(found, stage)
-
-            def resumed(lines: list[str]) -> bool:
-                return any(line.startswith("Resuming the analysis after") for line in lines)
-
-            await own.seen(lines, resumed)
-            await own.cases.deployments.skip(found.id, stage.id, by=own.person("ann"))
-            done = await own.finished(commit)
+    async with open_scene() as scene:
+        async with scene.piped(v1(measured.url), is_killed=True):
+            commit = scene.push(APP.format(duration="1h", metrics=LATENCY), **SHARED)
+            deployment, stage = await scene.running(commit, "ANALYSIS")
+            await scene.deployment(commit, lambda d: "elapsedTime" in d.stages[0].metadata)
+        async with scene.piped(v1(measured.url)):
+            await scene.plane.wait_for(
+                lambda: scene.log_lines(deployment, stage),
+                lambda lines: any(each.startswith("Resuming the analysis") for each in lines),
+            )
+            await scene.plane.cases.deployments.skip(deployment.id, stage.id, by=scene.user("ann"))
+            done = await scene.completed(commit)
         assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS
-        assert own.statuses(done) == ["ANALYSIS SKIPPED"]
-        shown = done.stages[0].metadata["pipecd/stage-display-metadata"]
-        assert shown == "SkippedBy: ann"
+        assert stage_statuses(done) == ["ANALYSIS SKIPPED"]
+        displayed = done.stages[0].metadata["pipecd/stage-display-metadata"]
+        assert displayed == "SkippedBy: ann"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of the guide about stages do what the guide says, only faster."""
+"""The samples of the guide about stages run, with shorter durations."""
 
 import asyncio
 import json
@@ -32,22 +32,21 @@ PLUGINS = {
 }
 
 
-def hurried(text: str) -> str:
-    """A sample whose waits are over before anyone gets bored."""
+def shortened(text: str) -> str:
+    """Returns a sample with short durations and intervals."""
     text = re.sub(r"(duration: )\w+", r"\g<1>200ms", text)
     return re.sub(r"(interval: )\w+", r"\g<1>40ms", text)
 
 
 @asynccontextmanager
-async def everything_is_fine() -> AsyncGenerator[str, None]:
-    """A Prometheus whose every query has one good point, and a healthy web site."""
+async def healthy_server() -> AsyncGenerator[str, None]:
+    """Serves one good point for every query to Prometheus, and status 200."""
     data = {"status": "success", "data": {"result": [{"values": [[0, "0"]]}]}}
     body = json.dumps(data).encode()
     head = f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = await reader.read(1 << 16)
-        if asked:
+        if await reader.read(1 << 16):
             writer.write(head + body)
         writer.close()
 
@@ -56,12 +55,12 @@ async def everything_is_fine() -> AsyncGenerator[str, None]:
 
 
 def put_files(directory: Path, sample: str) -> None:
-    """The scripts a sample names, and what the repository shares."""
+    """Writes the scripts of a sample and the analysis templates of the repository."""
     for script in re.findall(r"\./([\w-]+\.sh)", sample):
         (directory / script).write_text('#!/bin/sh\necho "$0 $*"\n')
         (directory / script).chmod(0o755)
     (directory / ".pipe").mkdir()
-    (directory / ".pipe" / "analysis.yaml").write_text(hurried(TEMPLATES[0]))
+    (directory / ".pipe" / "analysis.yaml").write_text(shortened(TEMPLATES[0]))
 
 
 def test_the_guide_has_a_sample_of_every_stage() -> None:
@@ -70,10 +69,10 @@ def test_the_guide_has_a_sample_of_every_stage() -> None:
 
 
 @pytest.mark.parametrize("sample", APPLICATIONS, ids=range(1, len(APPLICATIONS) + 1))
-async def test_a_sample_runs(sample: str, tmp_path: Path) -> None:
+async def test_the_stages_of_a_sample_succeed(sample: str, tmp_path: Path) -> None:
     put_files(tmp_path, sample)
-    async with everything_is_fine() as url, asyncio.timeout(30):
-        text = hurried(sample).replace("https://shop.example.com", url)
+    async with healthy_server() as url, asyncio.timeout(30):
+        text = shortened(sample).replace("https://shop.example.com", url)
         spec = read_application(text, file="app.pipecd.yaml", catalog=load_catalog()).spec
         provider = {"name": "prometheus", "type": "PROMETHEUS", "config": {"address": url}}
         for index, stage in enumerate(spec.pipeline.stages):
@@ -82,7 +81,7 @@ async def test_a_sample_runs(sample: str, tmp_path: Path) -> None:
                 settings = {"analysisProviders": [provider]}
             entry = PluginEntry(stage.name, settings)
             bench = StageBench(PLUGINS[stage.name](), tmp_path, entry, config=text)
-            for person in ("alice", "carol"):
-                bench.host.tell(StageCommandKind.APPROVE, person)
+            for user in ("alice", "carol"):
+                bench.host.tell(StageCommandKind.APPROVE, user)
             result = await bench.run(stage.name, stage.with_, index=index)
             assert result.status is StageStatus.SUCCESS, bench.host.lines

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting, for time and for people, goes on where a killed piped left off."""
+"""The stages WAIT and WAIT_APPROVAL resume after piped was killed."""
 
 import time
-from typing import Any
 
 import pytest
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Denied
+from plugins.stages.conftest import OpenScene
+from servers.control_plane import stage_statuses
 
 pytestmark = pytest.mark.slow
 
@@ -22,48 +23,52 @@ spec:
 """
 
 
-async def test_a_killed_piped_does_not_wait_anew(installation: Any) -> None:
-    async with installation() as own:
-        async with own.piped() as piped:
-            commit = own.push(APP.format(stage="{name: WAIT, with: {duration: 8s}}"))
+async def test_a_wait_resumes_after_piped_was_killed(open_scene: OpenScene) -> None:
+    async with open_scene() as scene:
+        async with scene.piped(is_killed=True):
+            commit = scene.push(APP.format(stage="{name: WAIT, with: {duration: 8s}}"))
             begun = time.time()
-            found, stage = await own.running(commit, "WAIT")
-            await own.deployment(commit, lambda d: "startTime" in d.stages[0].metadata)
-            await piped.end()
-        async with own.piped():
-            done = await own.finished(commit)
+            deployment, stage = await scene.running(commit, "WAIT")
+            await scene.deployment(commit, lambda d: "startTime" in d.stages[0].metadata)
+        async with scene.piped():
+            done = await scene.completed(commit)
         assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS
-        lines = await own.lines(found, stage)
+        lines = await scene.log_lines(deployment, stage)
         assert "Resuming the wait after a restart" in lines
         assert lines[-1] == "Waited for 8s"
         started = int(done.stages[0].metadata["startTime"])
         assert begun - 1 <= started
         assert done.stages[0].completed_at - started >= 8
         again = next(line for line in lines[1:] if line.startswith("Waiting for"))
-        assert again != lines[0], "only the rest is waited for"
+        assert again != lines[0], "only the remaining time is waited for"
 
 
-async def test_enough_people_must_approve_whatever_happens_to_piped(installation: Any) -> None:
+async def test_approvals_before_a_restart_of_piped_count(open_scene: OpenScene) -> None:
     stage = "{name: WAIT_APPROVAL, with: {approvers: [ann, bob], minApproverNum: 2}}"
-    async with installation() as own:
-        async with own.piped() as piped:
-            commit = own.push(APP.format(stage=stage))
-            found, stage = await own.running(commit, "WAIT_APPROVAL")
+    async with open_scene() as scene:
+        async with scene.piped(is_killed=True):
+            commit = scene.push(APP.format(stage=stage))
+            deployment, stage = await scene.running(commit, "WAIT_APPROVAL")
             with pytest.raises(Denied, match="not in the approver list: ann, bob"):
-                await own.cases.deployments.approve(found.id, stage.id, by=own.person("eve"))
-            await own.cases.deployments.approve(found.id, stage.id, by=own.person("ann"))
+                await scene.plane.cases.deployments.approve(
+                    deployment.id, stage.id, by=scene.user("eve")
+                )
+            await scene.plane.cases.deployments.approve(
+                deployment.id, stage.id, by=scene.user("ann")
+            )
             key = "pipecd/stage-approved-users"
-            await own.deployment(commit, lambda d: d.stages[0].metadata.get(key) == "ann")
-            await piped.end()
-        async with own.piped():
-            await own.cases.deployments.approve(found.id, stage.id, by=own.person("bob"))
-            done = await own.finished(commit)
+            await scene.deployment(commit, lambda d: d.stages[0].metadata.get(key) == "ann")
+        async with scene.piped():
+            await scene.plane.cases.deployments.approve(
+                deployment.id, stage.id, by=scene.user("bob")
+            )
+            done = await scene.completed(commit)
         assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS
         assert done.stages[0].metadata[key] == "ann, bob"
-        assert (await own.lines(done, stage))[-1] == "Approved by: ann, bob"
+        assert (await scene.log_lines(done, stage))[-1] == "Approved by: ann, bob"
 
 
-async def test_an_older_file_gives_people_its_own_time(installation: Any) -> None:
+async def test_a_v0_approval_has_its_own_timeout(open_scene: OpenScene) -> None:
     app = """\
 apiVersion: pipecd.dev/v1beta1
 kind: KubernetesApp
@@ -75,9 +80,9 @@ spec:
       - name: WAIT_APPROVAL
         with: {timeout: 1s}
 """
-    async with installation() as own, own.piped():
-        done = await own.finished(own.push(app))
+    async with open_scene() as scene, scene.piped():
+        done = await scene.completed(scene.push(app))
         assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
-        assert own.statuses(done) == ["WAIT_APPROVAL FAILURE"]
-        lines = await own.lines(done, done.stages[0])
+        assert stage_statuses(done) == ["WAIT_APPROVAL FAILURE"]
+        lines = await scene.log_lines(done, done.stages[0])
         assert lines == ["Waiting for 1 approval(s) from: anyone", "Timed out after 1s"]

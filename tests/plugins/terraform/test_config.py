@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Terraform plugin is told, in both generations."""
+"""The configuration of the Terraform plugin, in both generations."""
 
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
 import pytest
 
-from pipecd.config.application import ApplicationSpec
 from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
 from pipecd.plugins.terraform.config import (
@@ -16,6 +14,7 @@ from pipecd.plugins.terraform.config import (
     TerraformApplication,
     TerraformTarget,
 )
+from plugins.conftest import ReadV0
 
 COMMANDS = ("shared", "init", "plan", "apply")
 DEFAULTS: list[tuple[str, object]] = [
@@ -29,7 +28,7 @@ DEFAULTS: list[tuple[str, object]] = [
 
 
 @pytest.mark.parametrize(("attribute", "expected"), DEFAULTS, ids=[name for name, _ in DEFAULTS])
-def test_an_empty_section_has(attribute: str, expected: object) -> None:
+def test_the_default_of(attribute: str, expected: object) -> None:
     section = decode_plain({}, TerraformApplication, what="terraform")
     assert attrgetter(attribute)(section) == expected
 
@@ -50,20 +49,20 @@ def test_every_key_of_a_section_is_read() -> None:
 
 
 def test_the_input_of_a_v0_application_is_the_section(
-    read_v0: Callable[..., ApplicationSpec],
+    read_v0: ReadV0,
 ) -> None:
     read = read_v0("TerraformApp", {"input": {**WHOLE, "autoRollback": True}, "quickSync": {}})
     assert read.plugins == {"terraform": WHOLE}
     assert read.planner.auto_rollback is True
 
 
-def test_a_v0_application_does_not_roll_back_unless_told(
-    read_v0: Callable[..., ApplicationSpec],
+def test_a_v0_application_does_not_roll_back_by_default(
+    read_v0: ReadV0,
 ) -> None:
     assert read_v0("TerraformApp", {}).planner.auto_rollback is False
 
 
-def test_quick_sync_has_no_options(read_v0: Callable[..., ApplicationSpec]) -> None:
+def test_quick_sync_has_no_options(read_v0: ReadV0) -> None:
     with pytest.raises(ConfigMistake, match="unknown field"):
         read_v0("TerraformApp", {"quickSync": {"a": 1}})
 
@@ -78,7 +77,7 @@ STAGES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "options", "translated", "expected"), STAGES)
 def test_a_v0_stage_is_a_stage_of_the_plugin(
-    read_v0: Callable[..., ApplicationSpec],
+    read_v0: ReadV0,
     name: str,
     options: dict[str, Any],
     translated: str,
@@ -89,18 +88,18 @@ def test_a_v0_stage_is_a_stage_of_the_plugin(
     assert decode_plain(stage.with_, CONFIG.stages[translated], what=name)
 
 
-def test_a_plan_without_changes_goes_on_unless_told() -> None:
+def test_a_plan_without_changes_continues_by_default() -> None:
     assert decode_plain({}, PlanOptions, what="stage").exit_on_no_changes is False
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        pytest.param({}, True, id="unless told"),
-        pytest.param({"driftDetectionEnabled": None}, True, id="when told nothing"),
-        pytest.param({"driftDetectionEnabled": False}, False, id="and not when told not to"),
+        pytest.param({}, True, id="by default"),
+        pytest.param({"driftDetectionEnabled": None}, True, id="with null"),
+        pytest.param({"driftDetectionEnabled": False}, False, id="disabled"),
     ],
 )
-def test_drift_is_looked_for(config: dict[str, Any], expected: bool) -> None:
+def test_drift_detection_of_a_target(config: dict[str, Any], expected: bool) -> None:
     target = decode_plain(config, TerraformTarget, what="target")
     assert (target.drift_detection_enabled, target.vars) == (expected, ())

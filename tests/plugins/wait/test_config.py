@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a WAIT stage waits, in both generations."""
+"""The configuration of the wait plugin, in both generations."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pipecd.config.application import ApplicationSpec, SkipOn
+from pipecd.config.application import SkipOn
 from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
 from pipecd.config.units import Duration
 from pipecd.plugins.wait.config import CONFIG, WaitOptions
+from plugins.conftest import ReadV0
 
 
 def test_a_duration_is_read() -> None:
@@ -21,11 +21,11 @@ def test_a_duration_is_read() -> None:
     "options",
     [
         pytest.param({}, id="no duration"),
-        pytest.param({"duration": "0s"}, id="no time"),
-        pytest.param({"duration": "-1s"}, id="a time in the past"),
+        pytest.param({"duration": "0s"}, id="a duration of zero"),
+        pytest.param({"duration": "-1s"}, id="a negative duration"),
     ],
 )
-def test_waiting_is_refused_with(options: dict[str, Any]) -> None:
+def test_an_invalid_duration_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigMistake, match="duration must be greater than 0"):
         decode_plain(options, WaitOptions, what="WAIT")
 
@@ -33,14 +33,14 @@ def test_waiting_is_refused_with(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        pytest.param({}, "1m0s", id="a minute when it is not told"),
-        pytest.param({"duration": "0s"}, "1m0s", id="a minute when told nothing"),
-        pytest.param({"duration": "-5m"}, "1m0s", id="a minute when told the past"),
-        pytest.param({"duration": "5m"}, "5m0s", id="as long as told"),
+        pytest.param({}, "1m0s", id="the default of a minute"),
+        pytest.param({"duration": "0s"}, "1m0s", id="zero means the default"),
+        pytest.param({"duration": "-5m"}, "1m0s", id="a negative duration means the default"),
+        pytest.param({"duration": "5m"}, "5m0s", id="the configured duration"),
     ],
 )
-def test_a_v0_stage_waits(
-    read_v0: Callable[..., ApplicationSpec], options: dict[str, Any], expected: str
+def test_the_duration_of_a_v0_stage(
+    read_v0: ReadV0, options: dict[str, Any], expected: str
 ) -> None:
     app = read_v0("KubernetesApp", {}, [{"name": "WAIT", "with": options}])
     [stage] = app.pipeline.stages
@@ -48,8 +48,8 @@ def test_a_v0_stage_waits(
     assert decode_plain(stage.with_, CONFIG.stages["WAIT"], what="WAIT")
 
 
-def test_a_v0_stage_says_among_its_options_when_it_is_skipped(
-    read_v0: Callable[..., ApplicationSpec],
+def test_skip_on_of_a_v0_stage_moves_to_the_stage(
+    read_v0: ReadV0,
 ) -> None:
     options = {"duration": "5m", "skipOn": {"paths": ["docs/**"]}}
     [stage] = read_v0("ECSApp", {}, [{"name": "WAIT", "with": options}]).pipeline.stages

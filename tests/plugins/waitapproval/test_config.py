@@ -1,50 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may approve, in both generations."""
+"""The configuration of the waitapproval plugin, in both generations."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pipecd.config.application import ApplicationSpec, SkipOn
+from pipecd.config.application import SkipOn
 from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
 from pipecd.config.units import Duration
 from pipecd.plugins.waitapproval.config import CONFIG, WaitApprovalOptions
+from plugins.conftest import ReadV0
 
 
 def read(options: dict[str, Any]) -> WaitApprovalOptions:
     return decode_plain(options, WaitApprovalOptions, what="WAIT_APPROVAL")
 
 
-def test_one_approver_is_enough_unless_told() -> None:
+def test_one_approval_is_required_by_default() -> None:
     assert read({"approvers": ["a"]}).min_approver_num == 1
     assert read({"approvers": ["a"], "minApproverNum": 0}).min_approver_num == 1
     assert read({"approvers": ["a", "b"], "minApproverNum": 2}).min_approver_num == 2
 
 
-def test_anyone_may_be_let_to_approve() -> None:
+def test_anyone_may_approve() -> None:
     options = read({"anyone": True})
     assert (options.approvers, options.anyone) == ((), True)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        pytest.param({}, "approvers must be set", id="nobody"),
+        pytest.param({}, "approvers must be set", id="no approvers"),
         pytest.param({"approvers": []}, "approvers must be set", id="an empty list"),
         pytest.param(
-            {"approvers": ["a"], "anyone": True}, "only approvers or anyone", id="some and anyone"
+            {"approvers": ["a"], "anyone": True},
+            "only approvers or anyone",
+            id="approvers and anyone",
         ),
         pytest.param(
             {"approvers": ["a"], "minApproverNum": -1},
             "minApproverNum -1 should be greater than 0",
-            id="less than nobody",
+            id="a negative number",
         ),
     ],
 )
-def test_approval_is_refused_by(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigMistake, match=told):
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigMistake, match=message):
         read(options)
 
 
@@ -56,12 +58,12 @@ def test_approval_is_refused_by(options: dict[str, Any], told: str) -> None:
             {"approvers": ["a"], "minApproverNum": 2, "timeout": "1h"},
             {"approvers": ["a"], "minApproverNum": 2},
             Duration(3600),
-            id="by those who are named",
+            id="by approvers",
         ),
     ],
 )
-def test_a_v0_stage_is_approved(
-    read_v0: Callable[..., ApplicationSpec],
+def test_the_options_of_a_v0_stage(
+    read_v0: ReadV0,
     options: dict[str, Any],
     expected: dict[str, Any],
     timeout: Duration,
@@ -72,15 +74,15 @@ def test_a_v0_stage_is_approved(
     assert decode_plain(stage.with_, CONFIG.stages["WAIT_APPROVAL"], what="WAIT_APPROVAL")
 
 
-def test_a_v0_stage_can_be_skipped(read_v0: Callable[..., ApplicationSpec]) -> None:
+def test_skip_on_of_a_v0_stage_moves_to_the_stage(read_v0: ReadV0) -> None:
     options = {"skipOn": {"commitMessagePrefixes": ["hotfix"]}}
     stages = [{"name": "WAIT_APPROVAL", "with": options}]
     [stage] = read_v0("TerraformApp", {}, stages).pipeline.stages
     assert stage.skip_on == SkipOn(commit_message_prefixes=("hotfix",))
 
 
-def test_a_v0_stage_is_refused_with_less_than_nobody(
-    read_v0: Callable[..., ApplicationSpec],
+def test_a_v0_stage_with_a_negative_number_is_refused(
+    read_v0: ReadV0,
 ) -> None:
     stages = [{"name": "WAIT_APPROVAL", "with": {"minApproverNum": -1}}]
     with pytest.raises(ConfigMistake, match="minApproverNum -1 should be greater than 0"):
