@@ -3,6 +3,7 @@
 
 import gzip
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -116,6 +117,15 @@ async def test_error_pages_have_a_reason_and_one_action(
     assert response.status_code == status
     assert text in response.text
     assert response.text.count('class="btn primary"') == 1
+
+
+async def test_a_denied_page_does_not_link_to_itself(
+    open_browser: Callable[[User], httpx2.AsyncClient], application: Application
+) -> None:
+    browser = open_browser(User("shop", "nobody", ()))
+    for path in ("/applications", f"/applications/{application.id}"):
+        page = (await browser.get(path)).text
+        assert '<a class="btn primary" href="/login?switch=1">Sign in as another user</a>' in page
 
 
 async def test_an_internal_error_shows_only_its_id(

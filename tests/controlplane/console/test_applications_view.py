@@ -42,6 +42,17 @@ def synced(status: SyncStatus, **state: Any) -> Application:
             "The first deployment starts with the next commit or with Sync.",
             id="new",
         ),
+        pytest.param(
+            synced(SyncStatus.UNKNOWN, timestamp=1),
+            "This application has no live state to compare. "
+            "The first deployment starts with the next commit or with Sync.",
+            id="no plugin reads a live state",
+        ),
+        pytest.param(
+            synced(SyncStatus.UNKNOWN, timestamp=1, reason="the cluster is down"),
+            "The live state cannot be compared with Git. The cluster is down.",
+            id="the live state cannot be read",
+        ),
     ],
 )
 def test_the_status_text(application: Application, text: str, online_piped: PipedStatus) -> None:
@@ -68,9 +79,9 @@ def test_a_running_deployment_takes_precedence_over_drift(noon: datetime) -> Non
     ("triggered", "successful", "word"),
     [
         pytest.param("", "", "Never deployed", id="new"),
-        pytest.param("d1", "", "Unknown", id="not yet deployed with success"),
-        pytest.param("d2", "d1", "Unknown", id="the last one did not succeed"),
-        pytest.param("d1", "d1", "Deployed", id="the last one succeeded"),
+        pytest.param("d1", "", "Not deployed", id="no deployment has succeeded"),
+        pytest.param("d2", "d1", "Not deployed", id="the latest one has not succeeded"),
+        pytest.param("d1", "d1", "Deployed", id="the latest one has succeeded"),
     ],
 )
 def test_an_unknown_sync_status_shows_the_latest_deployment(
@@ -80,6 +91,32 @@ def test_an_unknown_sync_status_shows_the_latest_deployment(
     application.most_recently_triggered_deployment.deployment_id = triggered
     application.most_recently_successful_deployment.deployment_id = successful
     assert application_badge(application).text == word
+
+
+def test_the_status_text_names_a_latest_deployment_without_success(
+    online_piped: PipedStatus,
+) -> None:
+    application = synced(SyncStatus.UNKNOWN, timestamp=1)
+    application.most_recently_triggered_deployment.deployment_id = "d2"
+    application.most_recently_successful_deployment.deployment_id = "d1"
+    text = application_status_text(application, online_piped)
+    assert text == (
+        "This application has no live state to compare. The latest deployment has not succeeded."
+    )
+    application.most_recently_successful_deployment.deployment_id = "d2"
+    text = application_status_text(application, online_piped)
+    assert text == "This application has no live state to compare."
+
+
+def test_the_time_of_the_check_is_shown_if_there_was_one(
+    noon: datetime, online_piped: PipedStatus
+) -> None:
+    def checked(application: Application) -> bool:
+        return view.application_view(application, online_piped, noon).checked is not None
+
+    assert checked(synced(SyncStatus.SYNCED, timestamp=1))
+    assert checked(synced(SyncStatus.UNKNOWN, timestamp=1, reason="the cluster is down"))
+    assert not checked(synced(SyncStatus.UNKNOWN, timestamp=1))
 
 
 def test_drift_lines_have_kinds() -> None:
@@ -98,6 +135,8 @@ def test_the_summary_of_a_list() -> None:
     ]
     assert view.list_summary(counts) == "3 applications:"
     assert view.list_summary(view.status_counts(some[:2])) == "2 applications, all synced."
+    unknown = view.status_counts([synced(SyncStatus.UNKNOWN)])
+    assert view.list_summary(unknown) == "1 application with an unknown sync status."
     assert view.list_summary(()) == ""
 
 

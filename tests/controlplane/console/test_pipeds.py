@@ -95,7 +95,7 @@ async def test_the_page_shows_what_a_piped_reported(
     for text_part in (
         "site git@github.com:shop/site.git main",
         "1 application ",
-        "The launcher of the piped decides.",
+        "The launcher chooses the version.",
         "kind: Piped spec: name: &lt;dev&gt;",
     ):
         assert text_part in shown
@@ -315,6 +315,8 @@ async def test_the_list_needs_permission(open_browser: OpenBrowser, admin: User)
     del admin
     response = await open_browser(User("shop", "nobody", ())).get(PAGE)
     assert response.status_code == 403
+    assert "Your roles do not allow this. Ask an administrator" in response.text
+    assert "You are signed in as nobody to project shop, with no role." in response.text
 
 
 async def test_an_unknown_piped_is_not_found(admin_browser: httpx2.AsyncClient) -> None:

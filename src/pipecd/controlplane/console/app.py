@@ -76,6 +76,12 @@ _STATUS: dict[type[PipecdError], int] = {
     Conflict: 409,
     Unavailable: 503,
 }
+# The pages that a rejected form returns to.
+_OBJECT_PAGES = {
+    "/applications/": "application",
+    "/deployments/": "deployment",
+    "/settings/piped/": "piped",
+}
 _TITLES = {
     401: "You are signed out",
     403: "Permission denied",
@@ -146,7 +152,12 @@ class ErrorPages:
         if isinstance(error, StorageUnavailable):
             log.warning("datastore unavailable", path=request.url.path, error=str(error))
             return await self._page(request, status, StorageUnavailable.PUBLIC_MESSAGE)
-        return await self._page(request, status, error.message, error.hint)
+        text, hint = error.message, error.hint
+        # The use cases deny with upstream's text, which is also the title of the page.
+        if text == "Permission Denied":
+            text = "your roles do not allow this"
+            hint = "ask an administrator of the project for a role that does"
+        return await self._page(request, status, text, hint)
 
     async def by_status(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
@@ -172,11 +183,26 @@ class ErrorPages:
         if status != 503 and not hasattr(request.state, "session"):
             with suppress(PipecdError):
                 await self._context.authenticate(request)
+        path, is_rejected = request.url.path, status in (403, 409, 422)
+        link = ("/applications", "Go to applications")
+        if path.startswith("/deployments"):
+            link = ("/deployments", "Go to deployments")
+        for prefix, noun in _OBJECT_PAGES.items():
+            if path.startswith(prefix) and is_rejected:
+                object_id = path.removeprefix(prefix).partition("/")[0]
+                link = (prefix + object_id, f"Back to the {noun}")
+        if status in (500, 503):
+            link = (path, "Try again")
+        elif not hasattr(request.state, "session"):
+            link = ("/login", "Sign in")
+        elif status == 403 and link[0] == path:
+            link = ("/login?switch=1", "Sign in as another user")
         return self._context.render(
             request,
             "error.html",
             status=status,
             code=status,
+            link=link,
             title=_TITLES.get(status, "The request failed"),
             text=text,
             hint=hint,

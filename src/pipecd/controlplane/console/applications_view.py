@@ -128,11 +128,12 @@ def application_row(application: Application, now: datetime) -> ApplicationRow:
 def application_view(
     application: Application, piped: PipedStatus, now: datetime
 ) -> ApplicationView:
-    git = application.git_path
+    git, state = application.git_path, application.sync_state
+    is_compared = sync_status(application) is not SyncStatus.UNKNOWN or state.reason
     return ApplicationView(
         row=application_row(application, now),
         status_text=application_status_text(application, piped),
-        checked=timestamp(application.sync_state.timestamp, now),
+        checked=timestamp(state.timestamp, now) if is_compared else None,
         drift=drift_lines(application),
         piped=piped,
         targets=target_names(application),
@@ -241,4 +242,6 @@ def list_summary(counts: Sequence[StatusCount]) -> str:
     if len(counts) > 1:
         return f"{plural(total, 'application')}:"
     status = counts[0].badge.text.lower()
+    if counts[0].status == SyncStatus.UNKNOWN:
+        return f"{plural(total, 'application')} with an unknown sync status."
     return f"{plural(total, 'application')}, {'all ' if total > 1 else ''}{status}."

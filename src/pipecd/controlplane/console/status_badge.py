@@ -33,6 +33,7 @@ class Badge:
 
 WAITING_FOR_APPROVAL = Badge(Tone.WAIT, "clock", "Waiting for approval")
 DEPLOYED = Badge(Tone.OK, "check", "Deployed")
+NOT_DEPLOYED = Badge(Tone.WAIT, "warn", "Not deployed")
 NEVER_DEPLOYED = Badge(Tone.OFF, "dots", "Never deployed")
 RESTARTING = Badge(Tone.RUN, "run", "Restarting")
 
@@ -100,7 +101,7 @@ def sync_status(application: Application) -> SyncStatus:
 
 
 def application_badge(application: Application) -> Badge:
-    """The sync status; if that is unknown, the result of the latest deployment."""
+    """The sync status; if that is unknown, whether the latest deployment has succeeded."""
     status = sync_status(application)
     latest = application.most_recently_triggered_deployment.deployment_id
     if status is not SyncStatus.UNKNOWN:
@@ -108,7 +109,7 @@ def application_badge(application: Application) -> Badge:
     if not latest:
         return NEVER_DEPLOYED
     succeeded = application.most_recently_successful_deployment.deployment_id == latest
-    return DEPLOYED if succeeded else sync_badge(status)
+    return DEPLOYED if succeeded else NOT_DEPLOYED
 
 
 @dataclass(frozen=True)

@@ -44,19 +44,23 @@ def application_status_text(application: Application, piped: PipedStatus) -> str
             "and a sync waits until that piped is back."
         )
     status, state = sync_status(application), application.sync_state
-    if status is SyncStatus.UNKNOWN and state.reason:
-        return f"The live state cannot be compared with Git. {sentence(state.reason)}"
-    reason = ""
+    text, reason = _SYNC_TEXTS[status], ""
     if status is SyncStatus.OUT_OF_SYNC:
         reason = sentence(state.short_reason)
     elif status is SyncStatus.INVALID_CONFIG:
         reason = sentence(state.reason or state.short_reason)
-    elif (
-        status is SyncStatus.UNKNOWN
-        and not application.most_recently_triggered_deployment.deployment_id
-    ):
-        reason = "The first deployment starts with the next commit or with Sync."
-    return f"{_SYNC_TEXTS[status]} {reason}".strip()
+    elif status is SyncStatus.UNKNOWN and state.reason:
+        text = "The live state cannot be compared with Git."
+        reason = sentence(state.reason)
+    elif status is SyncStatus.UNKNOWN:
+        # A piped reports no reason if no plugin of the application reads a live state.
+        text = "This application has no live state to compare." if state.timestamp else text
+        latest = application.most_recently_triggered_deployment.deployment_id
+        if not latest:
+            reason = "The first deployment starts with the next commit or with Sync."
+        elif application.most_recently_successful_deployment.deployment_id != latest:
+            reason = "The latest deployment has not succeeded."
+    return f"{text} {reason}".strip()
 
 
 def deployment_status_text(
