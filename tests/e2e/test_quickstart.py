@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walking skeleton: one command, a commit, a finished deployment, seen in the console."""
+"""The quickstart as a process: deployments, restarts, errors of its users."""
 
 import asyncio
 import os
@@ -8,7 +8,6 @@ import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -16,27 +15,28 @@ import pytest
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from servers.programs import OUR_PIPECD
+from servers.quickstart import start_quickstart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-async def test_a_commit_is_deployed_by_itself_and_seen(quickstart: Any, tmp_path: Path) -> None:
-    async with quickstart(tmp_path / "data") as qs:
-        sha = qs.commit({"hello/greeting.txt": "Good evening\n"}, "Greet in the evening")
-        deployment = await qs.finished(sha)
+async def test_a_commit_is_deployed_and_shown_in_the_console(tmp_path: Path) -> None:
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        sha = quickstart.commit({"hello/greeting.txt": "Good evening\n"}, "Greet in the evening")
+        deployment = await quickstart.wait_for_completed(sha)
         assert DeploymentStatus(deployment.status) is DeploymentStatus.SUCCESS
         assert [stage.name for stage in deployment.stages] == ["SCRIPT_RUN"]
-        lines = [line for log in (await qs.logs(deployment)).values() for line in log]
+        lines = await quickstart.log_lines(deployment)
         assert any("Good evening" in line for line in lines)
         assert any(sha in line for line in lines)
 
         async with httpx2.AsyncClient(
-            base_url=f"http://{qs.address}", follow_redirects=True
+            base_url=f"http://{quickstart.address}", follow_redirects=True
         ) as http:
-            login = {"project": "quickstart", "username": "admin", "password": qs.password}
+            login = {"project": "quickstart", "username": "admin", "password": quickstart.password}
             await http.get("/login?project=quickstart")
             await http.post(
-                "/auth/login/static", data=login, headers={"Origin": f"http://{qs.address}"}
+                "/auth/login/static", data=login, headers={"Origin": f"http://{quickstart.address}"}
             )
             assert "hello" in (await http.get("/applications")).text
             page = (await http.get(f"/deployments/{deployment.id}")).text
@@ -44,127 +44,128 @@ async def test_a_commit_is_deployed_by_itself_and_seen(quickstart: Any, tmp_path
             assert "Good evening" in page
 
 
-async def test_it_goes_on_where_it_was_after_ctrl_c(quickstart: Any, tmp_path: Path) -> None:
-    async with quickstart(tmp_path / "data") as qs:
-        first = await qs.finished(head_of(qs.repository))
-        assert await qs.stop(signal.SIGINT) == 0
-        assert "Traceback" not in "".join(qs.shown)
-        sha = qs.commit({"hello/greeting.txt": "while you slept\n"})
-    async with quickstart(tmp_path / "data") as qs:
-        second = await qs.finished(sha)
+async def test_it_resumes_after_ctrl_c(tmp_path: Path) -> None:
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        first = await quickstart.wait_for_completed(quickstart.head())
+        assert await quickstart.stop(signal.SIGINT) == 0
+        assert "Traceback" not in quickstart.output
+        sha = quickstart.commit({"hello/greeting.txt": "committed while stopped\n"})
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        second = await quickstart.wait_for_completed(sha)
         assert DeploymentStatus(second.status) is DeploymentStatus.SUCCESS
-        assert (await qs.finished(first.trigger.commit.hash)).id == first.id
+        assert (await quickstart.wait_for_completed(first.trigger.commit.hash)).id == first.id
 
 
-async def test_a_kill_loses_nothing(quickstart: Any, tmp_path: Path) -> None:
-    async with quickstart(tmp_path / "data") as qs:
-        sha = qs.commit({"hello/greeting.txt": "short life\n"})
-        await qs.stop(signal.SIGKILL)
-    async with quickstart(tmp_path / "data") as qs:
-        deployment = await qs.finished(sha)
+async def test_a_commit_before_a_kill_is_deployed_after_the_restart(tmp_path: Path) -> None:
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        sha = quickstart.commit({"hello/greeting.txt": "committed before the kill\n"})
+        await quickstart.stop(signal.SIGKILL)
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        deployment = await quickstart.wait_for_completed(sha)
         assert DeploymentStatus(deployment.status) is DeploymentStatus.SUCCESS
 
 
-async def test_a_broken_config_is_shown_and_a_mended_one_deployed(
-    quickstart: Any, tmp_path: Path
+async def test_an_invalid_configuration_is_shown_and_a_fixed_one_is_deployed(
+    tmp_path: Path,
 ) -> None:
-    async with quickstart(tmp_path / "data") as qs:
-        await qs.finished(head_of(qs.repository))
-        good = (qs.repository / "hello/app.pipecd.yaml").read_text()
-        qs.commit({"hello/app.pipecd.yaml": good.replace("spec:", "spec:\n  timeout: soon")})
-        broken = await qs.application(
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        await quickstart.wait_for_completed(quickstart.head())
+        good = (quickstart.repository / "hello/app.pipecd.yaml").read_text()
+        quickstart.commit(
+            {"hello/app.pipecd.yaml": good.replace("spec:", "spec:\n  timeout: soon")}
+        )
+        invalid = await quickstart.wait_for_application(
             lambda a: SyncStatus(a.sync_state.status) is SyncStatus.INVALID_CONFIG
         )
-        assert "app.pipecd.yaml:4:12: spec.timeout" in broken.sync_state.reason
-        sha = qs.commit({"hello/app.pipecd.yaml": good, "hello/greeting.txt": "mended\n"})
-        deployment = await qs.finished(sha)
+        assert "app.pipecd.yaml:4:12: spec.timeout" in invalid.sync_state.reason
+        sha = quickstart.commit({"hello/app.pipecd.yaml": good, "hello/greeting.txt": "fixed\n"})
+        deployment = await quickstart.wait_for_completed(sha)
         assert DeploymentStatus(deployment.status) is DeploymentStatus.SUCCESS
-        await qs.application(
+        await quickstart.wait_for_application(
             lambda a: SyncStatus(a.sync_state.status) is not SyncStatus.INVALID_CONFIG
         )
 
 
-async def test_a_failing_script_is_a_failed_deployment_with_its_reason(
-    quickstart: Any, tmp_path: Path
-) -> None:
-    async with quickstart(tmp_path / "data") as qs:
-        config = (qs.repository / "hello/app.pipecd.yaml").read_text()
+async def test_a_failing_script_fails_the_deployment_with_a_reason(tmp_path: Path) -> None:
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        config = (quickstart.repository / "hello/app.pipecd.yaml").read_text()
         failing = config.replace("cat greeting.txt", "cat no-such-file")
-        deployment = await qs.finished(qs.commit({"hello/app.pipecd.yaml": failing}))
+        deployment = await quickstart.wait_for_completed(
+            quickstart.commit({"hello/app.pipecd.yaml": failing})
+        )
         assert DeploymentStatus(deployment.status) is DeploymentStatus.FAILURE
         assert deployment.status_reason
-        lines = [line for log in (await qs.logs(deployment)).values() for line in log]
+        lines = await quickstart.log_lines(deployment)
         assert any("no-such-file" in line for line in lines)
 
 
-async def test_a_stage_that_no_plugin_knows_fails_with_the_known_ones_named(
-    quickstart: Any, tmp_path: Path
-) -> None:
-    async with quickstart(tmp_path / "data") as qs:
-        config = (qs.repository / "hello/app.pipecd.yaml").read_text()
+async def test_an_unknown_stage_fails_and_the_error_lists_the_known_stages(tmp_path: Path) -> None:
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        config = (quickstart.repository / "hello/app.pipecd.yaml").read_text()
         misspelt = config.replace("SCRIPT_RUN", "SCRIPT_RUM")
-        deployment = await qs.finished(qs.commit({"hello/app.pipecd.yaml": misspelt}))
+        deployment = await quickstart.wait_for_completed(
+            quickstart.commit({"hello/app.pipecd.yaml": misspelt})
+        )
         assert DeploymentStatus(deployment.status) is DeploymentStatus.FAILURE
         assert "SCRIPT_RUM" in deployment.status_reason
         assert "SCRIPT_RUN" in deployment.status_reason
 
 
-async def test_a_repository_that_went_away_is_found_again(quickstart: Any, tmp_path: Path) -> None:
-    async with quickstart(tmp_path / "data") as qs:
-        await qs.finished(head_of(qs.repository))
-        away = tmp_path / "away"
-        qs.repository.rename(away)
+async def test_it_survives_a_repository_that_is_temporarily_missing(tmp_path: Path) -> None:
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        await quickstart.wait_for_completed(quickstart.head())
+        moved = tmp_path / "moved"
+        quickstart.repository.rename(moved)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.0):
-                await qs.process.wait()
-        away.rename(qs.repository)
-        sha = qs.commit({"hello/greeting.txt": "back again\n"})
-        deployment = await qs.finished(sha)
+                await quickstart.process.wait()
+        moved.rename(quickstart.repository)
+        sha = quickstart.commit({"hello/greeting.txt": "restored\n"})
+        deployment = await quickstart.wait_for_completed(sha)
         assert DeploymentStatus(deployment.status) is DeploymentStatus.SUCCESS
-        assert "Traceback" not in "".join(qs.shown)
+        assert "Traceback" not in quickstart.output
 
 
-async def test_nothing_listens_beyond_loopback(quickstart: Any, tmp_path: Path) -> None:
-    async with quickstart(tmp_path / "data") as qs:
-        addresses = listening_addresses(qs.process.pid)
+async def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
+    async with start_quickstart(tmp_path / "data") as quickstart:
+        addresses = listening_addresses(quickstart.process.pid)
         assert addresses
         assert {a for a in addresses if a not in ("0100007F", "0" * 24 + "01000000")} == set()
 
 
-async def test_a_second_quickstart_on_the_directory_is_refused(
-    quickstart: Any, tmp_path: Path
-) -> None:
-    async with quickstart(tmp_path / "data"):
-        ended = ended_with("--data-dir", str(tmp_path / "data"), "--port", "0")
-        assert ended == (1, "another quickstart", "--data-dir")
+async def test_a_second_quickstart_in_the_directory_is_refused(tmp_path: Path) -> None:
+    async with start_quickstart(tmp_path / "data"):
+        error = failure("--data-dir", str(tmp_path / "data"), "--port", "0")
+    assert "another quickstart (process " in error
+    assert "--data-dir" in error
 
 
-def test_a_busy_port_is_refused(tmp_path: Path) -> None:
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ended = ended_with("--data-dir", str(tmp_path / "data"), "--port", port)
-    assert ended == (1, f"port {port} is in use", "--port")
+        error = failure("--data-dir", str(tmp_path / "data"), "--port", port)
+    assert f"port {port} is in use" in error
+    assert "--port" in error
 
 
-def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    ended = ended_with("--data-dir", str(tmp_path / "file" / "data"), "--port", "0")
-    assert ended == (1, "cannot write to", "--data-dir")
+    error = failure("--data-dir", str(tmp_path / "file" / "data"), "--port", "0")
+    assert "cannot write to" in error
+    assert "--data-dir" in error
 
 
-def test_a_damaged_database_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported_and_not_changed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    (data / "pipecd.db").write_bytes(b"this is no database" * 100)
-    done = run_quickstart("--data-dir", str(data), "--port", "0")
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "pipecd.db" in done.stderr
-    assert (data / "pipecd.db").read_bytes() == b"this is no database" * 100
+    (data / "pipecd.db").write_bytes(b"not a database" * 100)
+    assert "pipecd.db" in failure("--data-dir", str(data), "--port", "0")
+    assert (data / "pipecd.db").read_bytes() == b"not a database" * 100
 
 
-def run_quickstart(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+def failure(*arguments: str) -> str:
+    """The error message of a quickstart that cannot start."""
+    done = subprocess.run(
         [OUR_PIPECD, "quickstart", *arguments],
         capture_output=True,
         text=True,
@@ -172,23 +173,9 @@ def run_quickstart(*arguments: str) -> "subprocess.CompletedProcess[str]":
         check=False,
         env={**os.environ, "NO_COLOR": "1", "TERM": "dumb"},
     )
-
-
-def ended_with(*arguments: str) -> tuple[int, str, str]:
-    """The exit code, the sentence up to where it names things, and the flag that it offers."""
-    done = run_quickstart(*arguments)
+    assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    sentence = done.stderr.strip().splitlines()[-1]
-    known = ("another quickstart", "cannot write to")
-    port = arguments[-1]
-    start = next((k for k in (*known, f"port {port} is in use") if k in sentence), sentence)
-    flag = next((f for f in ("--data-dir", "--port") if f in sentence), sentence)
-    return done.returncode, start, flag
-
-
-def head_of(repository: Path) -> str:
-    git = ["git", "-C", str(repository), "rev-parse", "HEAD"]
-    return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+    return done.stderr
 
 
 def listening_addresses(pid: int) -> set[str]:

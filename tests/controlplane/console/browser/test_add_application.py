@@ -1,27 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adding applications in a real browser."""
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from pipecd.config.catalog import load_catalog
-from pipecd.config.read import read_piped
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.usecases import UseCases
-from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from servers.control_plane import StartControlPlane
 from servers.origin import Origin
-from servers.piped import piped_config
 from servers.samples import WAITING_CART
 
 pytestmark = pytest.mark.browser
@@ -36,30 +29,14 @@ def found(name: str) -> ApplicationInfo:
     )
 
 
-@asynccontextmanager
-async def running_piped(plane: Any, remote: str, workspace: Path) -> AsyncGenerator[None]:
-    """A whole piped that watches one repository."""
-    made = await plane.running.cases.pipeds.register("dev", "", by=plane.admin)
-    place = {"address": plane.address, "remote": remote, "project": "demo"}
-    text = piped_config(made.id, made.key, **place)
-    config = read_piped(text, file="piped.yaml", catalog=load_catalog())
-    settings = PipedSettings(config=config, insecure=True, workspace=workspace)
-    ready = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(run_piped(settings, ready=ready.set))
-        await ready.wait()
-        yield
-        task.cancel()
-
-
-async def test_a_pushed_application_is_found_added_and_deployed(
+async def test_a_pushed_application_is_listed_added_and_deployed(
     chromium: Browser, start_plane: StartControlPlane, tmp_path: Path
 ) -> None:
     origin = Origin.begin(tmp_path / "origin")
     origin.commit({"README": "nothing yet"})
     async with (
         start_plane() as plane,
-        running_piped(plane, origin.remote, tmp_path / "work"),
+        (await plane.register_piped()).run(origin.remote),
         await chromium.new_context(base_url=f"http://{plane.address}") as context,
     ):
         page = await context.new_page()
